@@ -1,0 +1,1 @@
+"""The spec as data: sources and pipelines, validated, canonical and hashed. Pure; shared with the client."""

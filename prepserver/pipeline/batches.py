@@ -1,0 +1,168 @@
+"""Which rows make which batch: the arithmetic that client and daemon must agree on.
+
+A job's epoch is a run of n positions, cut into rounds of ``world_size`` batches; rank r takes the r-th batch
+of each round. All ranks get the same number of batches, and together each row exactly once (unless
+``drop_last``): where the rows left over do not fill a round, the last round is split evenly, and where they
+would not even give each rank one row, the last two rounds are. (With ``batch_size=1``, or where a resumed
+epoch has fewer rows left than ranks, some rank's last batch is empty: equal numbers and each row once leave no
+other way. ``drop_last=True`` avoids it.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Rows [start, stop) of the stream, batch number `number` of the epoch (from 0) for this rank."""
+
+    start: int
+    stop: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class EpochPlan:
+    """The batches of one rank over positions [start, stop): an epoch, or what is left of a resumed one.
+
+    Attributes:
+        start: First position.
+        stop: One past the last position.
+        batch_size: Rows in a full batch of one rank.
+        drop_last: Leave out what does not fill a round, as DataLoader and DistributedSampler do.
+        rank: This process, 0 <= rank < world_size.
+        world_size: Processes that share the epoch.
+    """
+
+    start: int
+    stop: int
+    batch_size: int
+    drop_last: bool = False
+    rank: int = 0
+    world_size: int = 1
+
+    @property
+    def _round_rows(self) -> int:
+        return self.batch_size * self.world_size
+
+    @property
+    def _full_rounds(self) -> int:
+        """Rounds in which every batch has `batch_size` rows."""
+        rows = self.stop - self.start
+        full, rest = divmod(rows, self._round_rows)
+        if not self.drop_last and 0 < rest < self.world_size and full:
+            full -= 1  # too few rows left to give each rank one: the last full round is split with them
+        return full
+
+    @property
+    def _tail_rounds(self) -> int:
+        if self.drop_last:
+            return 0
+        rest = self.stop - self.start - self._full_rounds * self._round_rows
+        if rest == 0:
+            return 0
+        return 1 if rest <= self._round_rows else 2
+
+    def __len__(self) -> int:
+        """Batches that each rank gets."""
+        return self._full_rounds + self._tail_rounds
+
+    def batch(self, number: int) -> Batch:
+        """Batch `number` of this rank.
+
+        Raises:
+            IndexError: The epoch has no such batch.
+        """
+        if not 0 <= number < len(self):
+            raise IndexError(f"batch {number} of an epoch with {len(self)}")
+        full = self._full_rounds
+        if number < full:
+            at = self.start + number * self._round_rows + self.rank * self.batch_size
+            return Batch(at, at + self.batch_size, number)
+        base = self.start + full * self._round_rows
+        rest = self.stop - base
+        parts = self._tail_rounds * self.world_size
+        part = (number - full) * self.world_size + self.rank
+        return Batch(base + part * rest // parts, base + (part + 1) * rest // parts, number)
+
+    def resume_position(self, number: int) -> int:
+        """The position at which round `number` begins: where all ranks stand after `number` rounds."""
+        full = self._full_rounds
+        if number <= full:
+            return self.start + number * self._round_rows
+        base = self.start + full * self._round_rows
+        return base + (number - full) * (self.stop - base) // max(1, self._tail_rounds)
+
+
+class BatchLine:
+    """One rank's endless line of batches over epochs of `n` positions.
+
+    Args:
+        n: Samples of the stream: the length of an epoch.
+        epoch_start: Position at which the job's current epoch began.
+        position: Where it stands in it, epoch_start <= position < epoch_start + n.
+        batch_size: Rows in a full batch.
+        drop_last: See `EpochPlan`.
+        rank: See `EpochPlan`.
+        world_size: See `EpochPlan`.
+        rounds: Batches of the run from `position` that this rank has had already.
+
+    Raises:
+        ValueError: An epoch would have no batch at all, or the numbers contradict each other.
+    """
+
+    def __init__(
+        self,
+        n: int,
+        epoch_start: int,
+        position: int,
+        batch_size: int,
+        drop_last: bool = False,
+        rank: int = 0,
+        world_size: int = 1,
+        rounds: int = 0,
+    ) -> None:
+        if not 0 <= rank < world_size:
+            raise ValueError(f"rank = {rank} is not in [0, world_size = {world_size})")
+        if batch_size < 1:
+            raise ValueError(f"batch_size = {batch_size}: a batch has at least one row")
+        if not epoch_start <= position <= epoch_start + n:
+            raise ValueError(f"position {position} is not in the epoch [{epoch_start}, {epoch_start + n}]")
+        self.n = n
+        self.epoch_start = epoch_start
+        self._shape = (batch_size, drop_last, rank, world_size)
+        self.full_epoch = EpochPlan(0, n, *self._shape)
+        if len(self.full_epoch) == 0:
+            raise ValueError(
+                f"an epoch of {n} samples has no batch of batch_size = {batch_size} for "
+                f"world_size = {world_size}{' with drop_last' if drop_last else ''}"
+            )
+        if n < world_size:
+            raise ValueError(f"{n} samples cannot be dealt to world_size = {world_size} ranks")
+        self.plan = EpochPlan(position, epoch_start + n, *self._shape)
+        if not 0 <= rounds <= len(self.plan):
+            raise ValueError(f"rounds = {rounds} of an epoch with {len(self.plan)} batches left")
+        self.number = rounds
+        self._skip_empty()
+
+    def peek(self) -> Batch:
+        """The next batch."""
+        return self.plan.batch(self.number)
+
+    def advance(self) -> None:
+        """Goes on to the batch after it, over the end of the epoch if need be."""
+        self.number += 1
+        self._skip_empty()
+
+    @property
+    def position(self) -> int:
+        """Where all ranks stand: what a checkpoint holds."""
+        return self.plan.resume_position(self.number)
+
+    def _skip_empty(self) -> None:
+        if self.number < len(self.plan):
+            return
+        self.epoch_start += self.n
+        self.plan = EpochPlan(self.epoch_start, self.epoch_start + self.n, *self._shape)
+        self.number = 0

@@ -1,0 +1,136 @@
+"""Checks of single parameters: each returns the canonical value or refuses it by the parameter's name.
+
+First step of a spec's life, in the client where it is written and again in the daemon where it arrives.
+Knows types and ranges only, nothing of images.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from prepserver.pipeline.errors import SpecError
+
+MAX_SIDE_PX = 16384
+"""Longest side that a spec may ask for: beyond it one uint8 RGB row would pass 800 MB."""
+
+
+def integer(field: str, value: object, low: int, high: int) -> int:
+    """Return `value` as an int within [low, high].
+
+    Raises:
+        SpecError: it is not an int (a bool is not one) or lies outside.
+    """
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise SpecError(field, value, "must be an integer")
+    if not low <= value <= high:
+        raise SpecError(field, value, f"must lie between {low} and {high}")
+    return int(value)
+
+
+def number(field: str, value: object, low: float = -math.inf, high: float = math.inf) -> float:
+    """Return `value` as a finite float within [low, high]; 1 and 1.0 become the same, -0.0 becomes 0.0.
+
+    Raises:
+        SpecError: it is not a finite number or lies outside.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise SpecError(field, value, "must be a number")
+    try:
+        result = float(value)
+    except OverflowError:
+        result = math.inf
+    if not math.isfinite(result):
+        raise SpecError(field, value, "must be finite")
+    if not low <= result <= high:
+        raise SpecError(field, value, f"must lie between {low:g} and {high:g}")
+    return result + 0.0
+
+
+def flag(field: str, value: object) -> bool:
+    """Return `value`, a bool.
+
+    Raises:
+        SpecError: it is anything else.
+    """
+    if not isinstance(value, bool):
+        raise SpecError(field, value, "must be true or false")
+    return value
+
+
+def choice(field: str, value: object, options: Sequence[str]) -> str:
+    """Return `value`, one of `options`.
+
+    Raises:
+        SpecError: it is none of them.
+    """
+    if not isinstance(value, str) or value not in options:
+        raise SpecError(field, value, "must be " + " or ".join(repr(option) for option in options))
+    return value
+
+
+def items(field: str, value: object, lengths: Sequence[int]) -> tuple[object, ...]:
+    """Return the items of a list or tuple of one of `lengths`.
+
+    Raises:
+        SpecError: it is no list, or of another length.
+    """
+    if not isinstance(value, list | tuple) or len(value) not in lengths:
+        raise SpecError(field, value, "must be a list of " + " or ".join(map(str, lengths)) + " values")
+    return tuple(value)
+
+
+def number_range(field: str, value: object, low: float, high: float) -> tuple[float, float]:
+    """Return (least, greatest), two numbers within [low, high], in that order.
+
+    Raises:
+        SpecError: they are not two numbers, lie outside or are in the wrong order.
+    """
+    first, second = (number(field, item, low, high) for item in items(field, value, (2,)))
+    if first > second:
+        raise SpecError(field, value, "must be (least, greatest)")
+    return first, second
+
+
+def side(field: str, value: object) -> int:
+    """Return a length in pixels, 1 to `MAX_SIDE_PX`.
+
+    Raises:
+        SpecError: it is anything else.
+    """
+    return integer(field, value, 1, MAX_SIDE_PX)
+
+
+def size(field: str, value: object) -> tuple[int, int]:
+    """Return (height, width); one int, alone or in a list, means a square (as torchvision's crops).
+
+    Raises:
+        SpecError: it is neither one nor two sides.
+    """
+    if isinstance(value, list | tuple):
+        sides = [side(field, item) for item in items(field, value, (1, 2))]
+        return sides[0], sides[-1]
+    square = side(field, value)
+    return square, square
+
+
+def padding(field: str, value: object) -> tuple[int, int, int, int]:
+    """Return (left, top, right, bottom) from torchvision's one, two (left/right, top/bottom) or four values.
+
+    Raises:
+        SpecError: another number of values, or one that is negative or absurd.
+    """
+    given = items(field, value, (1, 2, 4)) if isinstance(value, list | tuple) else (value,)
+    sides = [integer(field, item, 0, MAX_SIDE_PX) for item in given]
+    left, top = sides[0], sides[1 % len(sides)]
+    return left, top, sides[2 % len(sides)], sides[3 % len(sides)]
+
+
+def fill(field: str, value: object) -> tuple[float, ...]:
+    """Return the colour of padding as one number for all channels or one for each.
+
+    Raises:
+        SpecError: it is neither a number nor a list of one or three.
+    """
+    given = items(field, value, (1, 3)) if isinstance(value, list | tuple) else (value,)
+    return tuple(number(field, item) for item in given)

@@ -1,0 +1,25 @@
+"""The one error of the spec: which field, which value, why."""
+
+from __future__ import annotations
+
+
+class SpecError(ValueError):
+    """A source, order or pipeline that says something impossible.
+
+    Raised where the spec is built (in the client, before anything is sent) and again where it arrives
+    (in the daemon, which trusts nobody).
+
+    Attributes:
+        field: Path of the offending field, such as ``pipeline[1].scale``.
+        value: What was given.
+        reason: What would be right, for a person.
+    """
+
+    def __init__(self, field: str, value: object, reason: str) -> None:
+        shown = repr(value)
+        if len(shown) > 80:
+            shown = shown[:77] + "..."
+        super().__init__(f"{field} = {shown}: {reason}")
+        self.field = field
+        self.value = value
+        self.reason = reason

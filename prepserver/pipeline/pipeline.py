@@ -1,0 +1,148 @@
+"""A pipeline: the list of ops from encoded bytes to the image field of a row, canonical and hashed.
+
+Two pipelines with the same digest give the same rows, so the digest decides who shares a lane. Knows shapes,
+not pixels.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any, Literal
+
+from prepserver.pipeline.checks import MAX_SIDE_PX
+from prepserver.pipeline.errors import SpecError
+from prepserver.pipeline.op import ImageState, Op
+from prepserver.pipeline.ops import OPS, Decode
+
+MAX_OPS = 64
+_ITEM_BYTES = {"uint8": 1, "float16": 2, "float32": 4}
+
+
+@dataclass(frozen=True, slots=True)
+class RowFormat:
+    """The image of one row as it is stored.
+
+    Attributes:
+        shape: (H, W, C), or (C, H, W) after `ToLayout("CHW")`.
+        dtype: uint8, float16 or float32.
+        nbytes: Size in bytes, without padding.
+    """
+
+    shape: tuple[int, int, int]
+    dtype: str
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """Ops in order, `Decode` first. Build it by `from_ops` or `from_wire`; both refuse what cannot work.
+
+    Attributes:
+        ops: The ops; the first is a `Decode`.
+        row: The image as stored in a row.
+        logical: Order of the axes that the user sees: "CHW" (over HWC storage unless `ToLayout("CHW")` says
+            otherwise, as torch's channels_last) or "HWC".
+        digest: Hex sha256 of the canonical wire form: the same in every process.
+    """
+
+    ops: tuple[Op, ...]
+    row: RowFormat = field(compare=False)
+    logical: Literal["CHW", "HWC"] = field(compare=False)
+    digest: str = field(compare=False)
+
+    @property
+    def decode(self) -> Decode:
+        """The first op."""
+        first = self.ops[0]
+        assert isinstance(first, Decode)
+        return first
+
+    @classmethod
+    def from_ops(cls, ops: Sequence[Op]) -> Pipeline:
+        """Build a pipeline; `Decode()` is put first where it is not said.
+
+        Raises:
+            SpecError: an op cannot follow its forerunner, or the rows would differ in shape. The field counts
+                as the given list does.
+        """
+        given = _as_list(ops)
+        for place, op in enumerate(given):
+            if type(op) not in OPS.values():
+                raise SpecError(f"pipeline[{place}]", op, "is not an op")
+        rest = given[1:] if given and isinstance(given[0], Decode) else given
+        offset = len(given) - len(rest)
+        state = ImageState()
+        for place, op in enumerate(rest, offset):
+            if state.layout is not None:
+                raise SpecError(f"pipeline[{place}].op", type(op).__name__, "cannot follow ToLayout, the last op")
+            try:
+                state = op.shape_after(state)
+            except SpecError as error:
+                raise _placed(error, place) from None
+        full = (given[0] if offset else Decode(), *rest)
+        wire = [op.to_wire() for op in full]
+        canonical = json.dumps(wire, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        return cls(
+            ops=full,
+            row=_row_format(state, wire),
+            logical="HWC" if state.layout == "HWC" else "CHW",
+            digest=hashlib.sha256(canonical.encode()).hexdigest(),
+        )
+
+    @classmethod
+    def from_wire(cls, wire: object) -> Pipeline:
+        """Build a pipeline from what came over the wire, trusting nothing of it.
+
+        Raises:
+            SpecError: no list of maps; an op or parameter unknown, missing or wrong; or as `from_ops`.
+        """
+        ops: list[Op] = []
+        for place, entry in enumerate(_as_list(wire)):
+            if not isinstance(entry, Mapping) or not all(isinstance(name, str) for name in entry):
+                raise SpecError(f"pipeline[{place}]", entry, "must be a map of names to values")
+            name = entry.get("op")
+            kind = OPS.get(name) if isinstance(name, str) else None
+            if kind is None:
+                raise SpecError(f"pipeline[{place}].op", name, f"is not one of {', '.join(OPS)}")
+            try:
+                ops.append(kind.from_params({key: value for key, value in entry.items() if key != "op"}))
+            except SpecError as error:
+                raise _placed(error, place) from None
+        return cls.from_ops(ops)
+
+    def to_wire(self) -> list[dict[str, Any]]:
+        """Return the canonical form: a list of maps of ints, floats, strings, lists, bools and None."""
+        return [op.to_wire() for op in self.ops]
+
+
+def _as_list(given: object) -> list[Any]:
+    if not isinstance(given, list | tuple):
+        raise SpecError("pipeline", given, "must be a list of ops")
+    if len(given) > MAX_OPS:
+        raise SpecError("pipeline", len(given), f"has more than {MAX_OPS} ops")
+    return list(given)
+
+
+def _placed(error: SpecError, place: int) -> SpecError:
+    """Return the error of one op's parameter with the op's place in front."""
+    return SpecError(f"pipeline[{place}].{error.field}", error.value, error.reason)
+
+
+def _row_format(state: ImageState, wire: object) -> RowFormat:
+    if state.size is None:
+        raise SpecError(
+            "pipeline",
+            wire,
+            "rows would differ in shape from sample to sample: end with CenterCrop(size), RandomCrop(size), "
+            "RandomResizedCrop(size) or Resize((height, width))",
+        )
+    height, width = state.size
+    if max(height, width) > MAX_SIDE_PX:
+        raise SpecError("pipeline", (height, width), f"rows may have at most {MAX_SIDE_PX} pixels a side")
+    channels = state.channels
+    shape = (channels, height, width) if state.layout == "CHW" else (height, width, channels)
+    return RowFormat(shape, state.dtype, prod(shape) * _ITEM_BYTES[state.dtype])

@@ -1,0 +1,74 @@
+"""Messages to bytes and back: msgpack maps with the message's name under ``t``, size-capped.
+
+Maps and not arrays, so that a field can be added in a later version without moving the others.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import msgpack
+
+from prepserver.protocol.schema import ProtocolError, build
+
+MAX_MESSAGE_BYTES = 64 * 1024
+"""More than any honest message: a batch announcement is about 40 bytes, a pipeline a few hundred."""
+
+
+def _no_ext(code: int, _data: bytes) -> Any:
+    raise ProtocolError(f"msgpack extension type {code} is not allowed")
+
+
+def _map_once(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        raise ProtocolError("a key appears twice in one map")
+    return made
+
+
+def encode(message: Any) -> bytes:
+    """The wire form of a message.
+
+    Raises:
+        ProtocolError: It would be larger than `MAX_MESSAGE_BYTES`, or holds what msgpack cannot.
+    """
+    fields = {f.name: getattr(message, f.name) for f in dataclasses.fields(message)}
+    try:
+        data: bytes = msgpack.packb({"t": type(message).__name__, **fields})
+    except (OverflowError, ValueError, TypeError) as e:
+        raise ProtocolError(f"{type(message).__name__} cannot be sent: {e}") from e
+    if len(data) > MAX_MESSAGE_BYTES:
+        raise ProtocolError(f"{type(message).__name__} is {len(data)} bytes; a message is at most {MAX_MESSAGE_BYTES}")
+    return data
+
+
+def decode(data: bytes | memoryview, allowed: Mapping[str, type]) -> Any:
+    """The message in `data`, one of `allowed` (name to class), every field checked.
+
+    Raises:
+        ProtocolError: Not msgpack, too large, an unknown message, or a field that breaks its schema.
+    """
+    if len(data) > MAX_MESSAGE_BYTES:
+        raise ProtocolError(f"a message of {len(data)} bytes; at most {MAX_MESSAGE_BYTES} are read")
+    try:
+        fields = msgpack.unpackb(
+            data, raw=False, strict_map_key=True, ext_hook=_no_ext, object_pairs_hook=_map_once, timestamp=0
+        )
+    except ProtocolError:
+        raise
+    except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as e:
+        raise ProtocolError(f"not a msgpack message: {type(e).__name__}: {e}") from e
+    if type(fields) is not dict:
+        raise ProtocolError(f"expected a map, got {type(fields).__name__}")
+    name = fields.pop("t", None)
+    cls = allowed.get(name) if isinstance(name, str) else None
+    if cls is None:
+        raise ProtocolError(f"unknown message {str(name)[:40]!r}; expected one of {', '.join(sorted(allowed))}")
+    return build(cls, fields)
+
+
+def registry(*classes: type) -> dict[str, type]:
+    """The `allowed` of `decode` for one direction of one channel."""
+    return {c.__name__: c for c in classes}

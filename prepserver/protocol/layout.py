@@ -1,0 +1,133 @@
+"""Where the rows lie in a ring: for each field one dense array of `rows` rows, page-aligned.
+
+Position p of a stream lives in row ``p % rows``. Both sides compute addresses from this one object, so a
+field's place is never sent twice.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Annotated, Any
+
+from prepserver.protocol.schema import ProtocolError, Range, Size, build
+
+PAGE_BYTES = 4096
+ITEM_BYTES = {"uint8": 1, "float16": 2, "float32": 4, "int64": 8}
+MAX_RING_BYTES = 1 << 42
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Field:
+    """One field of a row.
+
+    Attributes:
+        name: ``image``, ``label`` or ``index``.
+        dtype: One of `ITEM_BYTES`.
+        shape: Of one row, without the batch dimension; ``()`` for a scalar.
+    """
+
+    name: Annotated[str, Size(32)]
+    dtype: Annotated[str, Size(16)]
+    shape: Annotated[list[Annotated[int, Range(1, 2**20)]], Size(4)]
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row of this field."""
+        return math.prod(self.shape) * ITEM_BYTES[self.dtype]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RingLayout:
+    """`rows` rows of `fields`; the arrays follow each other, each starting on a page."""
+
+    rows: int
+    fields: tuple[Field, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole segment, a multiple of the page."""
+        return sum(_pages(self.rows * f.row_bytes) for f in self.fields)
+
+    def field(self, name: str) -> Field:
+        """The field called `name`.
+
+        Raises:
+            KeyError: There is none.
+        """
+        for f in self.fields:
+            if f.name == name:
+                return f
+        raise KeyError(name)
+
+    def offset(self, name: str) -> int:
+        """Byte at which the array of field `name` starts."""
+        at = 0
+        for f in self.fields:
+            if f.name == name:
+                return at
+            at += _pages(self.rows * f.row_bytes)
+        raise KeyError(name)
+
+    def spans(self, start: int, stop: int) -> list[tuple[int, int]]:
+        """The rows of positions [start, stop) as one or two runs of row numbers (two where they wrap)."""
+        if not 0 <= stop - start <= self.rows:
+            raise ValueError(f"[{start}, {stop}) does not fit a ring of {self.rows} rows")
+        if start == stop:
+            return []
+        first, last = start % self.rows, (stop - 1) % self.rows
+        if first <= last:
+            return [(first, last + 1)]
+        return [(first, self.rows), (0, last + 1)]
+
+    def to_wire(self) -> dict[str, Any]:
+        """Plain data for a message."""
+        return {"rows": self.rows, "fields": [dataclasses.asdict(f) for f in self.fields]}
+
+    @classmethod
+    def from_wire(cls, wire: dict[str, Any]) -> RingLayout:
+        """The layout that `to_wire` described.
+
+        Raises:
+            ProtocolError: Not a layout, an unknown dtype, a name twice, or more than `MAX_RING_BYTES`.
+        """
+        raw = build(_Wire, wire)
+        fields = tuple(build(Field, f) for f in raw.fields)
+        for f in fields:
+            if f.dtype not in ITEM_BYTES:
+                raise ProtocolError(f"layout: dtype {f.dtype!r} is not one of {', '.join(ITEM_BYTES)}")
+        names = [f.name for f in fields]
+        for name in names:
+            if names.count(name) > 1:
+                raise ProtocolError(f"layout: field {name!r} appears twice")
+        made = cls(raw.rows, fields)
+        if made.nbytes > MAX_RING_BYTES:
+            raise ProtocolError(f"layout: a ring of {made.nbytes} bytes; at most {MAX_RING_BYTES}")
+        return made
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Wire:
+    rows: Annotated[int, Range(1, 2**31)]
+    fields: Annotated[list[dict[str, Any]], Size(8)]
+
+
+def sample_layout(rows: int, image_shape: tuple[int, ...], image_dtype: str) -> RingLayout:
+    """The layout of a lane: the image, its label and its place in the source (both int64)."""
+    return RingLayout(
+        rows,
+        (
+            Field("image", image_dtype, list(image_shape)),
+            Field("label", "int64", []),
+            Field("index", "int64", []),
+        ),
+    )
+
+
+def whole_page_rows(row_bytes: int) -> int:
+    """The fewest rows that fill whole pages: a ring of a multiple of it can be mapped twice, end to end."""
+    return PAGE_BYTES // math.gcd(PAGE_BYTES, row_bytes)
+
+
+def _pages(nbytes: int) -> int:
+    return -(-nbytes // PAGE_BYTES) * PAGE_BYTES

@@ -1,0 +1,252 @@
+"""What a client and the daemon say to each other, on two channels.
+
+`attach.sock` (SEQPACKET) opens and closes a lease: Attach, then Scanning while the source is listed, then
+Welcome with the segment's descriptor, or Refused. The connection stays open as the lease.
+`ctl.sock` (ZeroMQ ROUTER/DEALER) carries positions while the job runs: Release, and Sync after silence. Ready takes the
+attach connection, which wakes no thread on its way, and `ctl.sock` where that is full.
+Both ends treat every Ready and Release as "at least up to here", so a lost or repeated one does no harm, and
+Sync asks for the latest after silence.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+from prepserver.protocol.codec import registry
+from prepserver.protocol.schema import (
+    Count,
+    Nanoseconds,
+    Position,
+    Range,
+    Seconds,
+    Seed,
+    Size,
+    Small,
+    Text,
+    Token,
+    Tree,
+    Trees,
+    Word,
+)
+
+PROTOCOL = 1
+"""Raised when an old peer could misread a new one. A field with a default does not need that."""
+
+ATTACH_SOCKET = "attach.sock"
+CONTROL_SOCKET = "ctl.sock"
+
+Shuffle = Literal["none", "full", "cyclic"]
+Lag = Literal["auto", "wait", "detach", "skip"]
+BadSamples = Annotated[list[tuple[Position, int, Annotated[str, Size(512)]]], Size(8192)]
+
+
+@dataclass(frozen=True, slots=True)
+class Attach:
+    """A rank of a job asks for its rows.
+
+    Attributes:
+        protocol: [lowest, highest] version that the client speaks.
+        version: Of the client's package, for the log.
+        job: The run's name; ranks of one run give the same.
+        source: See `prepserver.pipeline.sources`.
+        shuffle: The order.
+        seed: Of order and augmentation.
+        pipeline: See `prepserver.pipeline.pipeline`.
+        local_ranks: (first, count) of the ranks that use this daemon, None for all of them.
+        prefetch: Rows to have ready ahead of the job; 0 lets the daemon choose.
+        epoch: A fresh start, at any place where an epoch may begin; the epoch's number.
+        position: Or exactly here (a resumed run), in the epoch that began at `epoch_start`.
+        epoch_start: See `position`.
+        rounds: Batches from `position` on that this rank has had already: it comes back after a lost
+            connection, and its siblings may stand a batch before or behind it.
+        lag: What happens when the job holds others back: ``wait`` (they wait), ``detach`` (it goes on with
+            a stream of its own, the same bytes), ``skip`` (it loses rows), ``auto`` (detach while workers are
+            idle, else wait).
+        join_wait_s: How long the job would rather wait to share than start a stream of its own.
+    """
+
+    protocol: tuple[Small, Small]
+    version: Word
+    job: Word
+    source: Tree
+    shuffle: Shuffle
+    seed: Seed
+    pipeline: Trees
+    batch_size: Annotated[int, Range(1, 2**20)]
+    drop_last: bool
+    rank: Annotated[int, Range(0, 2**16)]
+    world_size: Annotated[int, Range(1, 2**16)]
+    local_ranks: tuple[Small, Small] | None = None
+    prefetch: Small = 0
+    epoch: Count = 0
+    position: Position | None = None
+    epoch_start: Position | None = None
+    rounds: Count = 0
+    join_wait_s: Seconds = 10.0
+    lag: Lag = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class Scanning:
+    """The source is being listed; `samples` were found so far."""
+
+    samples: Count
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """The job's rows; the segment's descriptor comes with this message.
+
+    Attributes:
+        protocol: The version that both speak from here on.
+        version: Of the daemon.
+        token: Routing id for the control channel; nobody else knows it.
+        job_id: The daemon's number for this attachment, as `prepserver status` shows it.
+        samples: Length of the source.
+        num_classes: Distinct labels, 0 if the source has no notion of them.
+        source_digest: Names the listing: equal digests, equal samples.
+        epoch_start: Where the job's epoch began.
+        position: Its first row.
+        ahead: Rows between what is being made now and `position` (a wait, if large).
+        layout: See `prepserver.protocol.layout`.
+    """
+
+    protocol: Small
+    version: Word
+    token: Token
+    job_id: Small
+    samples: Count
+    num_classes: Count
+    source_digest: Word
+    epoch_start: Position
+    position: Position
+    ahead: Position
+    layout: Tree
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """From `start` on the job's rows are in another ring, whose descriptor comes with this message.
+
+    Sent on the attach connection, before the first `Ready` that counts it.
+
+    Attributes:
+        start: First position in the new ring; what is below stays where it was, untouched.
+        lost: Batches that begin in [lost[0], lost[1]) will not come, as the job's lag policy allows; an empty
+            range loses nothing.
+        layout: See `prepserver.protocol.layout`.
+    """
+
+    start: Position
+    lost: tuple[Position, Position]
+    layout: Tree
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Why not. `code` is one of the words that `prepclient.errors` knows; `text` says what to do."""
+
+    code: Word
+    text: Text
+    field: Word | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AskStatus:
+    """For the daemon's state as JSON."""
+
+    version: Word
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """The state is in the memfd that comes with this message, `nbytes` long."""
+
+    nbytes: Count
+
+
+@dataclass(frozen=True, slots=True)
+class AskStop:
+    """Drain and end. Only for the daemon's own user and root."""
+
+    version: Word
+
+
+@dataclass(frozen=True, slots=True)
+class Stopping:
+    """The daemon ends; `within_s` is the longest it takes."""
+
+    pid: Small
+    within_s: Seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """First message of a client on the control channel."""
+
+    released: Position
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Rows below `upto` are not needed any more.
+
+    Attributes:
+        upto: Start of the next batch of this rank that it still holds or waits for.
+        wait_ns: Time that the job has spent waiting in `next()`, in all.
+        batches: Batches that it was handed, in all.
+    """
+
+    upto: Position
+    wait_ns: Nanoseconds = 0
+    batches: Count = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """After silence: tell me again. Carries what `Release` would."""
+
+    upto: Position
+    wait_ns: Nanoseconds = 0
+    batches: Count = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Bye:
+    """The job is done; its rows may go at once. Said on the lease, where it cannot be lost or overtaken.
+
+    Attributes:
+        upto: Start of the first batch of this rank that its training loop did not get.
+    """
+
+    upto: Position
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """All rows below `upto` are in the ring.
+
+    Attributes:
+        upto: The end of a batch of this rank.
+        bad: (position, sample index, reason) of rows among them that hold a replacement.
+        moves: How many `Moved` were sent before this; the client reads them first.
+    """
+
+    upto: Position
+    bad: BadSamples = field(default_factory=list)
+    moves: Count = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """The daemon cannot go on serving this job."""
+
+    code: Word
+    text: Text
+
+
+TO_ATTACH = registry(Attach, AskStatus, AskStop, Bye)
+FROM_ATTACH = registry(Scanning, Welcome, Moved, Ready, Fault, Refused, Status, Stopping)
+TO_CONTROL = registry(Hello, Release, Sync, Bye)
+FROM_CONTROL = registry(Ready, Fault)

@@ -1,0 +1,206 @@
+"""Checks a decoded msgpack map against a frozen dataclass, field by field.
+
+A message is a frozen dataclass whose fields are annotated with the bounded types below. Whatever comes
+off a socket is built through `build`, so a handler never sees a wrong type, a value out of range, an
+unknown key or an oversized list. msgpack by itself lets timestamps, duplicate keys and NaN through.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import types
+import typing
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, TypeVar
+
+
+class ProtocolError(ValueError):
+    """A message that is not what the protocol allows; the text names the message and the field."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Range:
+    """Bounds of an int or float, both inclusive."""
+
+    low: float
+    high: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Size:
+    """The most characters, bytes, items or keys that a value may have."""
+
+    most: int
+
+
+MAX_POSITION = 2**62  # far beyond any run; leaves room for sums in 63 bits
+
+Position = Annotated[int, Range(0, MAX_POSITION)]
+Count = Annotated[int, Range(0, 2**48)]
+Small = Annotated[int, Range(0, 2**31 - 1)]
+Nanoseconds = Annotated[int, Range(0, MAX_POSITION)]
+Seconds = Annotated[float, Range(0.0, 1e9)]
+Seed = Annotated[int, Range(0, 2**63 - 1)]
+Word = Annotated[str, Size(256)]
+Text = Annotated[str, Size(4096)]
+Path = Annotated[str, Size(4096)]
+Token = Annotated[bytes, Size(32)]
+Tree = Annotated[dict[str, Any], Size(64)]  # a spec: its own room validates it further
+Trees = Annotated[list[Any], Size(64)]
+
+MAX_DEPTH = 8  # of a spec's nesting
+MAX_KEY_CHARS = 256  # every item below a key costs a copy of it, for the path that an error would name
+_SHOWN_CHARS = 80
+
+M = TypeVar("M")
+Check = Callable[[str, Any], Any]
+
+
+def build(cls: type[M], fields: Mapping[str, Any]) -> M:
+    """Makes a message of `cls` from decoded fields.
+
+    Raises:
+        ProtocolError: A field is missing, unknown, of a wrong type or out of its bounds.
+    """
+    checks = _checks(cls)  # type: ignore[arg-type]
+    unknown = fields.keys() - checks.keys()
+    if unknown:
+        # msgpack's keys are str or bytes, which do not compare with each other
+        raise ProtocolError(f"{cls.__name__}: unknown field {_shown(min(unknown, key=repr))}")
+    values = {}
+    for name, (check, required) in checks.items():
+        if name in fields:
+            values[name] = check(f"{cls.__name__}.{name}", fields[name])
+        elif required:
+            raise ProtocolError(f"{cls.__name__}: field {name!r} is missing")
+    return cls(**values)
+
+
+@functools.cache
+def _checks(cls: type) -> dict[str, tuple[Check, bool]]:
+    hints = typing.get_type_hints(cls, include_extras=True)
+    return {
+        f.name: (
+            _check(hints[f.name]),
+            f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING,
+        )
+        for f in dataclasses.fields(cls)
+    }
+
+
+def _check(hint: Any) -> Check:
+    origin = typing.get_origin(hint)
+    if origin is Annotated:
+        kind, *notes = typing.get_args(hint)
+        inner = _check(kind)
+        for note in notes:
+            inner = _bounded(inner, note)
+        return inner
+    if origin in (typing.Union, types.UnionType):
+        options = [a for a in typing.get_args(hint) if a is not type(None)]
+        return _optional(_check(options[0]))
+    if origin is typing.Literal:
+        return _literal(typing.get_args(hint))
+    if origin is list:
+        return _list_of(_check(typing.get_args(hint)[0]))
+    if origin is tuple:
+        return _tuple_of([_check(a) for a in typing.get_args(hint)])
+    if origin is dict:
+        return _map
+    if hint is Any:
+        return _tree
+    return _scalar(hint)
+
+
+def _shown(value: Any) -> str:
+    """A value as an error shows it: what a stranger sends fills no log."""
+    shown = repr(value)
+    return shown if len(shown) <= _SHOWN_CHARS else shown[: _SHOWN_CHARS - 3] + "..."
+
+
+def _scalar(kind: type) -> Check:
+    def check(where: str, value: Any) -> Any:
+        if kind is float and type(value) is int:
+            value = float(value)
+        # bool is an int to isinstance, and never what an int field means
+        if type(value) is not kind:
+            raise ProtocolError(f"{where}: expected {kind.__name__}, got {type(value).__name__}")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ProtocolError(f"{where}: {value} is not a finite number")
+        return value
+
+    return check
+
+
+def _bounded(inner: Check, note: Range | Size) -> Check:
+    def check(where: str, value: Any) -> Any:
+        value = inner(where, value)
+        if isinstance(note, Size):
+            if len(value) > note.most:
+                raise ProtocolError(f"{where}: {len(value)} long, at most {note.most}")
+        elif not note.low <= value <= note.high:
+            raise ProtocolError(f"{where}: {value} is not in [{note.low}, {note.high}]")
+        return value
+
+    return check
+
+
+def _optional(inner: Check) -> Check:
+    return lambda where, value: None if value is None else inner(where, value)
+
+
+def _literal(allowed: tuple[Any, ...]) -> Check:
+    def check(where: str, value: Any) -> Any:
+        if type(value) is not str or value not in allowed:
+            raise ProtocolError(f"{where}: {_shown(value)} is not one of {', '.join(map(str, allowed))}")
+        return value
+
+    return check
+
+
+def _list_of(inner: Check) -> Check:
+    def check(where: str, value: Any) -> Any:
+        if type(value) not in (list, tuple):
+            raise ProtocolError(f"{where}: expected a list, got {type(value).__name__}")
+        return [inner(f"{where}[{i}]", item) for i, item in enumerate(value)]
+
+    return check
+
+
+def _tuple_of(inner: list[Check]) -> Check:
+    def check(where: str, value: Any) -> Any:
+        if type(value) not in (list, tuple) or len(value) != len(inner):
+            raise ProtocolError(f"{where}: expected {len(inner)} items")
+        return tuple(c(f"{where}[{i}]", item) for i, (c, item) in enumerate(zip(inner, value, strict=True)))
+
+    return check
+
+
+def _map(where: str, value: Any) -> Any:
+    if type(value) is not dict:
+        raise ProtocolError(f"{where}: expected a map, got {type(value).__name__}")
+    return _tree(where, value)
+
+
+def _tree(where: str, value: Any, depth: int = 0) -> Any:
+    """Plain data of bounded depth: what a spec may be made of before its own room validates it."""
+    if depth > MAX_DEPTH:
+        raise ProtocolError(f"{where}: nested deeper than {MAX_DEPTH}")
+    if value is None or type(value) in (bool, int, str):
+        return value
+    if type(value) is float:
+        if not math.isfinite(value):
+            raise ProtocolError(f"{where}: {value} is not a finite number")
+        return value
+    if type(value) in (list, tuple):
+        return [_tree(f"{where}[{i}]", item, depth + 1) for i, item in enumerate(value)]
+    if type(value) is dict:
+        for key in value:
+            if type(key) is not str:
+                raise ProtocolError(f"{where}: key {_shown(key)} is not a string")
+            if len(key) > MAX_KEY_CHARS:
+                raise ProtocolError(f"{where}: a key of {len(key)} characters, at most {MAX_KEY_CHARS}")
+        return {key: _tree(f"{where}.{key}", item, depth + 1) for key, item in value.items()}
+    raise ProtocolError(f"{where}: {type(value).__name__} is not allowed here")
