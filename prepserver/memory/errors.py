@@ -1,0 +1,26 @@
+"""The errors of this room."""
+
+from __future__ import annotations
+
+
+class SegmentError(RuntimeError):
+    """A descriptor that is not the segment it was said to be, or could not be mapped."""
+
+
+class MemoryShort(RuntimeError):
+    """A ring does not fit.
+
+    Attributes:
+        asked_bytes: What the ring takes.
+        free_bytes: What could be given.
+        limit: Which limit it ran into, in words, with the knob that moves it.
+    """
+
+    def __init__(self, asked_bytes: int, free_bytes: int, limit: str) -> None:
+        super().__init__(
+            f"a ring of {asked_bytes / 2**20:.0f} MiB was asked for and {max(0, free_bytes) / 2**20:.0f} MiB "
+            f"are free: {limit}"
+        )
+        self.asked_bytes = asked_bytes
+        self.free_bytes = free_bytes
+        self.limit = limit

@@ -1,0 +1,95 @@
+"""Maps a segment: once to write, or read-only and twice end to end.
+
+Python's mmap cannot place a mapping at an address, which the second kind needs: with the ring mapped twice
+in a row, any run of rows is one piece of memory, also where it wraps. So this calls mmap(2) itself.
+
+A mapping lives as long as anything that was made from its buffer (an ndarray or tensor keeps the buffer
+alive), and is unmapped after the last of them: a batch that outlives the client never becomes a fault.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import weakref
+
+from prepserver.memory.errors import SegmentError
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+
+_MAP_FIXED = 0x10
+_MAP_NORESERVE = 0x4000
+_MAP_FAILED = ctypes.c_void_p(-1).value
+_MADV_DONTFORK = 10
+_MADV_POPULATE_READ = 22  # Linux 5.14
+_MADV_POPULATE_WRITE = 23
+_SLICE_BYTES = 16 << 20  # populated at a time, so that a caller can stop in between
+
+
+class Mapping:
+    """Bytes [offset, offset + nbytes) of a segment, `copies` times in a row.
+
+    Args:
+        fd: The segment; may be closed afterwards.
+        offset: First byte, a multiple of the page.
+        nbytes: How many; a multiple of the page if `copies` is 2.
+        writable: False maps read-only: a write through any view is a SIGSEGV, by design.
+        copies: 1, or 2 for a ring whose runs may wrap.
+
+    Attributes:
+        address: Where it starts in this process.
+        buffer: A ctypes array over all copies, to make arrays and tensors from.
+
+    Raises:
+        SegmentError: The kernel refused; the text has its reason.
+    """
+
+    def __init__(self, fd: int, offset: int, nbytes: int, *, writable: bool, copies: int = 1) -> None:
+        protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
+        total = nbytes * copies
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
+        base = _libc.mmap(None, total, 0, flags, -1, 0)
+        if base == _MAP_FAILED:
+            raise SegmentError(f"mmap of {total} bytes of address space: {_reason()}")
+        for i in range(copies):
+            at = base + i * nbytes
+            got = _libc.mmap(at, nbytes, protection, mmap.MAP_SHARED | _MAP_FIXED, fd, offset)
+            if got != at:
+                reason = _reason()
+                _libc.munmap(base, total)
+                raise SegmentError(f"mmap of {nbytes} bytes at {offset} of the segment: {reason}")
+        # A fork of the training process (a DataLoader's worker, a subprocess) has no business here, and
+        # its copy would keep the memory alive after we are gone.
+        _libc.madvise(base, total, _MADV_DONTFORK)
+        self.address: int = base
+        self.nbytes = total
+        self.buffer = (ctypes.c_ubyte * total).from_address(base)
+        self._unmap = weakref.finalize(self.buffer, _unmap_in, os.getpid(), base, total)
+        # At exit a daemon thread may still touch the mapping; the kernel unmaps it soon enough.
+        self._unmap.atexit = False
+
+    def populate(self, *, write: bool, start: int = 0, nbytes: int | None = None) -> None:
+        """Makes the pages present, so that no first touch costs a fault later. Releases the GIL.
+
+        Best effort: before Linux 5.14 the call is unknown, and the first touch does it.
+        """
+        stop = self.nbytes if nbytes is None else min(self.nbytes, start + nbytes)
+        advice = _MADV_POPULATE_WRITE if write else _MADV_POPULATE_READ
+        for at in range(start, stop, _SLICE_BYTES):
+            if _libc.madvise(self.address + at, min(_SLICE_BYTES, stop - at), advice) != 0:
+                return
+
+
+def _unmap_in(pid: int, base: int, nbytes: int) -> None:
+    # DONTFORK: in a forked child the range is not ours and may since hold something else
+    if os.getpid() == pid:
+        _libc.munmap(base, nbytes)
+
+
+def _reason() -> str:
+    return os.strerror(ctypes.get_errno())

@@ -1,0 +1,48 @@
+"""Rows of a mapped ring as numpy arrays: the worker's side and the reference for the client's."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from prepserver.memory.mapping import Mapping
+from prepserver.memory.segment import check_segment
+from prepserver.protocol.layout import RingLayout
+
+
+class Ring:
+    """A ring mapped whole and writable: where a worker puts rows.
+
+    Args:
+        fd: The segment; may be closed afterwards.
+        layout: Where its fields lie.
+
+    Raises:
+        SegmentError: The descriptor does not fit the layout.
+    """
+
+    def __init__(self, fd: int, layout: RingLayout) -> None:
+        check_segment(fd, layout.nbytes)
+        self.layout = layout
+        self.mapping = Mapping(fd, 0, layout.nbytes, writable=True)
+        self._arrays = {f.name: field_array(self.mapping.buffer, layout, f.name) for f in layout.fields}
+
+    def row(self, field: str, position: int) -> npt.NDArray[Any]:
+        """The row of `position` in `field`: a C-contiguous view into the ring (0-d for a scalar field)."""
+        row: npt.NDArray[Any] = self._arrays[field][position % self.layout.rows, ...]
+        return row
+
+    def array(self, field: str) -> npt.NDArray[Any]:
+        """All rows of `field`, shape ``(rows, *field.shape)``."""
+        return self._arrays[field]
+
+
+def field_array(buffer: Any, layout: RingLayout, name: str) -> npt.NDArray[Any]:
+    """The dense array of field `name` inside a buffer over the whole segment."""
+    field = layout.field(name)
+    count = layout.rows * math.prod(field.shape)
+    flat = np.frombuffer(buffer, dtype=field.dtype, count=count, offset=layout.offset(name))
+    return flat.reshape(layout.rows, *field.shape)
