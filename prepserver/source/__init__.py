@@ -1,0 +1,27 @@
+"""Encoded samples by index: folders of images, lists of files, synthetic photos.
+
+`build_index` (daemon, once) turns a spec into an index file that workers map; `open_source` (each worker)
+reads samples through it. This package knows nothing of order, decoding, rows or jobs.
+"""
+
+from __future__ import annotations
+
+from prepserver.source.errors import SampleError, SourceError
+from prepserver.source.folder import EXTENSIONS
+from prepserver.source.index import IndexInfo, build_index, open_source
+from prepserver.source.roots import OutsideRootsError, Roots
+from prepserver.source.samples import MAX_ENCODED_BYTES, Sample, Source
+
+__all__ = [
+    "EXTENSIONS",
+    "MAX_ENCODED_BYTES",
+    "IndexInfo",
+    "OutsideRootsError",
+    "Roots",
+    "Sample",
+    "SampleError",
+    "Source",
+    "SourceError",
+    "build_index",
+    "open_source",
+]

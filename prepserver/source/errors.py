@@ -1,0 +1,63 @@
+"""What can be wrong with a dataset as a whole, and with one of its samples."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+
+class SourceError(Exception):
+    """The dataset cannot be used: missing, empty, unreadable or badly written. The text says what to do.
+
+    Attributes:
+        reason: The text.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class SampleError(OSError):
+    """The bytes of one sample cannot be had, today or ever; the other samples are fine.
+
+    Trouble of the reading process itself (no descriptor left, no memory) stays a plain OSError: it says
+    nothing about the sample, and a row must not depend on it.
+
+    Attributes:
+        reason: One line without the path.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+def printable(name: str) -> str:
+    """A file name that may hold any bytes, as text that can be sent and shown."""
+    return name.encode("utf-8", "backslashreplace").decode()
+
+
+def unusable(what: str, path: str | bytes, error: OSError) -> SourceError:
+    """Put a failed system call on a dataset into words.
+
+    Args:
+        what: The thing, such as "the folder".
+        path: Where it is.
+        error: What the system said.
+    """
+    shown = printable(os.fsdecode(path))
+    match error.errno:
+        case errno.ENOENT:
+            return SourceError(f"{what} {shown} does not exist on the server's machine; check the path")
+        case errno.ENOTDIR:
+            return SourceError(f"{what} {shown} is not a folder")
+        case errno.EACCES | errno.EPERM:
+            return SourceError(
+                f"no permission to read {what} {shown} as uid {os.geteuid()}, the server's user; "
+                "let it read this and enter every folder above it"
+            )
+        case errno.ELOOP:
+            return SourceError(f"{what} {shown} is a link that leads nowhere but to itself")
+        case _:
+            return SourceError(f"cannot read {what} {shown}: {error.strerror or error}")

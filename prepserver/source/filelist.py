@@ -1,0 +1,131 @@
+"""Reading a list of files: text lines ``path label``, or CSV rows ``path,label``.
+
+Text: the label is what follows the last tab, or else the last blank; so paths may hold blanks. Empty lines
+and lines that begin with ``#`` are skipped. CSV (a name that ends in .csv): two columns, quoting as usual,
+the header ``path,label`` optional. If every label is an integer, labels are taken as they are; otherwise the
+sorted distinct labels are the classes.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TextIO
+
+from prepserver.source.errors import SourceError, printable, unusable
+from prepserver.source.files import FileTable
+from prepserver.source.progress import Progress
+from prepserver.source.roots import Roots
+
+_INTEGER = re.compile(r"[+-]?[0-9]{1,100}")
+_MAX_LABEL = (1 << 63) - 1
+_REPORT_LINES = 4096
+
+
+@dataclass(frozen=True)
+class ParsedList:
+    """What a list said.
+
+    Attributes:
+        table: The files.
+        classes: Names of the classes; empty if the labels are integers.
+        mtime_ns: Of the list file, taken before it was read.
+        size_bytes: Of the list file.
+    """
+
+    table: FileTable
+    classes: list[str]
+    mtime_ns: int
+    size_bytes: int
+
+
+def parse_list(path: str, progress: Progress, roots: Roots | None = None) -> ParsedList:
+    """Read a list file.
+
+    Args:
+        path: Absolute path of the list.
+        progress: Told the number of files read.
+        roots: Where the list must lie, links followed.
+
+    Raises:
+        SourceError: Missing, unreadable, empty, or a bad line, which is named by its number.
+    """
+    table = FileTable()
+    labels: list[str] = []
+    shared: dict[str, str] = {}  # one object for each distinct label, not one for each line
+    lines: list[int] = []
+    try:
+        with _open(path, roots) as file:
+            status = os.fstat(file.fileno())
+            rows = _csv_rows(path, file) if path.lower().endswith(".csv") else _text_rows(path, file)
+            for number, name, label in rows:
+                folder, slash, base = name.rpartition("/")
+                if not base or not label or "\0" in name:
+                    raise SourceError(f"{path}, line {number}: needs a path and a label, such as 'cats/1.jpg 3'")
+                table.add(os.fsencode(folder + slash), os.fsencode(base), 0)
+                labels.append(shared.setdefault(label, label))
+                lines.append(number)
+                if len(labels) % _REPORT_LINES == 0:
+                    progress.found(len(labels))
+    except OSError as error:
+        raise unusable("the list", path, error) from error
+    if not labels:
+        raise SourceError(f"the list {path} names no files; a line is 'path label', in a .csv file 'path,label'")
+    numbers = {label: int(label) for label in shared if _INTEGER.fullmatch(label)}
+    classes: list[str] = []
+    if len(numbers) < len(shared):
+        classes = sorted(shared)
+        numbers = {name: number for number, name in enumerate(classes)}
+    for label, value in numbers.items():
+        if not 0 <= value <= _MAX_LABEL:
+            raise SourceError(
+                f"{path}, line {lines[labels.index(label)]}: label {printable(label)}; "
+                "an integer label must be >= 0 and < 2**63"
+            )
+    table.relabel([numbers[label] for label in labels])
+    return ParsedList(table, classes, status.st_mtime_ns, status.st_size)
+
+
+def _open(path: str, roots: Roots | None) -> TextIO:
+    if not os.path.isfile(path) and os.path.exists(path):
+        raise SourceError(f"the list {path} is not a file; FileList takes a text or CSV file")
+    # newline="" is what csv asks for; utf-8-sig drops the mark that spreadsheets write.
+    file = open(path, encoding="utf-8-sig", errors="surrogateescape", newline="")  # noqa: SIM115 - the caller closes it
+    try:
+        if roots is not None:
+            roots.check_open(file.fileno(), "the list", path)
+    except SourceError:
+        file.close()
+        raise
+    return file
+
+
+def _text_rows(path: str, lines: Iterable[str]) -> Iterator[tuple[int, str, str]]:
+    for number, line in enumerate(lines, start=1):
+        line = line.strip()
+        if not line or line.startswith("#"):
+            continue
+        parts = line.rsplit("\t" if "\t" in line else None, 1)
+        if len(parts) != 2:
+            hint = "; a file of 'path,label' must have a name that ends in .csv" if "," in line else ""
+            raise SourceError(f"{path}, line {number}: no label; a line is 'path label'{hint}")
+        yield number, parts[0].strip(), parts[1].strip()
+
+
+def _csv_rows(path: str, lines: Iterable[str]) -> Iterator[tuple[int, str, str]]:
+    reader = csv.reader(lines, strict=True)
+    try:
+        for place, row in enumerate(row for row in reader if row):
+            if place == 0 and [cell.strip().lower() for cell in row] == ["path", "label"]:
+                continue
+            if len(row) != 2:
+                raise SourceError(
+                    f"{path}, line {reader.line_num}: {len(row)} columns; a row is 'path,label', "
+                    "a path that holds a comma goes in double quotes"
+                )
+            yield reader.line_num, row[0].strip(), row[1].strip()
+    except csv.Error as error:
+        raise SourceError(f"{path}, line {reader.line_num}: {error}") from error

@@ -1,0 +1,136 @@
+"""The index of a dataset of files: built in memory by a scan, read from a mapping by workers.
+
+Per file: a label, the number of its folder, where its name ends, and the name; about 16 bytes and the name.
+Folder names are stored once. A path is `folder + name`, where the folder ends in a slash or is empty; it is
+relative to the base of the source unless it begins with a slash. Paths are bytes, as the system has them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from array import array
+
+from prepserver.source.container import Container
+from prepserver.source.roots import Roots
+from prepserver.source.samples import Sample, read_regular_file
+
+
+class FileTable:
+    """The growing index of a scan: flat arrays, so that a million files cost tens of megabytes, not hundreds."""
+
+    def __init__(self) -> None:
+        self._labels = array("q")
+        self._folders = array("I")
+        self._names = bytearray()
+        self._name_ends = array("Q", [0])
+        self._folder_names = bytearray()
+        self._folder_ends = array("Q", [0])
+        self._folder_numbers: dict[bytes, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._labels)
+
+    def add(self, folder: bytes, name: bytes, label: int) -> None:
+        """Append a file.
+
+        Args:
+            folder: b"" or a path that ends in a slash.
+            name: Without slashes.
+            label: 0 or more, below 2**63.
+        """
+        number = self._folder_numbers.get(folder)
+        if number is None:
+            number = self._folder_numbers[folder] = len(self._folder_numbers)
+            self._folder_names += folder
+            self._folder_ends.append(len(self._folder_names))
+        self._labels.append(label)
+        self._folders.append(number)
+        self._names += name
+        self._name_ends.append(len(self._names))
+
+    def relabel(self, labels: list[int]) -> None:
+        """Replace all labels, when they are known only at the end."""
+        self._labels = array("q", labels)
+
+    @property
+    def max_label(self) -> int:
+        """The largest label."""
+        return max(self._labels)
+
+    def digest(self, classes: list[str]) -> str:
+        """Hex SHA-256 over labels, paths and class names, in their order."""
+        digest = hashlib.sha256(json.dumps(classes).encode())
+        for data in self.sections().values():
+            digest.update(data.nbytes.to_bytes(8, "little"))
+            digest.update(data)
+        return digest.hexdigest()
+
+    def sections(self) -> dict[str, memoryview]:
+        """The sections of the index file."""
+        return {
+            "labels": memoryview(self._labels),
+            "folders": memoryview(self._folders),
+            "name_ends": memoryview(self._name_ends),
+            "names": memoryview(self._names),
+            "folder_ends": memoryview(self._folder_ends),
+            "folder_names": memoryview(self._folder_names),
+        }
+
+
+class FileSource:
+    """A `Source` over an index file."""
+
+    def __init__(self, container: Container, base: str, roots: Roots | None = None) -> None:
+        """Take views of the sections; O(1) but for the names of the classes.
+
+        Args:
+            container: An index that was built from a `FileTable`.
+            base: What relative paths are relative to, absolute.
+            roots: Where files must lie.
+        """
+        self._roots = roots
+        self._base = os.fsencode(base.rstrip("/") + "/")
+        self._classes: list[str] = container.meta["classes"]
+        self._labels = container.section("labels").cast("q")
+        self._folders = container.section("folders").cast("I")
+        self._name_ends = container.section("name_ends").cast("Q")
+        self._names = container.section("names")
+        self._folder_ends = container.section("folder_ends").cast("Q")
+        self._folder_names = container.section("folder_names")
+        self._n = len(self._labels)
+
+    def __len__(self) -> int:
+        return self._n
+
+    def read(self, index: int) -> Sample:
+        """As `Source.read`."""
+        path = self._path(index)
+        full = path if path.startswith(b"/") else self._base + path
+        return Sample(read_regular_file(full, roots=self._roots), self._labels[index], os.fsdecode(path))
+
+    def label(self, index: int) -> int:
+        """As `Source.label`."""
+        self._check(index)
+        return self._labels[index]
+
+    def name(self, index: int) -> str:
+        """As `Source.name`."""
+        return os.fsdecode(self._path(index))
+
+    def classes(self) -> list[str]:
+        """As `Source.classes`."""
+        return list(self._classes)
+
+    def _path(self, index: int) -> bytes:
+        self._check(index)
+        folder = self._folders[index]
+        ends = self._folder_ends
+        return bytes(self._folder_names[ends[folder] : ends[folder + 1]]) + bytes(
+            self._names[self._name_ends[index] : self._name_ends[index + 1]]
+        )
+
+    def _check(self, index: int) -> None:
+        if not 0 <= index < self._n:
+            raise IndexError(f"index {index} of a source of {self._n} samples")

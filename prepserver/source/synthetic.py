@@ -1,0 +1,111 @@
+"""Synthetic JPEGs: a small bank of pictures, and an endless line of samples drawn from it.
+
+Drawing a picture costs several decodes of it, so a bank of at most 32 is drawn once, when the index is
+built, and mapped by every worker. A sample is a picture of the bank, chosen by (seed, index), with a JPEG
+comment that names the index: no two samples have the same bytes, and decoding costs what a photo costs, but
+pictures repeat. Good for trying and measuring; nothing can be learned from them.
+"""
+
+from __future__ import annotations
+
+from array import array
+
+import simplejpeg
+
+from prepserver.pipeline.sources import SyntheticImages
+from prepserver.source.container import Container
+from prepserver.source.samples import Sample
+from prepserver.source.scenes import scene
+
+# Raise it when `scene` or the encoding changes: the banks of older releases are not to be taken for new ones.
+BANK_VERSION = 1
+
+_BANK_PICTURES = 32
+# Larger pictures make smaller banks, so that a bank stays below 10 MB and a second.
+_BANK_PIXELS = _BANK_PICTURES * 375 * 500
+_BANK_LEAST = 4
+# As the photos of ImageNet: mostly quality 95 and full chroma, 0.58 bytes per pixel, a quarter of them 4:2:0.
+_QUALITY = 95
+
+_MASK = (1 << 64) - 1
+
+
+def draw_bank(spec: SyntheticImages) -> dict[str, memoryview]:
+    """Draw and encode the pictures of a seed and a size.
+
+    Args:
+        spec: Only seed and size matter.
+
+    Returns:
+        Sections: ``jpegs``, one after the other, and ``ends``, uint64, with a leading 0.
+    """
+    count = min(max(_BANK_PIXELS // (spec.height * spec.width), _BANK_LEAST), _BANK_PICTURES)
+    jpegs = bytearray()
+    ends = array("Q", [0])
+    for number in range(count):
+        jpegs += simplejpeg.encode_jpeg(
+            scene(spec.seed, spec.height, spec.width, number),
+            quality=_QUALITY,
+            colorspace="RGB",
+            colorsubsampling="420" if number % 4 == 3 else "444",
+        )
+        ends.append(len(jpegs))
+    return {"jpegs": memoryview(jpegs), "ends": memoryview(ends)}
+
+
+class SyntheticSource:
+    """A `Source` over a bank."""
+
+    def __init__(self, container: Container, spec: SyntheticImages) -> None:
+        """Take views of the bank.
+
+        Args:
+            container: A bank of the spec's seed and size.
+            spec: Says how many samples and classes there are.
+        """
+        self._spec = spec
+        self._jpegs = container.section("jpegs")
+        self._ends = container.section("ends").cast("Q")
+
+    def __len__(self) -> int:
+        return self._spec.n
+
+    def read(self, index: int) -> Sample:
+        """As `Source.read`."""
+        dice = self._dice(index)
+        picture = dice % (len(self._ends) - 1)
+        jpeg = self._jpegs[self._ends[picture] : self._ends[picture + 1]]
+        # JFIF wants its APP0 segment right behind the start marker; the comment goes behind that.
+        head = 4 + int.from_bytes(jpeg[4:6]) if bytes(jpeg[2:4]) == b"\xff\xe0" else 2
+        comment = f"prepserver synthetic seed={self._spec.seed} index={index}".encode()
+        marker = b"\xff\xfe" + (len(comment) + 2).to_bytes(2)
+        data = b"".join((jpeg[:head], marker, comment, jpeg[head:]))
+        return Sample(data, self._label(dice), self.name(index))
+
+    def label(self, index: int) -> int:
+        """As `Source.label`."""
+        return self._label(self._dice(index))
+
+    def name(self, index: int) -> str:
+        """As `Source.name`."""
+        return f"synthetic-{self._spec.seed}-{index}.jpg"
+
+    def classes(self) -> list[str]:
+        """As `Source.classes`: the labels are only numbers."""
+        return []
+
+    def _label(self, dice: int) -> int:
+        return (dice >> 32) % self._spec.num_classes
+
+    def _dice(self, index: int) -> int:
+        """64 random bits of (seed, index): two rounds of the splitmix64 finaliser."""
+        if not 0 <= index < self._spec.n:
+            raise IndexError(f"index {index} of a source of {self._spec.n} samples")
+        return _mix(_mix(self._spec.seed) + index)
+
+
+def _mix(value: int) -> int:
+    value = (value + 0x9E3779B97F4A7C15) & _MASK
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
+    return value ^ (value >> 31)

@@ -1,0 +1,163 @@
+"""Encoded bytes to pixels: libjpeg-turbo at its strictest for as little as is needed, Pillow for all the rest.
+
+Two ways to the same pixels, which `prepserver.transform.native.path` tells apart: compiled code that decodes a
+rectangle, or simplejpeg on a file that claims fewer rows. The former gives up where it has any doubt, and the
+latter's verdict holds.
+
+Who decides whether a damaged JPEG is a bad sample? Pillow, always. A strict decode counts only where libjpeg had
+nothing to say of the rows that are used; otherwise Pillow decodes the whole file and its verdict holds: truncated
+files are bad, bit errors inside a scan that has its end are not (libjpeg cannot see most of them anyway).
+So a sample does not become good or bad with the crop that was drawn, and the few odd files of every large dataset
+are served as a Pillow loader serves them, by the same libjpeg-turbo.
+
+Knows bytes and arrays, no ops.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+
+import numpy as np
+import numpy.typing as npt
+import simplejpeg
+
+from prepserver.transform.errors import BadSample
+from prepserver.transform.header import extent, read_header, trimmed
+from prepserver.transform.native import kernels
+from prepserver.transform.orientation import swaps_sides, turned
+from prepserver.transform.pillow import PillowImage
+from prepserver.transform.stage import Box
+
+_KEPT_BYTES = 32 << 20
+"""Largest decode buffer kept for the next sample (11 megapixels): workers promise to stay small."""
+
+_LEFT_OVER = re.compile(r"extraneous bytes before marker 0xd9")
+
+
+class _Scratch(threading.local):
+    """One grow-only decode buffer for each thread: fresh pages cost more than the kernel that fills them."""
+
+    def __init__(self) -> None:
+        self.kept = np.empty(0, np.uint8)
+
+    def get(self, nbytes: int) -> npt.NDArray[np.uint8]:
+        """Return at least `nbytes` bytes; their contents are anything."""
+        if nbytes > _KEPT_BYTES:
+            return np.empty(nbytes, np.uint8)
+        if nbytes > self.kept.size:
+            self.kept = np.empty(min(_KEPT_BYTES, max(nbytes, 2 * self.kept.size)), np.uint8)
+        return self.kept
+
+
+_scratch = _Scratch()
+
+
+class Encoded:
+    """One encoded sample on its way to pixels. Opening reads the header only.
+
+    Arrays from `clean` live in a buffer that the next call, for whatever sample, writes over.
+
+    Args:
+        data: The encoded bytes.
+
+    Attributes:
+        height: Rows as stored.
+        width: Columns as stored.
+
+    Raises:
+        BadSample: no image.
+    """
+
+    __slots__ = ("_data", "_header", "_orientation", "_pillow", "_turned", "_usual", "_whole_odd", "height", "width")
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._header = header = read_header(data)
+        self._pillow: PillowImage | None = None
+        self._orientation: int | None = None
+        if header is not None:
+            self.height, self.width = header.height, header.width
+            self._orientation = header.orientation
+        else:
+            self._pillow = PillowImage(data)
+            self.height, self.width = self._pillow.height, self._pillow.width
+        self._usual = header is not None and header.components in (1, 3)
+        self._whole_odd = False
+        self._turned: tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]] | None = None
+
+    @property
+    def orientation(self) -> int:
+        """EXIF orientation, 1 to 8. Ask only of a sample within the pixel limit: a PNG is decoded for it."""
+        if self._orientation is None:
+            assert self._pillow is not None
+            self._orientation = self._pillow.orientation()
+        return self._orientation
+
+    def size(self, upright: bool) -> tuple[int, int]:
+        """Return (height, width) in pixels, as stored or `upright`."""
+        if upright and swaps_sides(self.orientation):
+            return self.width, self.height
+        return self.height, self.width
+
+    def clean(self, part: Box) -> npt.NDArray[np.uint8] | None:
+        """Return the `part` of the image as stored, (rows, columns, 3) RGB, by libjpeg at its strictest.
+
+        Returns:
+            None where it is not a JPEG of the usual kind or libjpeg complained: then `tolerant` decides.
+        """
+        if not self._usual:
+            return None
+        data, header = self._data, self._header
+        assert header is not None
+        needed = extent(data, header, part.bottom)
+        compiled = kernels()
+        if compiled is not None:
+            rows, columns = part.bottom - part.top, part.right - part.left
+            buffer = _scratch.get((rows + 1) * compiled.pitch(columns) * 3)
+            image = compiled.region(data, header, needed, part, buffer)
+            if image is not None:
+                return image
+        if needed.left_over:
+            image = self._strict(trimmed(data, header, needed), needed.height, left_over=True)
+            if image is not None:
+                return part.of(image)
+        if self._whole_odd:
+            return None
+        image = self._strict(data, self.height, left_over=False)
+        self._whole_odd = image is None
+        return None if image is None else part.of(image)
+
+    def tolerant(self) -> npt.NDArray[np.uint8]:
+        """Return the whole image, (H, W, 3) RGB as stored, by Pillow, which overlooks what it can.
+
+        Raises:
+            BadSample: it cannot.
+        """
+        if self._pillow is None:
+            self._pillow = PillowImage(self._data)
+        image = self._pillow.decode()
+        if image.shape[:2] != (self.height, self.width):
+            raise BadSample(f"decodes to {image.shape[:2]} where its header says {(self.height, self.width)}")
+        return image
+
+    def upright(self, image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+        """Return the whole `image` turned as the EXIF orientation says; once for all who ask."""
+        if self._turned is None or self._turned[0] is not image:
+            self._turned = image, turned(image, self.orientation)
+        return self._turned[1]
+
+    def _strict(self, data: bytes | bytearray, height: int, left_over: bool) -> npt.NDArray[np.uint8] | None:
+        """Decode by simplejpeg with accurate DCT and fancy upsampling; None if libjpeg complained.
+
+        libjpeg reports its *first* warning. With `left_over`, data behind the last row are expected; that
+        warning comes after all pixels are done, so where it is the first one the pixels are good.
+        """
+        nbytes = height * self.width * 3
+        buffer = _scratch.get(nbytes)
+        try:
+            simplejpeg.decode_jpeg(data, buffer=buffer)
+        except ValueError as error:
+            if not left_over or _LEFT_OVER.search(str(error)) is None:
+                return None
+        return buffer[:nbytes].reshape(height, self.width, 3)

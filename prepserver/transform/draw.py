@@ -1,0 +1,71 @@
+"""Counter-based randomness: numbers that depend on (seed, pass, sample, op's place) and on nothing else.
+
+So a row can be made again, elsewhere, alone, and its random parameters are the same. BLAKE2b (RFC 7693) over
+the counter costs one compression for eight numbers, about two microseconds; numpy's scalar generators cost
+tens, and their streams may change between releases.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from dataclasses import dataclass
+
+_MESSAGE = struct.Struct("<QQQQQ")
+_WORDS = struct.Struct("<8Q")
+_MASK = (1 << 64) - 1
+_DOMAIN = b"prepserver-draw1"  # BLAKE2b's 16-byte personalisation: these numbers serve nothing else
+
+
+@dataclass(frozen=True, slots=True)
+class SampleKey:
+    """What a sample's randomness hangs on.
+
+    Attributes:
+        seed: The order's seed.
+        pass_: How many times the source has been gone through.
+        index: The sample's place in the source.
+    """
+
+    seed: int
+    pass_: int
+    index: int
+
+
+class Draws:
+    """The endless line of numbers of one op for one sample.
+
+    Args:
+        key: Which sample, when.
+        place: The op's place in the pipeline (`Decode` is 0).
+    """
+
+    __slots__ = ("_block", "_key", "_place", "_words")
+
+    def __init__(self, key: SampleKey, place: int) -> None:
+        self._key = key
+        self._place = place
+        self._block = 0
+        self._words: list[int] = []
+
+    def word(self) -> int:
+        """Return the next uniform integer in [0, 2**64)."""
+        if not self._words:
+            key = self._key
+            message = _MESSAGE.pack(key.seed & _MASK, key.pass_ & _MASK, key.index & _MASK, self._place, self._block)
+            digest = hashlib.blake2b(message, digest_size=64, person=_DOMAIN).digest()
+            self._words = list(_WORDS.unpack(digest))
+            self._words.reverse()  # taken from the end
+            self._block += 1
+        return self._words.pop()
+
+    def uniform(self, low: float = 0.0, high: float = 1.0) -> float:
+        """Return the next uniform number in [low, high); 53 random bits."""
+        return low + (high - low) * ((self.word() >> 11) * 2.0**-53)
+
+    def below(self, count: int) -> int:
+        """Return the next uniform integer in [0, count); count at least 1.
+
+        Multiply and shift (Lemire 2019) without rejection: for counts of pixels the bias is below 2**-49.
+        """
+        return (self.word() * count) >> 64

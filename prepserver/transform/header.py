@@ -1,0 +1,176 @@
+"""A JPEG's header, read without decoding: size, orientation, and whether the bottom may be left undecoded.
+
+First step of making a row: a size that is over the limit is refused here. A strict reader: whatever is odd it
+leaves to Pillow by returning None.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from prepserver.transform.orientation import UPRIGHT, from_exif
+
+_SEQUENTIAL = (0xC0, 0xC1)
+_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # all SOFn; the three are DHT, JPG, DAC
+_BARE = frozenset((0x00, 0x01, 0xFF, *range(0xD0, 0xDA)))  # markers without a length have no place here
+_EXIF = b"Exif\0\0"
+_MARKER = re.compile(rb"\xff[^\x00]", re.DOTALL)
+_MAX_RESTARTS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class JpegHeader:
+    """What the segments before the first scan say.
+
+    Attributes:
+        height: Rows as stored, before any orientation.
+        width: Columns as stored.
+        components: 1 grey, 3 colour, 4 CMYK.
+        orientation: EXIF orientation, 1 to 8.
+        height_at: Offset in bytes of the two bytes of the height.
+        scan_at: Offset in bytes of the first scan's entropy-coded data.
+        trimmable: Sequential Huffman, 8 bits, all components in one scan.
+        unit: (height, width) of an MCU in pixels.
+        restart_interval: MCUs between restart markers; 0 for none.
+    """
+
+    height: int
+    width: int
+    components: int
+    orientation: int
+    height_at: int
+    scan_at: int
+    trimmable: bool
+    unit: tuple[int, int]
+    restart_interval: int
+
+
+def read_header(data: bytes) -> JpegHeader | None:
+    """Read the header of a JPEG, in a few microseconds.
+
+    Segments as in ITU T.81 annex B.
+
+    Returns:
+        The header, or None where the data is no JPEG or not one of the plain kind.
+    """
+    if data[:2] != b"\xff\xd8":
+        return None
+    frame: tuple[int, int] | None = None
+    orientation, interval, at, end = UPRIGHT, 0, 2, len(data)
+    while at + 4 <= end and data[at] == 0xFF:
+        marker = data[at + 1]
+        after = at + 2 + (data[at + 2] << 8 | data[at + 3])
+        if marker in _BARE or after > end or after < at + 4:
+            return None
+        if marker == 0xDA:
+            return _complete(data, frame, orientation, interval, at, after)
+        if marker in _FRAMES:
+            if frame is not None or after < at + 10 or after < at + 10 + 3 * data[at + 9]:
+                return None
+            frame = (marker, at)
+        elif marker == 0xE1 and data[at + 4 : at + 10] == _EXIF:
+            orientation = from_exif(data[at + 10 : after])
+        elif marker == 0xDD and after == at + 6:
+            interval = data[at + 4] << 8 | data[at + 5]
+        at = after
+    return None
+
+
+def _complete(
+    data: bytes, frame: tuple[int, int] | None, orientation: int, interval: int, at: int, after: int
+) -> JpegHeader | None:
+    """Put the header together at the start of scan at `at`, whose data begin at `after`."""
+    if frame is None:
+        return None
+    marker, start = frame
+    precision, components = data[start + 4], data[start + 9]
+    height, width = data[start + 5] << 8 | data[start + 6], data[start + 7] << 8 | data[start + 8]
+    sampling = [data[start + 11 + 3 * component] for component in range(components)]
+    if not (height and width and sampling):
+        return None
+    across, down = max(byte >> 4 for byte in sampling), max(byte & 15 for byte in sampling)
+    return JpegHeader(
+        height=height,
+        width=width,
+        components=components,
+        orientation=orientation,
+        height_at=start + 5,
+        scan_at=after,
+        trimmable=marker in _SEQUENTIAL
+        and precision == 8
+        and data[at + 4] == components
+        and (components == 3 or (components == 1 and not interval)),
+        unit=(8 * down, 8 * across),
+        restart_interval=interval,
+    )
+
+
+class Extent(NamedTuple):
+    """How much of a JPEG is decoded for its first rows.
+
+    Attributes:
+        height: Rows that the frame header is to claim.
+        length: Bytes of the file that are looked at.
+        left_over: `WHOLE`, `LEFT_OVER` or `CUT_OFF`: what comes behind the last row.
+    """
+
+    height: int
+    length: int
+    left_over: int
+
+
+WHOLE, LEFT_OVER, CUT_OFF = 0, 1, 2
+
+
+def extent(data: bytes, header: JpegHeader, rows: int) -> Extent:
+    """Say how much of `data` a decoder must see for its first `rows`, so that it stops there.
+
+    Three quarters of decoding is entropy decoding, row after row; what lies below a crop need not be paid for.
+    The height in the frame header is lowered to `rows` plus what fancy upsampling looks at below them
+    (libjpeg-turbo's jdsample.c: one row of chroma, so at most one sampling unit).
+
+    The data after that are left over; a decoder says "extraneous bytes before marker 0xd9" of them and no
+    more than that. With restart markers they are cut off after the last segment needed, so that the same
+    words cannot come from garbage in front of a restart marker.
+
+    Returns:
+        The whole of it where nothing is to be gained or the JPEG is not of the kind.
+    """
+    unit_height, unit_width = header.unit
+    height = rows + unit_height // 8
+    whole = Extent(header.height, len(data), WHOLE)
+    if not header.trimmable or height + 2 * unit_height > header.height:
+        return whole
+    if not header.restart_interval:
+        return Extent(height, len(data), LEFT_OVER)
+    units = -(-height // unit_height) * -(-header.width // unit_width)
+    cut = _end_of_segment(data, header.scan_at, -(-units // header.restart_interval))
+    if cut is None or data.find(b"\xff\xd9", cut) < 0:
+        return whole
+    return Extent(height, cut, CUT_OFF)
+
+
+def trimmed(data: bytes, header: JpegHeader, needed: Extent) -> bytearray:
+    """Return the JPEG that is `needed` of `data`, for a decoder that is to be told no more."""
+    shorter = bytearray(data if needed.length == len(data) else data[: needed.length])
+    if needed.left_over == CUT_OFF:
+        shorter += b"\xff\xd9"
+    shorter[header.height_at : header.height_at + 2] = needed.height.to_bytes(2, "big")
+    return shorter
+
+
+def _end_of_segment(data: bytes, scan_at: int, count: int) -> int | None:
+    """Return the offset just behind the first `count` segments between restart markers.
+
+    None where there are more than is worth counting, or where something else than a restart marker comes first.
+    """
+    if count > _MAX_RESTARTS:
+        return None
+    for found, match in enumerate(_MARKER.finditer(data, scan_at), 1):
+        if not 0xD0 <= data[match.start() + 1] <= 0xD7:
+            return None
+        if found == count:
+            return match.start()
+    return None

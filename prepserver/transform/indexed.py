@@ -1,0 +1,55 @@
+"""An indexed JPEG on its way to pixels: the part that is needed is cut out, and decoded as any JPEG is.
+
+Where libjpeg complains of a part, the whole is tried; it can only do so when the dataset was damaged after it was
+packed, because what is damaged before is packed as it is. Knows bytes and arrays, no ops.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from prepserver.protocol.packed import IndexedScan
+from prepserver.transform.decode import Encoded
+from prepserver.transform.errors import BadSample
+from prepserver.transform.scans import cut
+from prepserver.transform.stage import Box
+
+
+class EncodedScan(Encoded):
+    """As `Encoded`, of an indexed JPEG.
+
+    Args:
+        scan: The JPEG, with what is known of it.
+    """
+
+    __slots__ = ("_scan",)
+
+    def __init__(self, scan: IndexedScan) -> None:
+        self._scan = scan
+        self.height, self.width = scan.head.height, scan.head.width
+        self._orientation = scan.head.orientation
+        self._pillow = None
+        self._turned = None
+
+    def clean(self, part: Box) -> npt.NDArray[np.uint8] | None:
+        """As `Encoded.clean`."""
+        try:
+            piece = cut(self._scan, part.top, part.left, part.bottom - part.top, part.right - part.left)
+            encoded = Encoded(bytes(piece.jpeg))
+            if (encoded.height, encoded.width) != (piece.height, piece.width):
+                return None
+            return encoded.clean(part.within(Box(piece.top, piece.left, 0, 0)))
+        except BadSample:
+            return None  # `tolerant` finds words for it
+
+    def tolerant(self) -> npt.NDArray[np.uint8]:
+        """As `Encoded.tolerant`.
+
+        Raises:
+            BadSample: it cannot, or the JPEG is not the one that was packed.
+        """
+        if self._scan.damaged():
+            raise BadSample("damaged since it was packed: the checksum of its JPEG is wrong")
+        self._data = bytes(self._scan.jpeg)
+        return super().tolerant()

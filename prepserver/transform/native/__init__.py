@@ -1,0 +1,224 @@
+"""Compiled kernels for the two places where a row's time goes: decoding a part of a JPEG, and resizing it.
+
+Optional. They give the very bytes of the pure path (simplejpeg and torch), or nothing, and then the pure path runs;
+so whether they are there shows in nothing but time. `path` says which runs and why; ``PREPSERVER_NATIVE=0`` in the
+environment turns them off.
+
+Which libjpeg? The one that Pillow is linked to, found at run time through Pillow's own extension module. Pillow's
+wheels bring a current libjpeg-turbo, a distribution's Pillow brings the system's; either way it is in the process
+already, it is the one whose verdict on damaged files holds, and there is nothing to ship. It is built for the ABI
+of libjpeg 6b (62), in which the structs of all releases of libjpeg-turbo are alike; conda and Ubuntu build ABI 80,
+and there the pure path runs. Linking the system's library instead would tie a wheel to a distribution, and putting
+a copy into the wheel would leave its security updates to us.
+
+That two builds of libjpeg-turbo give the same pixels is no law, nor is torch's arithmetic. So the kernels are
+compared with simplejpeg and torch on a few images when they are loaded, for each subsampling: what differs is not
+used. Knows bytes and arrays, no pipeline.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+from functools import cache
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import simplejpeg
+import torch
+from PIL import _imaging
+
+from prepserver.transform.header import Extent, JpegHeader, extent, read_header
+from prepserver.transform.stage import Array, Box
+
+_FOLDER = Path(__file__).parent
+_LIBRARY = _FOLDER / "_native.so"
+_ABI = "6.2"
+_SUBSAMPLINGS = ("Gray", "444", "422", "420", "440", "411")  # in the order of region.c's bits
+_MARGIN = 40  # columns; region.c's number
+
+
+class Choice(NamedTuple):
+    """Which path makes rows.
+
+    Attributes:
+        name: "native" or "pure".
+        reason: One line for a person: what the native path covers, or why it is not taken.
+    """
+
+    name: Literal["native", "pure"]
+    reason: str
+
+
+class Kernels:
+    """The compiled kernels.
+
+    Args:
+        library: The loaded and bound shared library.
+
+    Attributes:
+        subsamplings: Set of bits: for which the decoder may be used; all until `check` says otherwise.
+        resizes: Whether the resize may be used.
+    """
+
+    __slots__ = ("_region", "_resize", "resizes", "subsamplings")
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        count, size, address = ctypes.c_uint, ctypes.c_size_t, ctypes.c_void_p
+        self._region = library.prep_region
+        self._region.argtypes = [
+            *(ctypes.c_char_p, size, size, count, ctypes.c_int, count, count),
+            *(count, count, count, count, count, address),
+        ]
+        self._resize = library.prep_resize
+        self._resize.argtypes = [address, size, *[ctypes.c_int] * 2, address, *[ctypes.c_int] * 3]
+        self.subsamplings = (1 << len(_SUBSAMPLINGS)) - 1
+        self.resizes = True
+
+    def pitch(self, columns: int) -> int:
+        """Return how many pixels a line in `region`'s buffer takes."""
+        return columns + _MARGIN
+
+    def region(
+        self, data: bytes, header: JpegHeader, needed: Extent, part: Box, buffer: npt.NDArray[np.uint8]
+    ) -> npt.NDArray[np.uint8] | None:
+        """Decode a rectangle of a JPEG.
+
+        Args:
+            data: The file.
+            header: Its header.
+            needed: What to look at of it, for `part`.
+            part: The rectangle, not empty and within the image.
+            buffer: Contiguous, (rows + 1) * pitch(columns) * 3 bytes at least.
+
+        Returns:
+            The pixels, (rows, columns, 3) RGB as stored: a view of `buffer`. None where libjpeg has something to
+            say or the file is not of a kind that this is for; the buffer may then hold anything.
+        """
+        top, left, bottom, right = part
+        rows, columns = bottom - top, right - left
+        pitch = self.pitch(columns)
+        nbytes = (rows + 1) * pitch * 3
+        if type(data) is not bytes or buffer.nbytes < nbytes:
+            return None
+        first = self._region(
+            *(data, needed.length, header.height_at, needed.height, needed.left_over, header.width),
+            *(self.subsamplings, top, bottom, left, right, pitch, buffer.ctypes.data),
+        )
+        if first < 0:
+            return None
+        return buffer[:nbytes].reshape(rows + 1, pitch, 3)[:rows, left - first : right - first]
+
+    def resize(self, image: Array, into: Array, mirror: bool) -> bool:
+        """Resize `image`, (H, W, 3) uint8, to the size of `into`, (h, w, 3), antialiased bilinear; say if it was done.
+
+        Args:
+            image: The pixels; lines may have any distance.
+            into: The result; not overlapping `image`.
+            mirror: Flip the result horizontally.
+        """
+        height, width, channels = image.shape
+        pitch, pixel, byte = image.strides
+        if not (self.resizes and channels == pixel == 3 and byte == 1 and pitch >= 3 * width):
+            return False
+        if not into.flags.c_contiguous or image.dtype != np.uint8 or into.dtype != np.uint8:
+            return False
+        target = into.shape
+        done: int = self._resize(
+            image.ctypes.data, pitch, height, width, into.ctypes.data, target[0], target[1], mirror
+        )
+        return done == 1
+
+
+@cache
+def kernels() -> Kernels | None:
+    """Return the compiled kernels, None where there are none. Loads them at the first call, in some milliseconds."""
+    return _loaded()[0]
+
+
+@cache
+def path() -> Choice:
+    """Say which path makes rows in this process."""
+    return _loaded()[1]
+
+
+@cache
+def _loaded() -> tuple[Kernels | None, Choice]:
+    if os.environ.get("PREPSERVER_NATIVE") == "0":
+        return None, Choice("pure", "turned off by PREPSERVER_NATIVE=0")
+    if not _LIBRARY.exists():
+        return None, Choice(
+            "pure", "not built: `python hatch_build.py` builds it, with a C compiler and libjpeg's headers"
+        )
+    abi, version = str(_imaging.jpeglib_version), getattr(_imaging, "libjpeg_turbo_version", None)
+    if version is None or abi != _ABI:
+        return None, Choice("pure", f"Pillow's libjpeg is {version or 'not libjpeg-turbo'} with ABI {abi}, not {_ABI}")
+    try:
+        library = ctypes.CDLL(str(_LIBRARY))
+        built_from = ctypes.string_at(library.prep_source).decode()
+    except (OSError, AttributeError) as error:
+        return None, Choice("pure", f"cannot be loaded: {error}")
+    if built_from != digest(_FOLDER):
+        return None, Choice("pure", "built from other sources than these: `python hatch_build.py` builds it again")
+    bind = library.prep_bind
+    bind.argtypes, bind.restype = [ctypes.c_char_p], ctypes.c_char_p
+    missing = bind(os.fsencode(str(_imaging.__file__)))
+    if missing is not None:
+        return None, Choice("pure", f"Pillow's libjpeg {version} cannot be used: {missing.decode()}")
+    found = Kernels(library)
+    left_out = check(found)
+    if not found.subsamplings:
+        return None, Choice("pure", f"Pillow's libjpeg {version} gives other pixels than simplejpeg")
+    without = f", without {', '.join(left_out)}" if left_out else ""
+    return found, Choice("native", f"libjpeg-turbo {version} of Pillow{without}")
+
+
+def forget() -> None:
+    """Look again at the next call, at the environment too."""
+    _loaded.cache_clear()
+    kernels.cache_clear()
+    path.cache_clear()
+
+
+def digest(folder: Path) -> str:
+    """Return what the C sources in `folder` hash to: a build says which it was made from."""
+    total = hashlib.sha256()
+    for source in sorted(folder.glob("*.c")):
+        total.update(source.read_bytes())
+    return total.hexdigest()[:16]
+
+
+def check(found: Kernels) -> list[str]:
+    """Compare the kernels with simplejpeg and torch on small images of noise, and switch off what differs.
+
+    Returns:
+        What was switched off.
+    """
+    left_out = []
+    noise = np.random.default_rng(0).integers(0, 256, (83, 109, 3), np.uint8)
+    part = Box(19, 37, 50, 78)  # no edge of it on an MCU's
+    buffer = np.empty((part.bottom - part.top + 1) * found.pitch(part.right - part.left) * 3, np.uint8)
+    for bit, name in enumerate(_SUBSAMPLINGS):
+        grey = name == "Gray"
+        pixels = np.ascontiguousarray(noise[:, :, :1]) if grey else noise
+        data = simplejpeg.encode_jpeg(pixels, 80, "GRAY" if grey else "RGB", name)
+        header = read_header(data)
+        expected = simplejpeg.decode_jpeg(data)
+        assert header is not None
+        got = found.region(data, header, extent(data, header, part.bottom), part, buffer)
+        if got is None or not np.array_equal(got, part.of(expected)):
+            found.subsamplings &= ~(1 << bit)
+            left_out.append(f"4:{name[1]}:{name[2]}" if not grey else "grey")
+    for size in ((24, 40), (83, 64), (120, 130)):
+        into = np.empty((*size, 3), np.uint8)
+        expected = torch.ops.aten._upsample_bilinear2d_aa(
+            torch.from_numpy(noise).permute(2, 0, 1).unsqueeze(0), list(size), False, None, None
+        )[0].permute(1, 2, 0)
+        if not found.resize(noise, into, mirror=True) or not np.array_equal(into[:, ::-1], expected.numpy()):
+            found.resizes = False
+            left_out.append("resize")
+            break
+    return left_out

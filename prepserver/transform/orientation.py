@@ -1,0 +1,75 @@
+"""EXIF orientation: finding the tag in a JPEG's APP1 segment, and turning pixels as it says.
+
+Part of decoding. Knows bytes and arrays, no pipeline.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+UPRIGHT = 1
+_TAG = 0x0112
+_SHORT = 3
+_MAX_ENTRIES = 512
+
+_TURNS: dict[int, tuple[bool, tuple[int, ...]]] = {
+    2: (False, (1,)),
+    3: (False, (0, 1)),
+    4: (False, (0,)),
+    5: (True, ()),
+    6: (True, (1,)),
+    7: (True, (0, 1)),
+    8: (True, (0,)),
+}
+"""Orientation -> (swap the axes first?, axes to reverse then): EXIF 2.3, tag 0x0112."""
+
+
+def from_exif(block: bytes) -> int:
+    """Return the orientation, 1 to 8, that a TIFF block of EXIF data gives; 1 where it gives none.
+
+    A broken block is taken as saying nothing: viewers do so, and the pixels are fine.
+
+    Args:
+        block: What follows the six bytes of the word Exif in the segment: a TIFF header and its first directory.
+    """
+    order = {b"II": "<", b"MM": ">"}.get(block[:2])
+    if order is None or len(block) < 8:
+        return UPRIGHT
+    (start,) = struct.unpack_from(order + "I", block, 4)
+    if start + 2 > len(block):
+        return UPRIGHT
+    (entries,) = struct.unpack_from(order + "H", block, start)
+    for entry in range(min(entries, _MAX_ENTRIES)):
+        at = start + 2 + 12 * entry
+        if at + 12 > len(block):
+            break
+        tag, kind, _count, value = struct.unpack_from(order + "HHIH", block, at)
+        if tag == _TAG:
+            return value if kind == _SHORT and 1 <= value <= 8 else UPRIGHT
+    return UPRIGHT
+
+
+def swaps_sides(orientation: int) -> bool:
+    """Say whether height and width change places."""
+    return orientation >= 5
+
+
+def turned(image: npt.NDArray[np.uint8], orientation: int) -> npt.NDArray[np.uint8]:
+    """Return the upright image, (H, W, C), contiguous; the same array where it is upright already.
+
+    torch moves the pixels: numpy's reversed copies are over ten times slower.
+    """
+    if orientation not in _TURNS:
+        return image
+    swap, axes = _TURNS[orientation]
+    pixels = torch.from_numpy(image)
+    if swap:
+        pixels = pixels.transpose(0, 1).contiguous()
+    if axes:
+        pixels = torch.flip(pixels, axes)
+    result: npt.NDArray[np.uint8] = pixels.numpy()
+    return result

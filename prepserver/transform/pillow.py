@@ -1,0 +1,121 @@
+"""Decoding by Pillow: whatever is not a plain JPEG, and every JPEG that libjpeg complains about.
+
+Formats are a short list: Pillow knows some that start other programs. Knows bytes and arrays, no pipeline.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+import warnings
+import zlib
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, UnidentifiedImageError
+from PIL.BmpImagePlugin import BmpImageFile
+from PIL.GifImagePlugin import GifImageFile
+from PIL.JpegImagePlugin import JpegImageFile
+from PIL.PngImagePlugin import PngImageFile
+from PIL.PpmImagePlugin import PpmImageFile
+from PIL.TiffImagePlugin import TiffImageFile
+from PIL.WebPImagePlugin import WebPImageFile
+
+from prepserver.transform.errors import BadSample
+from prepserver.transform.orientation import UPRIGHT
+
+# Imported by name, which registers them: asked for a format it has not loaded, Pillow loads all of its dozens.
+_READERS = (
+    JpegImageFile,  # and MPO, of which it takes the first picture
+    PngImageFile,
+    WebPImageFile,
+    BmpImageFile,
+    GifImageFile,
+    TiffImageFile,
+    PpmImageFile,
+)
+FORMATS = tuple(str(reader.format) for reader in _READERS)
+_ORIENTATION_TAG = 0x0112
+_FAULTS = (
+    OSError,
+    SyntaxError,  # Pillow's word for a broken PNG
+    ValueError,
+    EOFError,
+    TypeError,
+    AttributeError,
+    LookupError,
+    ArithmeticError,
+    RuntimeError,
+    struct.error,
+    zlib.error,
+    Image.DecompressionBombError,
+)
+"""What Pillow's parsers raise on bad data. MemoryError is none of it: that is the machine's fault, not the data's."""
+
+
+class PillowImage:
+    """An image that Pillow has opened: size known, pixels not decoded yet.
+
+    Args:
+        data: The encoded bytes.
+
+    Attributes:
+        height: Rows, before any orientation.
+        width: Columns.
+
+    Raises:
+        BadSample: not an image of a known format.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        if not data:
+            raise BadSample("empty file")
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # a bomb is caught by our own limit; the rest are remarks
+                self._image = Image.open(io.BytesIO(data), formats=FORMATS)
+        except UnidentifiedImageError:  # its text holds an address
+            raise BadSample(f"not an image in one of the formats {', '.join(FORMATS)}") from None
+        except _FAULTS as error:
+            raise BadSample(f"broken header: {_text(error)}") from error
+        self.width, self.height = self._image.size
+
+    def orientation(self) -> int:
+        """Return the EXIF orientation, 1 to 8; 1 where it cannot be read. May decode (PNG).
+
+        Always 1 for TIFF: Pillow turns those itself, size and pixels, and cannot be asked not to.
+        """
+        if self._image.format == "TIFF":
+            return UPRIGHT
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                value = self._image.getexif().get(_ORIENTATION_TAG, UPRIGHT)
+        except _FAULTS:
+            return UPRIGHT
+        return value if isinstance(value, int) and 1 <= value <= 8 else UPRIGHT
+
+    def decode(self) -> npt.NDArray[np.uint8]:
+        """Return the first frame as (H, W, 3) RGB, writable.
+
+        Alpha is dropped, palettes and CMYK are converted as `convert("RGB")` does; 16-bit grey keeps its
+        high byte, as Pillow itself does for 16-bit colour.
+
+        Raises:
+            BadSample: broken or truncated.
+        """
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                image = self._image
+                image.load()
+                if image.mode == "I" or image.mode.startswith("I;16"):
+                    grey = (np.asarray(image).astype(np.int64).clip(0, 0xFFFF) >> 8).astype(np.uint8)
+                    return np.repeat(grey[:, :, None], 3, axis=2)
+                return np.array(image if image.mode == "RGB" else image.convert("RGB"))
+        except _FAULTS as error:
+            raise BadSample(f"cannot be decoded: {_text(error)}") from error
+
+
+def _text(error: Exception) -> str:
+    return str(error) or type(error).__name__

@@ -1,0 +1,151 @@
+"""A pipeline made ready to run: plan (sizes and random numbers), then render pixels into a row.
+
+Planning needs a header only and says how much of the image is needed, so that decoding can stop there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from prepserver.pipeline.color import DEFAULT_MAX_PIXELS
+from prepserver.pipeline.op import Op
+from prepserver.pipeline.ops import (
+    CenterCrop,
+    ColorJitter,
+    Grayscale,
+    Normalize,
+    Pad,
+    RandomCrop,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    RandomVerticalFlip,
+    Resize,
+    ToDtype,
+    ToLayout,
+)
+from prepserver.pipeline.pipeline import Pipeline, RowFormat
+from prepserver.transform.draw import Draws, SampleKey
+from prepserver.transform.errors import BadSample
+from prepserver.transform.geometry import (
+    CenterCropStage,
+    FlipStage,
+    PadStage,
+    RandomCropStage,
+    ResizedCropStage,
+    ResizeStage,
+)
+from prepserver.transform.stage import Array, Box, Drawn, Stage, Step
+from prepserver.transform.values import ColorJitterStage, GrayscaleStage, NormalizeStage, ToDtypeStage
+
+_STAGES: dict[type[Op], Callable[[Any, int], Stage]] = {
+    RandomResizedCrop: ResizedCropStage,
+    Resize: ResizeStage,
+    CenterCrop: CenterCropStage,
+    RandomCrop: RandomCropStage,
+    Pad: PadStage,
+    RandomHorizontalFlip: FlipStage,
+    RandomVerticalFlip: FlipStage,
+    ColorJitter: ColorJitterStage,
+    Grayscale: GrayscaleStage,
+    ToDtype: ToDtypeStage,
+    Normalize: NormalizeStage,
+}
+
+
+_NOTHING = Drawn(None, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What one maker will do with one sample.
+
+    Attributes:
+        part: What of the upright image is needed.
+        steps: One for each stage: what it looks at, None for all, and what it does with that, None for nothing.
+    """
+
+    part: Box
+    steps: tuple[tuple[Box | None, Step | None], ...]
+
+
+class RowMaker:
+    """Makes the image field of rows from decoded pixels, by one pipeline.
+
+    Args:
+        pipeline: What to do.
+
+    Attributes:
+        row: The image as stored in a row.
+        upright: Whether pixels are to be turned by their EXIF orientation before they come here.
+        max_pixels: Largest image that may be decoded.
+    """
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self.row: RowFormat = pipeline.row
+        self.upright = pipeline.decode.exif_orientation
+        self.max_pixels = pipeline.decode.max_pixels
+        last = pipeline.ops[-1]
+        self._planar = isinstance(last, ToLayout) and last.layout == "CHW"
+        self._stages = [
+            _STAGES[type(op)](op, place)
+            for place, op in enumerate(pipeline.ops)
+            if place > 0 and not isinstance(op, ToLayout)
+        ]
+        # From here on all results have the row's shape and dtype, so they are written to the row itself.
+        self._landing = max((k for k, stage in enumerate(self._stages) if stage.settles), default=0)
+        # An op that follows the sample's size may not blow it up: a sliver of 1 x 60000 pixels resized to a
+        # shorter side of 1000 would take 180 GB.
+        row_pixels = prod(self.row.shape)  # times channels: a bound need not be exact
+        self._step_limit = max(self.max_pixels, DEFAULT_MAX_PIXELS, row_pixels)
+
+    def plan(self, height: int, width: int, key: SampleKey) -> Plan:
+        """Draw the random parameters for an upright image of `height` x `width`.
+
+        Raises:
+            BadSample: the image is too large, or too small for an op.
+        """
+        if height * width > self.max_pixels:
+            raise BadSample(f"{height}x{width} pixels are more than max_pixels={self.max_pixels}")
+        part = Box(0, 0, height, width)
+        steps: list[tuple[Box | None, Step | None]] = []
+        mirrored: Step | None = None  # what the step before would be if it did this one's flip too
+        for number, stage in enumerate(self._stages):
+            drawn = stage.draw(height, width, Draws(key, stage.place))
+            height, width = drawn.height, drawn.width
+            if height * width > self._step_limit:
+                raise BadSample(f"would become {height}x{width} pixels on the way, more than {self._step_limit}")
+            if stage.mirrors and drawn.step is not None and mirrored is not None:
+                steps[-1] = steps[-1][0], mirrored
+                drawn = _NOTHING
+            if number == 0 and drawn.part is not None:
+                part = drawn.part
+                steps.append((None, drawn.step))
+            else:
+                steps.append((drawn.part, drawn.step))
+            mirrored = drawn.mirrored
+        return Plan(part, tuple(steps))
+
+    def render(self, plan: Plan, image: Array, out: Array) -> None:
+        """Carry out the plan.
+
+        Args:
+            plan: From `plan`, for this image.
+            image: `plan.part` of the upright image: uint8 RGB of that height and width. Not written to.
+            out: The row: an array of `row.shape` and `row.dtype`.
+
+        Raises:
+            ValueError: `out` is of another shape or dtype.
+        """
+        if out.shape != self.row.shape or out.dtype != self.row.dtype:
+            raise ValueError(f"the row is {self.row.shape} {self.row.dtype}, not {out.shape} {out.dtype}")
+        target: Array = out.transpose(1, 2, 0) if self._planar else out
+        for number, (part, step) in enumerate(plan.steps):
+            if part is not None:
+                image = part.of(image)
+            if step is not None:
+                image = step(image, target if number >= self._landing else None)
+        if image is not target:
+            target[...] = image

@@ -1,0 +1,101 @@
+"""The way of one sample: header, plans of all who want it, one decode, a row for each.
+
+What a worker calls. The law: a row's bytes, or its being bad, are a pure function of (data, pipeline, key);
+that several share a decode shows in nothing but the time it takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from prepserver.protocol.packed import IndexedScan
+from prepserver.transform.decode import Encoded
+from prepserver.transform.draw import SampleKey
+from prepserver.transform.errors import BadSample
+from prepserver.transform.indexed import EncodedScan
+from prepserver.transform.orientation import UPRIGHT
+from prepserver.transform.rowmaker import Plan, RowMaker
+from prepserver.transform.stage import Array, Box, around
+
+Target = tuple[RowMaker, np.ndarray[Any, np.dtype[Any]]]
+
+
+class _Order:
+    """One target's plan for the sample, and the part of the *stored* image that it needs."""
+
+    __slots__ = ("maker", "out", "part", "place", "plan", "turns")
+
+    def __init__(self, place: int, target: Target, encoded: Encoded, key: SampleKey) -> None:
+        self.place = place
+        self.maker, self.out = target
+        if encoded.height * encoded.width > self.maker.max_pixels:  # before the orientation, which may decode
+            raise BadSample(f"{encoded.height}x{encoded.width} pixels are more than max_pixels={self.maker.max_pixels}")
+        self.turns = self.maker.upright and encoded.orientation != UPRIGHT
+        self.plan: Plan = self.maker.plan(*encoded.size(self.maker.upright), key)
+        self.part = Box(0, 0, encoded.height, encoded.width) if self.turns else self.plan.part
+
+    def fill(self, encoded: Encoded, image: Array, decoded: Box) -> None:
+        """Render into the row; `image` is the part `decoded`, which has ours in it, of the image as stored."""
+        image = image if decoded == self.part else self.part.within(decoded).of(image)
+        self.maker.render(self.plan, self.plan.part.of(encoded.upright(image)) if self.turns else image, self.out)
+
+
+def make_rows(data: bytes | IndexedScan, key: SampleKey, targets: Sequence[Target]) -> None:
+    """Decode one sample once and render it into every target's row.
+
+    Args:
+        data: The encoded image; an indexed one of a packed dataset is decoded only around what is needed.
+        key: What the random parameters hang on.
+        targets: (maker, row) pairs; each row an array of `maker.row.shape` and `maker.row.dtype`, usually in
+            shared memory. A row that is not made may hold anything.
+
+    Raises:
+        BadSample: at least one row was not made; `failures` says which, and all others are complete.
+    """
+    try:
+        encoded = EncodedScan(data) if isinstance(data, IndexedScan) else Encoded(data)
+    except BadSample as error:
+        raise BadSample(error.reason, dict.fromkeys(range(len(targets)), error.reason)) from error
+    failures: dict[int, str] = {}
+    orders: list[_Order] = []
+    for place, target in enumerate(targets):
+        try:
+            orders.append(_Order(place, target, encoded, key))
+        except BadSample as error:
+            failures[place] = error.reason
+    if orders:
+        part = orders[0].part if len(orders) == 1 else around(order.part for order in orders)
+        image = encoded.clean(part)
+        if image is not None:
+            for order in orders:
+                order.fill(encoded, image, part)
+        else:
+            _fill_from_odd(encoded, orders, failures)
+    if failures:
+        raise BadSample(next(iter(failures.values())), failures)
+
+
+def _fill_from_odd(encoded: Encoded, orders: Sequence[_Order], failures: dict[int, str]) -> None:
+    """Render from a sample of which libjpeg complained, or that is not for it: each row as if it were alone.
+
+    A crop above the damage is read as ever; the others get what Pillow makes of the file.
+    """
+    rest: list[_Order] = []
+    for order in orders:
+        image = encoded.clean(order.part) if len(orders) > 1 else None
+        if image is None:
+            rest.append(order)
+        else:
+            order.fill(encoded, image, order.part)
+    if not rest:
+        return
+    try:
+        image = encoded.tolerant()
+    except BadSample as error:
+        failures.update((order.place, error.reason) for order in rest)
+        return
+    for order in rest:
+        order.fill(encoded, image, Box(0, 0, encoded.height, encoded.width))

@@ -1,0 +1,106 @@
+"""A small JPEG of just the part of an indexed one that is needed, cut out without decoding.
+
+Three quarters of decoding is entropy decoding, and an ordinary scan can only be read from its begin. Between two
+restart markers, though, MCUs are coded as if they stood alone (ITU T.81, E.1.4 and F.1.1.5.1). So where there is a
+marker every few MCUs and every MCU row begins with one, the segments under a crop, joined and renumbered behind a
+frame header of the region's size, are a JPEG of their own, with the same pixels.
+
+Pure: bytes to bytes, no decoder, no pipeline. Costs about 25 us for a photo of ImageNet's size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from prepserver.protocol.packed import IndexedScan
+from prepserver.transform.errors import BadSample
+
+# RST0 .. RST7 in turn; the longest runs of segments that a crop of a usual photo has.
+_MARKS = np.resize(np.arange(0xD0, 0xD8, dtype=np.uint8), 1 << 14)
+_END = 0xD9
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of an image, as a JPEG.
+
+    Attributes:
+        jpeg: The JPEG.
+        top: Row of the whole image, as stored, where it begins.
+        left: Column where it begins.
+        height: Rows.
+        width: Columns.
+    """
+
+    jpeg: bytes | bytearray | memoryview
+    top: int
+    left: int
+    height: int
+    width: int
+
+
+def cut(scan: IndexedScan, top: int, left: int, height: int, width: int) -> Part:
+    """Cut out the segments under a region and what upsampling looks at around it.
+
+    Chroma of a subsampled image is interpolated from the next sample on either side (libjpeg-turbo's jdsample.c,
+    the "fancy" kinds), so that much of a margin is taken; where nothing is subsampled, none. The pixels inside
+    the region are those of the whole image; around it they may differ.
+
+    Args:
+        scan: The indexed JPEG.
+        top: First row of the region; the region lies within the image, and is not empty.
+        left: First column.
+        height: Rows.
+        width: Columns.
+
+    Raises:
+        BadSample: The lengths of the segments do not add up.
+    """
+    head = scan.head
+    unit_height, unit_width = head.unit
+    segment_width = unit_width * head.interval
+    across = -(-head.width // segment_width)
+    sample_height, sample_width = unit_height // 8, unit_width // 8
+    margin_rows = sample_height if sample_height > 1 else 0
+    margin_columns = sample_width if sample_width > 1 else 0
+    last_row = min(head.height, top + height + margin_rows)
+    first_unit, end_unit = max(0, top - margin_rows) // unit_height, -(-last_row // unit_height)
+    first = max(0, left - margin_columns) // segment_width
+    end = -(-min(head.width, left + width + margin_columns) // segment_width)
+    last_column = min(head.width, end * segment_width)
+    # Fewer than three samples of chroma in a row are not interpolated at all.
+    if first and last_column - first * segment_width <= 2 * sample_width:
+        first -= 1
+
+    lengths = np.frombuffer(scan.lengths, "<u2")
+    ends = np.cumsum(lengths, dtype=np.int64)
+    if ends[-1] != len(scan.jpeg) - head.scan_at:
+        raise BadSample("the lengths of its segments do not add up: the shard is damaged")
+    if first == 0 and end == across and first_unit == 0 and last_row == head.height:
+        return Part(scan.jpeg, 0, 0, head.height, head.width)
+    lengths = lengths.reshape(-1, across)[first_unit:end_unit, first:end]
+    ends = ends.reshape(-1, across)[first_unit:end_unit, first:end]
+    begins = ends[:, 0] - lengths[:, 0] + head.scan_at
+    jpeg, frame = scan.jpeg, bytearray(scan.jpeg[: head.scan_at])
+    part_top, part_left = first_unit * unit_height, first * segment_width
+    part_height, part_width = last_row - part_top, last_column - part_left
+    frame[head.height_at : head.height_at + 4] = (part_height << 16 | part_width).to_bytes(4, "big")
+    pieces: list[bytes | bytearray | memoryview] = [frame]
+    if end - first == across:
+        pieces.append(jpeg[begins[0] : ends[-1, -1] + head.scan_at])
+    else:
+        pieces += [
+            jpeg[begin:after]
+            for begin, after in zip(begins.tolist(), (ends[:, -1] + head.scan_at).tolist(), strict=True)
+        ]
+    joined = bytearray().join(pieces)
+    # Each segment ends in its marker, of which the last byte says which it is.
+    marks = np.cumsum(lengths.ravel(), dtype=np.int64)
+    marks += head.scan_at - 1
+    count = len(marks)
+    view = np.frombuffer(joined, np.uint8)
+    view[marks] = _MARKS[:count] if count <= len(_MARKS) else np.resize(_MARKS, count)
+    view[-1] = _END
+    return Part(joined, part_top, part_left, part_height, part_width)

@@ -1,0 +1,102 @@
+"""What an op is when it runs: a stage draws its parameters for one sample and gives a step to carry out.
+
+Between planning (sizes and random numbers, no pixels) and rendering (pixels, no decisions). A step takes the
+part of the image that it said it needs, (H, W, C), and where to write; it writes to a new array if that is None,
+may be given its own image, and leaves its input alone otherwise: several row makers read the same decoded pixels.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from prepserver.transform.draw import Draws
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Step = Callable[[Array, Array | None], Array]
+
+
+class Box(NamedTuple):
+    """A rectangle of an image, in pixels.
+
+    Attributes:
+        top: First row.
+        left: First column.
+        bottom: The row after the last.
+        right: The column after the last.
+    """
+
+    top: int
+    left: int
+    bottom: int
+    right: int
+
+    def of(self, image: Array) -> Array:
+        """Return this rectangle of `image`: a view."""
+        return image[self.top : self.bottom, self.left : self.right]
+
+    def within(self, outer: Box) -> Box:
+        """Return the same rectangle as seen from the corner of `outer`."""
+        top, left = outer.top, outer.left
+        return Box(self.top - top, self.left - left, self.bottom - top, self.right - left)
+
+
+def around(boxes: Iterable[Box]) -> Box:
+    """Return the smallest rectangle that has all `boxes`, one at least, in it."""
+    tops, lefts, bottoms, rights = zip(*boxes, strict=True)
+    return Box(min(tops), min(lefts), max(bottoms), max(rights))
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """One op's decision for one sample.
+
+    Attributes:
+        step: What to do with the pixels of `part`; None for nothing.
+        height: Rows afterwards.
+        width: Columns afterwards.
+        part: What the op looks at of its input, and all that the step is given; None for the whole.
+        mirrored: A step that does the same and a horizontal flip after it, where that costs less than two.
+    """
+
+    step: Step | None
+    height: int
+    width: int
+    part: Box | None = None
+    mirrored: Step | None = None
+
+
+class Stage(ABC):
+    """An op at its place in a pipeline.
+
+    Attributes:
+        place: The op's place, which its random numbers hang on.
+        mirrors: All it may do is a horizontal flip.
+        settles: Its result differs from its input in shape or dtype, so it cannot be done within one array.
+    """
+
+    settles = True
+    mirrors = False
+
+    def __init__(self, place: int) -> None:
+        self.place = place
+
+    @abstractmethod
+    def draw(self, height: int, width: int, draws: Draws) -> Drawn:
+        """Decide for an image of `height` x `width`.
+
+        Raises:
+            BadSample: the image cannot be used for this op.
+        """
+
+
+def delivered(result: Array, into: Array | None) -> Array:
+    """Return `result`, copied to `into` where that is given."""
+    if into is None:
+        return result
+    np.copyto(into, result)
+    return into

@@ -1,0 +1,71 @@
+"""A rectangle of an image that may reach over its edges: crops, centre crops and padding are all this.
+
+Knows arrays, no pipeline.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def window(
+    image: Array,
+    box: tuple[int, int, int, int],
+    mode: str,
+    fill: tuple[float, ...],
+    into: Array | None,
+) -> Array:
+    """Return the part `box` of `image` as if it went on beyond its edges.
+
+    Inside the image this is a view, at no cost.
+
+    Args:
+        image: (H, W, C).
+        box: (top, left, height, width) in pixels; top and left may be negative.
+        mode: "constant", "edge", "reflect" or "symmetric".
+        fill: Value of constant padding, one for all channels or one for each.
+        into: (height, width, C) to write to where something must be written; None for a new array.
+    """
+    top, left, height, width = box
+    full = image.shape[:2]
+    bottom, right = top + height, left + width
+    if top >= 0 and left >= 0 and bottom <= full[0] and right <= full[1]:
+        return image[top:bottom, left:right]
+    result = np.empty((height, width, image.shape[2]), image.dtype) if into is None else into
+    if mode == "constant":
+        result[...] = np.array(fill).astype(image.dtype)
+        inner_top, inner_bottom = max(top, 0), min(bottom, full[0])
+        inner_left, inner_right = max(left, 0), min(right, full[1])
+        if inner_top < inner_bottom and inner_left < inner_right:
+            result[inner_top - top : inner_bottom - top, inner_left - left : inner_right - left] = image[
+                inner_top:inner_bottom, inner_left:inner_right
+            ]
+    else:
+        rows = mirrored(top, height, full[0], mode)
+        columns = mirrored(left, width, full[1], mode)
+        result[...] = image[rows[:, None], columns[None, :]]
+    return result
+
+
+def mirrored(start: int, count: int, length: int, mode: str) -> npt.NDArray[np.int64]:
+    """Return where the pixels `start` to `start + count` of an endless line come from, in [0, length).
+
+    Padding wider than the image goes on mirroring, where torchvision gives up.
+
+    Args:
+        start: First position; may be negative.
+        count: How many.
+        length: Pixels of the real line.
+        mode: "edge" repeats the last pixel, "reflect" mirrors without it, "symmetric" with it.
+    """
+    at = np.arange(start, start + count, dtype=np.int64)
+    if mode == "edge" or length == 1:
+        return at.clip(0, length - 1)
+    period = 2 * length if mode == "symmetric" else 2 * length - 2
+    at %= period
+    return np.minimum(at, period - at - (1 if mode == "symmetric" else 0))
