@@ -1,0 +1,238 @@
+"""What a training took, epoch by epoch: the stays of its ranks put together.
+
+A training may stop, come back, or go back to a checkpoint: what it took beyond the place to which it goes back is not
+part of what it learnt from, and is taken again. So the last word on a position counts.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from prepserver.audit.stays import Stay
+from prepserver.pipeline.batches import Batch, BatchLine, EpochPlan
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Batches [first, stop) of a plan were taken."""
+
+    plan: EpochPlan
+    first: int
+    stop: int
+
+    def runs(self) -> Iterator[tuple[int, int]]:
+        """Their positions."""
+        if self.first >= self.stop:
+            return
+        if self.plan.world_size == 1:
+            yield self.plan.batch(self.first).start, self.plan.batch(self.stop - 1).stop
+            return
+        for number in range(self.first, self.stop):
+            batch = self.plan.batch(number)
+            yield batch.start, batch.stop
+
+    def below(self, position: int) -> Piece:
+        """The part of it whose batches start below `position`."""
+        return replace(self, stop=min(self.stop, _number_at(self.plan, position, self.first)))
+
+    def __len__(self) -> int:
+        """Rows."""
+        return sum(stop - start for start, stop in self.runs())
+
+
+@dataclass(slots=True)
+class Epoch:
+    """One epoch of a training.
+
+    Attributes:
+        number: From 0, as the client counts.
+        start: Position at which it began.
+        plan: How the ranks cut it, as of the last attachment; its `rank` says nothing.
+        here: The ranks that this daemon serves.
+        pieces: What each rank took.
+        stands: For each rank, the plan that it followed last and the batch of it that comes next.
+        bad: Rows with a replacement: position to (index, reason).
+        more_bad: There were more of those than the log holds.
+        passed: Runs of rows that went by.
+        by_word: Rows that count as taken by the client's word alone: the daemon was killed before it wrote them down.
+        again: Rows that were taken, and taken again after the training had gone back.
+    """
+
+    number: int
+    start: int
+    plan: EpochPlan
+    here: range
+    pieces: dict[int, list[Piece]] = field(default_factory=dict)
+    stands: dict[int, tuple[EpochPlan, int]] = field(default_factory=dict)
+    bad: dict[int, tuple[int, str]] = field(default_factory=dict)
+    more_bad: bool = False
+    passed: list[tuple[int, int]] = field(default_factory=list)
+    by_word: int = 0
+    again: int = 0
+
+    def taken(self) -> list[tuple[int, int]]:
+        """Runs of positions, of all ranks."""
+        return [run for pieces in self.pieces.values() for piece in pieces for run in piece.runs()]
+
+    def untaken(self) -> list[tuple[int, int]]:
+        """What the ranks of this daemon have before them."""
+        found: list[tuple[int, int]] = []
+        for rank in self.here:
+            plan, number = self.stands.get(rank, (replace(self.plan, rank=rank), 0))
+            found += Piece(plan, number, len(plan)).runs()
+        return found
+
+    def elsewhere(self) -> list[tuple[int, int]]:
+        """What ranks at other daemons take."""
+        others = (rank for rank in range(self.plan.world_size) if rank not in self.here)
+        plans = (replace(self.plan, rank=rank) for rank in others)
+        return [run for plan in plans for run in Piece(plan, 0, len(plan)).runs()]
+
+    def left_out(self) -> list[tuple[int, int]]:
+        """What `drop_last` leaves out."""
+        plan = replace(self.plan, rank=self.plan.world_size - 1)
+        end = plan.batch(len(plan) - 1).stop if len(plan) else plan.start
+        return [(end, plan.stop)] if end < plan.stop else []
+
+    def batches(self, rank: int) -> list[Batch]:
+        """The batches of a rank in the order in which it got them, and those that it has before it."""
+        plan, number = self.stands.get(rank, (replace(self.plan, rank=rank), 0))
+        pieces = [*self.pieces.get(rank, []), Piece(plan, number, len(plan))]
+        return [piece.plan.batch(k) for piece in pieces for k in range(piece.first, piece.stop)]
+
+
+class History:
+    """A training, from its stays.
+
+    Args:
+        stays: In the order of the log; all with the same rows.
+
+    Attributes:
+        rows: What it reads.
+        epochs: By number.
+        stays: As given.
+    """
+
+    def __init__(self, stays: Sequence[Stay]) -> None:
+        self.rows = stays[-1].rows
+        self.stays = stays
+        self._epochs: dict[int, Epoch] = {}
+        self._again: Counter[int] = Counter()
+        self._there: dict[int, Stay] = {}  # by rank: its last stay, not counted yet
+        self._run: tuple[int, int, int, int, bool] | None = None
+        for stay in stays:
+            self._enter(stay)
+        for rank in list(self._there):
+            self._settle(rank, None)
+        for epoch in self._epochs.values():
+            epoch.again = self._again[epoch.number]
+
+    @property
+    def epochs(self) -> list[Epoch]:
+        """By number."""
+        return [self._epochs[number] for number in sorted(self._epochs)]
+
+    def _enter(self, stay: Stay) -> None:
+        a = stay.attached
+        line = stay.line()
+        goes_on = self._goes_on(stay)
+        # One that joins its siblings' run speaks for itself; a new run (after a checkpoint, or cut otherwise) for all.
+        ranks = [a.rank] if goes_on else sorted({*self._there, *(r for e in self._epochs.values() for r in e.pieces)})
+        start, stands = (line.epoch_start, line.peek().start) if goes_on else (a.epoch_start, a.position)
+        for rank in ranks:
+            self._settle(rank, stands if a.resumed else None)
+        self._go_back(ranks, self._number(stay, start), start, stands, for_all=not goes_on)
+        if not goes_on:
+            self._run = _run_of(stay)
+        self._there[a.rank] = stay
+        self._epoch(stay, line).stands[a.rank] = (line.plan, line.number)
+
+    def _goes_on(self, stay: Stay) -> bool:
+        """Whether `stay` is cut into batches as the run of its siblings is, maybe epochs later."""
+        if self._run is None:
+            return False
+        epoch_start, position, *shape = _run_of(stay)
+        first_start, first_position, *first_shape = self._run
+        later = epoch_start - first_start
+        if shape != first_shape:
+            return False
+        return (epoch_start, position) == (first_start, first_position) or (
+            position == epoch_start and later > 0 and later % stay.rows.n == 0
+        )
+
+    def _number(self, stay: Stay, epoch_start: int) -> int:
+        return stay.attached.epoch + (epoch_start - stay.attached.epoch_start) // stay.rows.n
+
+    def _epoch(self, stay: Stay, line: BatchLine) -> Epoch:
+        number = self._number(stay, line.epoch_start)
+        local = stay.attached.local_ranks
+        here = range(line.plan.world_size) if local is None else range(local[0], sum(local))
+        epoch = self._epochs.get(number)
+        if epoch is None or epoch.start != line.epoch_start:
+            epoch = self._epochs[number] = Epoch(number, line.epoch_start, line.plan, here)
+        epoch.plan, epoch.here = line.plan, here
+        return epoch
+
+    def _settle(self, rank: int, stands: int | None) -> None:
+        """Counts the last stay of `rank`, now that it is known how it ended."""
+        stay = self._there.pop(rank, None)
+        if stay is None:
+            return
+        end = stay.end(stands)
+        line = stay.line()
+        while line.peek().start < end:
+            plan, first = line.plan, line.number
+            piece = Piece(plan, first, _number_at(plan, end, first))
+            epoch = self._epoch(stay, line)
+            epoch.pieces.setdefault(rank, []).append(piece)
+            epoch.stands[rank] = (plan, piece.stop)
+            epoch.by_word += len(piece) - len(piece.below(stay.told))
+            rows = range(plan.start, plan.stop)
+            epoch.bad |= {p: why for p, why in stay.bad.items() if p in rows}
+            epoch.more_bad |= stay.more_bad
+            epoch.passed += (
+                [run for run in _cut(piece) if any(start <= run[0] < stop for start, stop in stay.passed)]
+                if stay.passed
+                else []
+            )
+            line.number = piece.stop - 1
+            line.advance()
+
+    def _go_back(self, ranks: Iterable[int], number: int, start: int, position: int, *, for_all: bool) -> None:
+        """What `ranks` took at or after `position` of epoch `number` will be taken again."""
+        for epoch in self.epochs:
+            if epoch.number < number:
+                continue
+            moved = epoch.start != start  # the same epoch was begun anew at another place
+            for rank in ranks:
+                before = epoch.pieces.pop(rank, [])
+                epoch.stands.pop(rank, None)
+                kept = [] if epoch.number > number or moved else [piece.below(position) for piece in before]
+                if kept:
+                    epoch.pieces[rank] = kept
+                self._again[epoch.number] += sum(map(len, before)) - sum(map(len, kept))
+            if epoch.number > number and not any(epoch.pieces.values()) and not epoch.stands:
+                del self._epochs[epoch.number]
+            if for_all:
+                epoch.bad = {p: why for p, why in epoch.bad.items() if p < position}
+                epoch.passed = [(a, min(b, position)) for a, b in epoch.passed if a < position]
+
+
+def _cut(piece: Piece) -> Iterator[tuple[int, int]]:
+    """Its batches, one by one."""
+    for number in range(piece.first, piece.stop):
+        batch = piece.plan.batch(number)
+        yield batch.start, batch.stop
+
+
+def _run_of(stay: Stay) -> tuple[int, int, int, int, bool]:
+    a = stay.attached
+    return a.epoch_start, a.position, a.batch_size, a.world_size, a.drop_last
+
+
+def _number_at(plan: EpochPlan, position: int, low: int) -> int:
+    """Number of the first batch, from `low` on, that starts at or after `position`."""
+    return bisect_left(range(len(plan)), position, lo=min(low, len(plan)), key=lambda number: plan.batch(number).start)

@@ -1,0 +1,155 @@
+"""From the records of a log to its attachments: what each read, how far it got, and how it ended."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from prepserver.audit.records import Attached, Bad, Job, Left, Passed, Progress, Record, Rows
+from prepserver.pipeline.batches import BatchLine
+
+
+@dataclass(slots=True)
+class Stay:
+    """One attachment of one rank.
+
+    Attributes:
+        rows: What it read.
+        attached: Where it began.
+        told: It was told of its batches below.
+        back: It has given back those below.
+        left: How it ended; None while it is there, or if its daemon was killed.
+        bad: Rows that held a replacement, position to (index, reason).
+        more_bad: There were more of them than were written down.
+        passed: Runs of rows that it lost by being slow.
+    """
+
+    rows: Rows
+    attached: Attached
+    told: int
+    back: int
+    left: Left | None = None
+    bad: dict[int, tuple[int, str]] = field(default_factory=dict)
+    more_bad: bool = False
+    passed: list[tuple[int, int]] = field(default_factory=list)
+
+    def line(self) -> BatchLine:
+        """Its batches, from the first one on."""
+        a = self.attached
+        shape = (a.batch_size, a.drop_last, a.rank, a.world_size)
+        return BatchLine(self.rows.n, a.epoch_start, a.position, *shape, a.rounds)
+
+    @property
+    def first(self) -> int:
+        """Where its first batch starts."""
+        return self.line().peek().start
+
+    def end(self, stands: int | None) -> int:
+        """The batches of this stay that start below were taken by the training loop.
+
+        Args:
+            stands: Where the rank says that it stands, coming back afterwards; None if it never said.
+        """
+        if self.left is not None and self.left.at is not None:
+            return min(self.left.at, self.told)
+        # Its last words may have been lost: with a daemon that was killed, or in its own death. What it says when it
+        # comes back counts, within what the daemon can have told it; the log itself may be a ring behind.
+        if stands is not None and self.back <= stands <= self.told + self.attached.ring:
+            return stands
+        return self.back
+
+
+Key = tuple[str, str, int, str]
+
+
+def key_of(rows: Rows) -> Key:
+    """What two stays must agree in to be of one training: listing, order, seed and pipeline."""
+    return rows.digest, rows.shuffle, rows.seed, json.dumps(rows.pipeline, sort_keys=True)
+
+
+def chains(files: Sequence[list[tuple[int, Record]]]) -> tuple[list[list[Stay]], list[str]]:
+    """The stays of a job, sorted into chains: one for each training, in the order of the log.
+
+    Two clients of one process share a job's name (training and validation, say): they read other rows, or were there
+    at the same time.
+
+    Args:
+        files: Records with their line numbers, the oldest file first.
+
+    Returns:
+        The chains, and records that contradict each other.
+    """
+    found: list[tuple[Key, list[Stay]]] = []
+    wrong: list[str] = []
+    for records in files:
+        wrong += _read(records, found)
+    return [chain for _, chain in found], wrong
+
+
+def _read(records: list[tuple[int, Record]], found: list[tuple[Key, list[Stay]]]) -> Iterator[str]:
+    specs: dict[int, Rows] = {}
+    stays: dict[int, Stay] = {}
+    for number, record in records:
+        match record:
+            case Rows():
+                specs[number] = record
+            case Attached():
+                stay = _stay(record, specs)
+                if stay is None:
+                    yield f"line {number + 1}: an attachment whose numbers contradict each other"
+                    continue
+                stays[number] = stay
+                _chain_for(stay, found).append(stay)
+            case Progress() | Left() | Bad() | Passed():
+                of = stays.get(record.of)
+                if of is None:
+                    yield f"line {number + 1}: of an attachment that is not there"
+                else:
+                    _note(of, record)
+            case Job():
+                pass
+
+
+def _stay(attached: Attached, specs: dict[int, Rows]) -> Stay | None:
+    rows = specs.get(attached.rows)
+    if rows is None:
+        return None
+    stay = Stay(rows, attached, 0, 0)
+    try:
+        stay.told = stay.back = stay.first
+    except ValueError:
+        return None
+    return stay
+
+
+def _note(stay: Stay, record: Progress | Left | Bad | Passed) -> None:
+    match record:
+        case Progress():
+            stay.told, stay.back = record.told, record.back
+        case Left():
+            stay.left = record
+        case Bad():
+            stay.bad |= {position: (index, reason) for position, index, reason in record.rows}
+            stay.more_bad |= record.more
+        case Passed():
+            stay.passed.append((record.start, record.stop))
+
+
+def _chain_for(stay: Stay, found: list[tuple[Key, list[Stay]]]) -> list[Stay]:
+    key = key_of(stay.rows)
+    for other, chain in found:
+        if other == key and not any(_at_once(earlier, stay) for earlier in chain):
+            return chain
+    chain = []
+    found.append((key, chain))
+    return chain
+
+
+def _at_once(earlier: Stay, stay: Stay) -> bool:
+    """Whether two stays of one rank were there at the same time: then they are of two clients."""
+    return (
+        earlier.left is None
+        and earlier.attached.daemon == stay.attached.daemon
+        and earlier.attached.rank == stay.attached.rank
+    )

@@ -1,0 +1,124 @@
+"""Where a new job starts: on a running stream that it can share, or on one of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from prepserver.schedule.stream import Cursor, Lane, Stream
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a job asks for, as far as sharing goes.
+
+    Attributes:
+        stream_key: See `Stream.key`.
+        lane_key: See `Lane.key`.
+        shuffle: ``none``, ``full`` or ``cyclic``.
+        n: Samples of the source.
+        rows_needed: A ring must have at least as many rows (two rounds of batches).
+        epoch: A fresh start at epoch number `epoch`.
+        position: Or exactly here.
+        epoch_start: Where the epoch of `position` began.
+        join_wait_s: The longest wait for a shared start.
+        skip: Rows from `position` on that are not needed any more.
+    """
+
+    stream_key: str
+    lane_key: tuple[str, int]
+    shuffle: str
+    n: int
+    rows_needed: int
+    epoch: int
+    position: int | None
+    epoch_start: int | None
+    join_wait_s: float
+    skip: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where it starts.
+
+    Attributes:
+        stream: The stream to join, or None for a new one.
+        lane: The lane to join, or None for a new one.
+        epoch_start: Start of the job's epoch.
+        position: First row.
+    """
+
+    stream: int | None
+    lane: int | None
+    epoch_start: int
+    position: int
+
+
+def place(request: Request, streams: Iterable[Stream], rows_per_s: float) -> Place:
+    """The best start for `request` among the running streams.
+
+    A job joins where it needs not wait longer than `join_wait_s` for its first row; among those, where it
+    waits least. In cyclic order a fresh job may begin at any block boundary; in the other orders, and when
+    resuming, the position is given, and it is shared only if the stream still holds or will soon make it.
+
+    Args:
+        request: What is asked for.
+        streams: All running ones.
+        rows_per_s: Rate at which the pool fills rows, to turn rows into a wait.
+    """
+    best: tuple[int, Place] | None = None
+    for stream in streams:
+        if stream.key != request.stream_key:
+            continue
+        found = _on(request, stream)
+        if found is None:
+            continue
+        wait_rows = max(0, found.position + request.skip - stream.watermark)
+        if wait_rows > request.join_wait_s * max(1.0, rows_per_s):
+            continue
+        # an existing lane costs nothing more; a new lane costs memory and its augmentations
+        cost = wait_rows + (0 if found.lane is not None else 1)
+        if best is None or cost < best[0]:
+            best = (cost, found)
+    if best is not None:
+        return best[1]
+    if request.position is not None and request.epoch_start is not None:
+        return Place(None, None, request.epoch_start, request.position)
+    start = request.epoch * request.n
+    return Place(None, None, start, start)
+
+
+def _on(request: Request, stream: Stream) -> Place | None:
+    lane = next(
+        (x for x in stream.lanes.values() if x.key == request.lane_key and x.rows >= request.rows_needed),
+        None,
+    )
+    if not _fits(request, stream, lane):
+        return None
+    # a lane's rows exist from its start on; a new lane's from the next row that is given out
+    earliest = max(stream.low, lane.start) if lane is not None else stream.head
+    if request.position is not None and request.epoch_start is not None:
+        position, epoch_start = request.position, request.epoch_start
+    elif request.shuffle == "cyclic":
+        position = epoch_start = stream.next_start(earliest)
+    else:
+        position = epoch_start = request.epoch * request.n
+    if position + request.skip < earliest:
+        return None
+    return Place(stream.id, lane.id if lane is not None else None, epoch_start, position)
+
+
+def _fits(request: Request, stream: Stream, lane: Lane | None) -> bool:
+    """Whether `request`, in `lane` or in a new one, can live in one window with the jobs of `stream`.
+
+    The smallest ring bounds the window of all lanes: one that cannot hold two rounds of every job's batches
+    would stop them all for ever. A new ring is sure to have `rows_needed` rows only.
+    """
+    if any(x.rows < request.rows_needed for x in stream.lanes.values()):
+        return False
+    return lane is not None or all(2 * _round_rows(c) <= request.rows_needed for c in stream.cursors.values())
+
+
+def _round_rows(cursor: Cursor) -> int:
+    plan = cursor.line.full_epoch
+    return plan.batch_size * plan.world_size

@@ -1,0 +1,479 @@
+"""The scheduler: streams, their cursors and the workers that fill them.
+
+Every event method returns the actions that it led to, in order. Ids are given by the caller.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from prepserver.pipeline.batches import BatchLine
+from prepserver.schedule.actions import (
+    Action,
+    Announce,
+    DropLane,
+    DropStream,
+    KillWorker,
+    Move,
+    QuarantineSample,
+    Submit,
+)
+from prepserver.schedule.lag import HEDGE_S, Meeting
+from prepserver.schedule.stream import BadRow, Chunk, Cursor, Lane, Stream
+
+STRIKES_OUT = 6
+"""A sample with so many strikes is not tried again. It loses them when it is made after all."""
+
+CRASH_STRIKES = 3
+"""The worker crashed on it or took too long: twice is no bad luck."""
+
+KILL_STRIKES = 2
+"""The worker was killed from outside while it was at it: the kernel out of memory, or anybody at all."""
+
+TASKS_PER_WORKER = 2
+"""One running and one queued: the queued one hides the round trip, more would only blur who has what."""
+
+
+@dataclass(slots=True)
+class WorkerSlot:
+    """A worker and the tasks that it holds, oldest first."""
+
+    id: int
+    tasks: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Task:
+    """A chunk in a worker's hands."""
+
+    stream: int
+    chunk: Chunk
+    worker: int
+    since_s: float | None = None
+    hedged: bool = False
+
+
+class ReleaseError(ValueError):
+    """A client released rows that it was never told of."""
+
+
+class Scheduler:
+    """See the module.
+
+    Args:
+        chunk_rows: Rows in a chunk. Small chunks spread a batch over the workers (a short wait for the
+            first batch), large ones cost fewer messages.
+    """
+
+    def __init__(self, chunk_rows: int = 16) -> None:
+        self.chunk_rows = chunk_rows
+        self.streams: dict[int, Stream] = {}
+        self.workers: dict[int, WorkerSlot] = {}
+        self.quarantined: defaultdict[str, set[int]] = defaultdict(set)
+        self._strikes: defaultdict[tuple[str, int], int] = defaultdict(int)
+        self._suspects: dict[tuple[int, int], set[int]] = {}  # (stream, start of a chunk) -> samples with strikes
+        self._tasks: dict[int, Task] = {}
+        self._made: dict[tuple[int, int], list[BadRow]] = {}  # chunks made by one of two, while the other ends
+        self._task_ids = itertools.count(1)
+        self._served = itertools.count(1)
+        self._stream_of: dict[int, int] = {}  # cursor -> stream
+        self._free: list[dict[int, WorkerSlot]] = [{} for _ in range(TASKS_PER_WORKER)]  # by tasks held
+        self._stuck: dict[int, list[int]] = {}  # worker given up on -> tasks that it may still write
+
+    # -- jobs ---------------------------------------------------------------------------------------
+
+    def add_stream(
+        self, stream_id: int, key: str, source: str, n: int, next_start: Callable[[int], int], position: int
+    ) -> None:
+        """A stream begins at `position`; it needs a lane and a cursor before anything is filled."""
+        self.streams[stream_id] = Stream(stream_id, key, source, n, next_start, head=position)
+
+    def add_lane(self, stream_id: int, lane: Lane) -> None:
+        """`lane` is filled from its start on, which no worker was given yet."""
+        self.streams[stream_id].lanes[lane.id] = lane
+
+    def add_cursor(self, stream_id: int, cursor: Cursor) -> None:
+        """A place is kept for a rank. Nothing is filled for it before `cursor_present`."""
+        self.streams[stream_id].cursors[cursor.id] = cursor
+        self.streams[stream_id].changed()
+        self._stream_of[cursor.id] = stream_id
+
+    def move_cursor(self, cursor_id: int, line: BatchLine) -> None:
+        """A rank whose place was kept goes on at `line`, at or after the kept place."""
+        stream = self.streams[self._stream_of[cursor_id]]
+        cursor = stream.cursors[cursor_id]
+        cursor.line = line
+        cursor.released = cursor.announced = line.peek().start
+        cursor.find_next()
+        stream.changed()
+
+    def cursor_present(self, cursor_id: int) -> list[Action]:
+        """A rank whose place was kept has attached."""
+        stream = self.streams[self._stream_of[cursor_id]]
+        stream.cursors[cursor_id].present = True
+        return self._announce(stream) + self._dispatch()
+
+    def release(self, cursor_id: int, upto: int) -> list[Action]:
+        """A rank needs no row below `upto`. Older news than the last is ignored.
+
+        Raises:
+            ReleaseError: It was never told of rows below `upto`.
+        """
+        stream = self.streams[self._stream_of[cursor_id]]
+        cursor = stream.cursors[cursor_id]
+        if upto <= cursor.released:
+            return []
+        most = cursor.line.peek().start
+        if upto > most:
+            raise ReleaseError(f"released up to {upto}, but only rows below {most} were announced")
+        before = cursor.need
+        cursor.released = upto
+        if not stream.advanced(cursor, before):
+            return []
+        stream.forget_released()
+        return self._dispatch()
+
+    def repeat(self, cursor_id: int) -> Announce:
+        """What a rank was told last, for one that asks again."""
+        stream = self.streams[self._stream_of[cursor_id]]
+        cursor = stream.cursors[cursor_id]
+        return Announce(cursor_id, cursor.announced, stream.bad_between(cursor.lane, cursor.released, cursor.announced))
+
+    def remove_cursor(self, cursor_id: int) -> list[Action]:
+        """A rank is gone, in whatever way. The last one takes its lane and its stream along."""
+        stream_id = self._stream_of.pop(cursor_id, None)
+        if stream_id is None:
+            return []
+        stream = self.streams[stream_id]
+        gone = stream.cursors.pop(cursor_id)
+        stream.changed()
+        actions: list[Action] = []
+        if not any(c.lane == gone.lane for c in stream.cursors.values()):
+            del stream.lanes[gone.lane]
+            actions.append(DropLane(gone.lane))
+        if not stream.lanes:
+            del self.streams[stream_id]
+            actions.append(DropStream(stream_id))
+            self._made = {key: bad for key, bad in self._made.items() if key[0] != stream_id}
+        return actions + self._dispatch()
+
+    def stream_of(self, cursor_id: int) -> Stream:
+        """The stream that a rank reads.
+
+        Raises:
+            KeyError: No such rank.
+        """
+        return self.streams[self._stream_of[cursor_id]]
+
+    # -- jobs that part and meet --------------------------------------------------------------------
+
+    def part(
+        self, stream_id: int, group: int, own: tuple[int, dict[int, Lane]] | None, shared: dict[int, Lane]
+    ) -> list[Action]:
+        """Separates a job from those that wait for it; see `prepserver.schedule.lag`.
+
+        Args:
+            stream_id: Where it is.
+            group: The job: all its ranks.
+            own: Its new stream and, for each lane that it reads, the new lane there; None if it stays and
+                loses the rows between.
+            shared: For each of these lanes the new one for those that stay (and for the job, if it stays).
+        """
+        stream = self.streams[stream_id]
+        start = stream.head
+        moved: list[Action] = []
+        leaving = [c for c in stream.cursors.values() if c.group == group]
+        old = sorted({c.lane for c in leaving})
+        renamed = {lane: [shared[lane].id] if lane in shared else [] for lane in old}
+        if own is not None:
+            own_id, own_lanes = own
+            made = Stream(own_id, stream.key, stream.source, stream.n, stream.next_start, head=start)
+            self.streams[own_id] = made
+            for lane_id, lane in own_lanes.items():
+                made.lanes[lane.id] = lane
+                renamed[lane_id].append(lane.id)
+        stream.rename_bad(renamed)
+        for cursor in leaving:
+            if own is None:
+                moved.append(self._move(cursor, shared[cursor.lane], start, lose=True))
+                continue
+            del stream.cursors[cursor.id]
+            made.cursors[cursor.id] = cursor
+            self._stream_of[cursor.id] = own_id
+            moved.append(self._move(cursor, own_lanes[cursor.lane], start, lose=False))
+        if own is not None:
+            made.bad = {position: list(rows) for position, rows in stream.bad.items()}
+        for lane_id in old:
+            if lane_id in shared:
+                lane = shared[lane_id]
+                stream.lanes[lane.id] = lane
+                staying = [c for c in stream.cursors.values() if c.lane == lane_id]
+                moved += [self._move(c, lane, start, lose=False) for c in staying]
+            del stream.lanes[lane_id]
+            moved.append(DropLane(lane_id))
+        stream.changed()
+        if not stream.cursors:
+            del self.streams[stream_id]
+            moved.append(DropStream(stream_id))
+        return moved + self._dispatch()
+
+    def meet(self, meeting: Meeting) -> list[Action]:
+        """The jobs of one stream go on in another."""
+        stream = self.streams.pop(meeting.stream)
+        into = self.streams[meeting.into]
+        stream.rename_bad({old: [new] for old, new in meeting.lanes.items()})
+        for position, rows in stream.bad.items():
+            into.bad.setdefault(position, list(rows))
+        actions: list[Action] = []
+        for cursor in stream.cursors.values():
+            into.cursors[cursor.id] = cursor
+            self._stream_of[cursor.id] = into.id
+            actions.append(self._move(cursor, into.lanes[meeting.lanes[cursor.lane]], stream.head, lose=False))
+        into.changed()
+        actions += [DropLane(lane) for lane in stream.lanes]
+        actions.append(DropStream(stream.id))
+        return actions + self._announce(into) + self._dispatch()
+
+    def _move(self, cursor: Cursor, lane: Lane, start: int, *, lose: bool) -> Move:
+        cursor.lane = lane.id
+        cursor.entered = start
+        first = cursor.line.peek().start
+        if lose:
+            while cursor.line.peek().start < start:
+                cursor.line.advance()
+            cursor.find_next()
+        return Move(cursor.id, lane.id, start, (first, cursor.line.peek().start))
+
+    def hedge(self, now_s: float) -> list[Action]:
+        """Makes chunks a second time that take far too long, while workers idle. Call it now and then."""
+        late = []
+        for slot in self.workers.values():
+            if not slot.tasks:
+                continue
+            oldest = self._tasks[slot.tasks[0]]
+            if oldest.since_s is None:
+                oldest.since_s = now_s
+            elif now_s - oldest.since_s > HEDGE_S:
+                # what is queued behind it waits just as long
+                late += [
+                    t for t in map(self._tasks.__getitem__, slot.tasks) if not t.hedged and t.stream in self.streams
+                ]
+        if not late or not self.workers_idle:
+            return []
+        for task in late:
+            task.hedged = True
+            self.streams[task.stream].lost(task.chunk)
+        return self._dispatch()
+
+    def overdue(self, now_s: float, limit_s: float) -> list[int]:
+        """Workers whose oldest task has been with them for longer than `limit_s`."""
+        return [
+            slot.id
+            for slot in self.workers.values()
+            if slot.tasks and (since_s := self._tasks[slot.tasks[0]].since_s) is not None and now_s - since_s > limit_s
+        ]
+
+    @property
+    def workers_idle(self) -> bool:
+        """Whether a worker has nothing to do."""
+        return bool(self._free[0])
+
+    # -- workers ------------------------------------------------------------------------------------
+
+    def worker_up(self, worker: int) -> list[Action]:
+        """A worker is ready for tasks."""
+        self.workers[worker] = self._free[0][worker] = WorkerSlot(worker)
+        return self._dispatch()
+
+    def task_done(self, worker: int, task_id: int, bad: Iterable[BadRow]) -> list[Action]:
+        """A worker filled the rows of a task."""
+        task = self._end(worker, task_id)
+        if task is None:
+            return self._dispatch()
+        stream = self.streams.get(task.stream)
+        if stream is None:
+            return self._dispatch()
+        self._acquit(stream, task.chunk)
+        if kills := self._twins(task):
+            # The other one that runs this chunk may still write values that are not final into rows that are:
+            # nobody is told before it has ended.
+            self._made[stream.id, task.chunk.position] = list(bad)
+            return kills + self._dispatch()
+        self._made.pop((stream.id, task.chunk.position), None)
+        stream.filled(task.chunk, bad)
+        return self._announce(stream) + self._dispatch()
+
+    def _twins(self, task: Task) -> list[Action]:
+        """Ends the workers that run the same chunk."""
+        key = (task.stream, task.chunk.position)
+        return [
+            KillWorker(t.worker)
+            for t in self._tasks.values()
+            if (t.stream, t.chunk.position) == key and t.worker in self.workers
+        ]
+
+    def _settle(self, task: Task) -> list[Action]:
+        """A task has ended without a result: its rows are final if its twin has made them, else lost."""
+        stream = self.streams.get(task.stream)
+        if stream is None:
+            return []
+        key = (stream.id, task.chunk.position)
+        if any((t.stream, t.chunk.position) == key and t.worker in self.workers for t in self._tasks.values()):
+            return []  # its twin is at it still
+        if key not in self._made:
+            stream.lost(task.chunk)
+            return []
+        stream.filled(task.chunk, self._made.pop(key))
+        return self._announce(stream)
+
+    def task(self, task_id: int) -> Task | None:
+        """A task that a worker holds."""
+        return self._tasks.get(task_id)
+
+    def task_failed(self, worker: int, task_id: int) -> list[Action]:
+        """A worker could not run a task: it is given out again."""
+        task = self._end(worker, task_id)
+        if task is not None and task.stream in self.streams:
+            self.streams[task.stream].lost(task.chunk)
+        return self._dispatch()
+
+    def worker_lost(self, worker: int, suspect: int | None = None, strikes: int = CRASH_STRIKES) -> list[Action]:
+        """A worker died. Its rows are made again, by others.
+
+        Args:
+            worker: Who.
+            suspect: The sample index that it was making (of its oldest task), if known.
+            strikes: How much speaks against the sample: `CRASH_STRIKES` or `KILL_STRIKES`.
+        """
+        for task_id in self._stuck.pop(worker, []):
+            self._tasks_end(task_id)
+        slot = self._without(worker)
+        if slot is None:
+            return self._dispatch()
+        actions = self._blame(slot, suspect, strikes)
+        for task_id in slot.tasks:
+            task = self._tasks_end(task_id)
+            if task is not None:
+                actions += self._settle(task)
+        return actions + self._dispatch()
+
+    def worker_stuck(self, worker: int, suspect: int | None = None, strikes: int = CRASH_STRIKES) -> list[Action]:
+        """A worker neither answers nor dies (a read that hangs in the kernel).
+
+        Its rows are made again, but it may yet write into them: they are not reused until it is gone.
+        """
+        slot = self._without(worker)
+        if slot is None:
+            return []
+        actions = self._blame(slot, suspect, strikes)
+        self._stuck[worker] = slot.tasks
+        for task_id in slot.tasks:
+            # Killed, it executes nothing of its own any more; only its end is still to come.
+            actions += self._settle(self._tasks[task_id])
+        return actions + self._dispatch()
+
+    def quarantine(self, source: str, indices: Iterable[int]) -> None:
+        """Samples known bad from before."""
+        self.quarantined[source].update(indices)
+
+    # -- inside -------------------------------------------------------------------------------------
+
+    def _blame(self, slot: WorkerSlot, suspect: int | None, strikes: int) -> list[Action]:
+        task = self._tasks.get(slot.tasks[0]) if slot.tasks else None
+        stream = self.streams.get(task.stream) if task is not None else None
+        if suspect is None or task is None or stream is None:
+            return []
+        if suspect in self.quarantined[stream.source]:
+            return []  # it is not read any more: whatever killed the worker, it was not that sample
+        sample = (stream.source, suspect)
+        self._strikes[sample] += strikes
+        self._suspects.setdefault((stream.id, task.chunk.position), set()).add(suspect)
+        if self._strikes[sample] < STRIKES_OUT:
+            return []
+        del self._strikes[sample]
+        self.quarantined[stream.source].add(suspect)
+        return [QuarantineSample(stream.source, suspect)]
+
+    def _acquit(self, stream: Stream, chunk: Chunk) -> None:
+        if self._suspects:
+            for suspect in self._suspects.pop((stream.id, chunk.position), ()):
+                self._strikes.pop((stream.source, suspect), None)
+
+    def _end(self, worker: int, task_id: int) -> Task | None:
+        slot = self.workers.get(worker)
+        if slot is None or task_id not in slot.tasks:
+            return None  # of a worker that was given up on: its rows were made by another
+        self._refile(slot, lambda: slot.tasks.remove(task_id))
+        return self._tasks_end(task_id)
+
+    def _without(self, worker: int) -> WorkerSlot | None:
+        for free in self._free:
+            free.pop(worker, None)
+        return self.workers.pop(worker, None)
+
+    def _refile(self, slot: WorkerSlot, change: Callable[[], None]) -> None:
+        """Changes what a worker holds, and where it stands among those that take more."""
+        if len(slot.tasks) < TASKS_PER_WORKER:
+            del self._free[len(slot.tasks)][slot.id]
+        change()
+        if len(slot.tasks) < TASKS_PER_WORKER:
+            self._free[len(slot.tasks)][slot.id] = slot
+
+    def _tasks_end(self, task_id: int) -> Task | None:
+        task = self._tasks.pop(task_id, None)
+        if task is not None and task.stream in self.streams:
+            self.streams[task.stream].ended(task_id)
+        return task
+
+    def _announce(self, stream: Stream) -> list[Action]:
+        watermark = stream.watermark
+        return [
+            Announce(cursor.id, *told)
+            for cursor in stream.cursors.values()
+            if watermark >= cursor.next_stop and (told := stream.announcements(cursor, watermark)) is not None
+        ]
+
+    def _dispatch(self) -> list[Action]:
+        """Hands chunks to free workers: the emptiest worker first, the stream with least ready first."""
+        actions: list[Action] = []
+        for stream in self.streams.values():
+            # The jobs that needed a lost chunk may be gone; those beyond it must hear of their rows now, for
+            # with a full window nothing else may ever happen here.
+            if stream.drop_unneeded():
+                actions += self._announce(stream)
+        if not self.streams:
+            return actions
+        while (slot := self._emptiest()) is not None and (found := self._next_chunk()) is not None:
+            stream, chunk = found
+            task_id = next(self._task_ids)
+            self._tasks[task_id] = Task(stream.id, chunk, slot.id)
+            stream.started(task_id, chunk)
+            self._refile(slot, functools.partial(slot.tasks.append, task_id))
+            actions.append(Submit(slot.id, task_id, stream.id, chunk.lanes, chunk.position, chunk.count))
+        return actions
+
+    def _emptiest(self) -> WorkerSlot | None:
+        """A worker that takes a task, one with nothing to do if there is one."""
+        for free in self._free:
+            if free:
+                return next(iter(free.values()))
+        return None
+
+    def _next_chunk(self) -> tuple[Stream, Chunk] | None:
+        if len(self.streams) == 1:
+            order = list(self.streams.values())
+        else:
+            # By what is ready and not by what is given out: a stream that lacks the last rows of a batch (one chunk
+            # lost, or a large batch in a small ring) would wait for ever behind those that are consumed at once.
+            # Where jobs wait on several streams, these take turns.
+            order = sorted((s for s in self.streams.values() if s.lanes), key=lambda s: (s.ready_rows(), s.last_served))
+        for stream in order:
+            chunk = stream.next_chunk(self.chunk_rows) if stream.lanes else None
+            if chunk is not None:
+                stream.last_served = next(self._served)
+                return stream, chunk
+        return None
