@@ -1,0 +1,60 @@
+"""``prepserver status --quarantine`` and ``prepserver quarantine``: samples that are not tried any more.
+
+They are files in the state directory, so no daemon need run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+
+from rich.console import Console
+from rich.table import Table
+
+from prepserver.cli import exits
+from prepserver.cli.state import find_state_dir
+from prepserver.daemon.quarantine import FOLDER, Entry, clear, entries
+
+
+def show(arguments: argparse.Namespace) -> int:
+    """Lists them, on stdout."""
+    kept = entries(find_state_dir(arguments) / FOLDER)
+    if arguments.json:
+        sys.stdout.write(json.dumps([dataclasses.asdict(entry) for entry in kept], indent=2) + "\n")
+        return exits.OK
+    if not kept:
+        sys.stderr.write("no sample is quarantined\n")
+        return exits.OK
+    table = Table(box=None, pad_edge=False)
+    for column in ("sample", "path", "dataset", "since", "reason"):
+        table.add_column(column, overflow="fold")
+    for entry in kept:
+        table.add_row(str(entry.index), entry.path or "-", entry.dataset, entry.time, entry.reason)
+    Console().print(table)
+    return exits.OK
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs ``prepserver quarantine``."""
+    if not arguments.clear and not arguments.clear_all:
+        return show(arguments)
+    folder = find_state_dir(arguments) / FOLDER
+    kept = entries(folder)
+    chosen = kept if arguments.clear_all else [e for e in kept if _is_named(e, arguments.clear)]
+    if not chosen:
+        sys.stderr.write("prepserver quarantine: no such sample is quarantined; without options it lists them\n")
+        return exits.FAILED
+    try:
+        clear(folder, chosen)
+    except OSError as e:
+        sys.stderr.write(f"prepserver quarantine: {e}\n")
+        return exits.NO_PERMISSION if isinstance(e, PermissionError) else exits.FAILED
+    for entry in chosen:
+        sys.stdout.write(f"cleared: sample {entry.index} {entry.path}\n")
+    return exits.OK
+
+
+def _is_named(entry: Entry, names: list[str]) -> bool:
+    return entry.path in names or str(entry.index) in names

@@ -1,0 +1,124 @@
+"""``prepserver replay``: makes one row of a job again, the very bytes that it was given, from its log."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from prepserver.audit.history import Epoch, History
+from prepserver.cli import exits
+from prepserver.cli.joblog import NoLog, open_log
+from prepserver.daemon.quarantine import FOLDER, entries
+from prepserver.inline import remake
+from prepserver.pipeline.ops import Normalize, ToDtype
+from prepserver.pipeline.pipeline import Pipeline
+from prepserver.pipeline.sources import source_from_wire
+from prepserver.source import SourceError
+
+
+def replay(arguments: argparse.Namespace) -> int:
+    """Runs the command."""
+    if arguments.output.suffix not in (".png", ".npy"):
+        return _say(f"-o {arguments.output}: .png for a picture, .npy for the row as it is stored", exits.USAGE)
+    try:
+        found = open_log(arguments)
+        history, epoch, position = _place(found.histories, arguments)
+        rows = history.rows
+        pipeline = Pipeline.from_wire(rows.pipeline)
+        bad = {entry.index for entry in entries(found.state_dir / FOLDER) if entry.source == rows.digest}
+        row = remake(
+            source_from_wire(rows.source), Path(rows.index), pipeline, rows.shuffle, rows.seed, rows.n, position, bad
+        )
+    except NoLog as e:
+        return _say(str(e), e.code)
+    except (SourceError, ValueError) as e:
+        return _say(str(e), exits.FAILED)
+    try:
+        _write(arguments.output, row.image, pipeline)
+    except OSError as e:
+        return _say(f"-o {arguments.output}: {e.strerror or e}", exits.FAILED)
+    sys.stdout.write(
+        f"sample {row.index}\npath {row.path}\nlabel {row.label}\nposition {position}\npass {position // rows.n}\n"
+        f"epoch {epoch.number}\n"
+    )
+    for what in found.wrong:
+        sys.stderr.write(f"prepserver replay: the log is damaged: {what}\n")
+    for reason in row.replaced:
+        sys.stderr.write(f"prepserver replay: the row holds a replacement, for {reason}\n")
+    logged = epoch.bad.get(position)
+    if (logged is not None) != bool(row.replaced):
+        text = "the job got a replacement here, and the sample can be made now" if logged else "the job got the sample"
+        sys.stderr.write(f"prepserver replay: this is not what the job got: {text}\n")
+        return exits.FAILED
+    return exits.OK
+
+
+def _place(histories: list[History], arguments: argparse.Namespace) -> tuple[History, Epoch, int]:
+    """The position of the row that the arguments name.
+
+    Raises:
+        NoLog: There is no such row.
+    """
+    if not 0 <= arguments.training < len(histories):
+        raise NoLog(f"--training {arguments.training}: the log has {len(histories)}", exits.USAGE)
+    history = histories[arguments.training]
+    number = history.epochs[0].number if arguments.epoch is None else arguments.epoch
+    epoch = next((e for e in history.epochs if e.number == number), None)
+    if epoch is None:
+        known = ", ".join(str(e.number) for e in history.epochs)
+        raise NoLog(f"--epoch {number}: the log has {known}")
+    if arguments.rank not in range(epoch.plan.world_size):
+        raise NoLog(f"--rank {arguments.rank}: the job has {epoch.plan.world_size} ranks")
+    batches = epoch.batches(arguments.rank)
+    if not 0 <= arguments.batch < len(batches):
+        raise NoLog(f"--batch {arguments.batch}: epoch {number} has {len(batches)} for rank {arguments.rank}")
+    batch = batches[arguments.batch]
+    if not 0 <= arguments.row < batch.stop - batch.start:
+        raise NoLog(f"--row {arguments.row}: batch {arguments.batch} has {batch.stop - batch.start}")
+    return history, epoch, batch.start + arguments.row
+
+
+def _write(path: Path, image: npt.NDArray[Any], pipeline: Pipeline) -> None:
+    if path.suffix == ".npy":
+        np.save(path, image)
+        return
+    from PIL import Image
+
+    seen = picture(image, pipeline)
+    Image.fromarray(seen[..., 0] if seen.shape[-1] == 1 else seen).save(path)
+
+
+def picture(image: npt.NDArray[Any], pipeline: Pipeline) -> npt.NDArray[np.uint8]:
+    """A row as uint8 [H, W, C] for people: normalisation undone, floats back to 0..255, views side by side.
+
+    Bytes are shown as they are; floats lose what lies outside of what can be shown.
+    """
+    if image.ndim == 4:
+        return np.concatenate([picture(view, pipeline) for view in image], axis=1)
+    if image.shape == pipeline.row.shape[-3:] and _stores_chw(pipeline):
+        image = image.transpose(1, 2, 0)
+    if image.dtype == np.uint8:
+        return np.ascontiguousarray(image)
+    seen = image.astype(np.float64)
+    scale = 255.0
+    for op in reversed(pipeline.ops):
+        if isinstance(op, Normalize):
+            seen = seen * np.asarray(op.std) + np.asarray(op.mean)
+        elif isinstance(op, ToDtype):
+            scale = 255.0 if op.scale else 1.0
+    return np.rint(np.clip(seen * scale, 0, 255)).astype(np.uint8)
+
+
+def _stores_chw(pipeline: Pipeline) -> bool:
+    last = pipeline.to_wire()[-1]
+    return bool(last["op"] == "ToLayout" and last["layout"] == "CHW")
+
+
+def _say(text: str, code: int) -> int:
+    sys.stderr.write(f"prepserver replay: {text}\n")
+    return code

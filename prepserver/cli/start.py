@@ -1,0 +1,144 @@
+"""``prepserver start``: from settings to a running daemon, in the foreground or detached."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import grp
+import logging
+import os
+import resource
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from prepserver.cli import exits
+from prepserver.cli.state import state_dir_of
+from prepserver.config import ConfigError, Settings, auto_workers, load_settings
+from prepserver.daemon.activation import ActivationError, check_place, take_attach_socket
+from prepserver.daemon.runtime_dir import AlreadyRunning, Door, RuntimeDir, RuntimeDirError
+from prepserver.daemon.server import Daemon
+from prepserver.memory.budget import machine_free_bytes
+from prepserver.worker.launch import ZygoteError
+
+log = logging.getLogger("prepserver")
+
+_FLAGS = ("workers", "memory", "runtime_dir", "cache_dir", "log_level", "roots")
+_DETACHED_LOG = "daemon.log"
+
+
+def start(arguments: argparse.Namespace) -> int:
+    """Runs the command."""
+    flags = {name: getattr(arguments, name) for name in _FLAGS}
+    try:
+        settings = load_settings(arguments.config, flags)
+    except ConfigError as e:
+        return _say(f"prepserver start: {e}", exits.USAGE)
+    if arguments.daemon and arguments.foreground:
+        return _say("prepserver start: --daemon and --foreground exclude each other", exits.USAGE)
+    try:
+        passed = take_attach_socket(os.environ)
+        group = _group(settings.socket_group)
+        path = Path(settings.runtime_dir) if settings.runtime_dir else None
+        place = RuntimeDir(path, attach_is_ours=passed is None, group=group)
+        if passed is not None:
+            check_place(passed, place.attach_socket)
+    except (ActivationError, ConfigError) as e:
+        return _say(f"prepserver start: {e}", exits.USAGE)
+    except AlreadyRunning as e:
+        return _say(f"prepserver start: {e}", exits.ALREADY_RUNNING)
+    except RuntimeDirError as e:
+        return _say(f"prepserver start: {e}", exits.NO_PERMISSION)
+    # Where a terminal is, SIGHUP says that it is gone; elsewhere it is the word for reading settings again.
+    reread = None if os.isatty(0) and not arguments.daemon else lambda: load_settings(arguments.config, flags)
+    serve = functools.partial(_serve, settings, place, Door(settings.socket_mode, group), passed, reread)
+    if arguments.daemon:
+        return _detach(lambda ready: serve(None, ready), place)
+    return serve(arguments.lifeline, lambda: None)
+
+
+def _group(name: str) -> int | None:
+    if not name:
+        return None
+    try:
+        return int(name) if name.isascii() and name.isdigit() else grp.getgrnam(name).gr_gid
+    except KeyError:
+        raise ConfigError(f"socket_group = {name!r}: there is no such group") from None
+
+
+def _serve(
+    settings: Settings,
+    place: RuntimeDir,
+    door: Door,
+    passed: socket.socket | None,
+    reread: Callable[[], Settings] | None,
+    lifeline: int | None,
+    ready: Callable[[], None],
+) -> int:
+    logging.basicConfig(
+        level=settings.log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    _raise_descriptor_limit()
+    workers = settings.workers or auto_workers()
+    memory_bytes = settings.memory_bytes or machine_free_bytes()[0] // 2
+    state_dir = state_dir_of(settings.cache_dir, os.environ)
+    cache_dir = Path(settings.cache_dir) if settings.cache_dir else state_dir / "index"
+    try:
+        with place:
+            daemon = Daemon(
+                settings,
+                place,
+                workers,
+                memory_bytes,
+                cache_dir,
+                lifeline,
+                state_dir,
+                door=door,
+                attach_socket=passed,
+                reread=reread,
+            )
+            return exits.OK if daemon.run(ready) else exits.FAILED
+    except (ZygoteError, OSError) as e:
+        return _say(f"prepserver start: {e}", exits.FAILED)
+
+
+def _raise_descriptor_limit() -> None:
+    """As many descriptors as we may have: a client takes three, and shells commonly start us with 1024."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _detach(serve: Callable[[Callable[[], None]], int], place: RuntimeDir) -> int:
+    """Runs `serve` in a process of its own session; returns when it is ready or has failed."""
+    ready_read, ready_write = os.pipe()
+    if os.fork() > 0:
+        os.close(ready_write)
+        said = os.read(ready_read, 1)  # nothing: it ended before it was ready
+        if said:
+            return exits.OK
+        return _say(f"prepserver start: the daemon did not come up; see {place.path / _DETACHED_LOG}", exits.FAILED)
+    os.setsid()
+    if os.fork() > 0:
+        os._exit(exits.OK)
+    os.close(ready_read)
+    place.renew_pid()
+    out = os.open(place.path / _DETACHED_LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    null = os.open(os.devnull, os.O_RDONLY)
+    for fd, source in ((0, null), (1, out), (2, out)):
+        os.dup2(source, fd)
+    os.close(out)
+    os.close(null)
+
+    def ready() -> None:
+        os.write(ready_write, b"1")
+        os.close(ready_write)
+
+    os._exit(serve(ready))
+
+
+def _say(text: str, code: int) -> int:
+    sys.stderr.write(text + "\n")
+    return code

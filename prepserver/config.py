@@ -1,0 +1,275 @@
+"""The daemon's settings: defaults, then a TOML file, then the command line; checked in one place.
+
+Every error names the setting, the value and what would be right. Knows nothing of how settings are used.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+LOG_LEVELS = ("debug", "info", "warning", "error")
+MAX_SOURCE_ROOTS = 32
+_MAX_ROOT_BYTES = 1024  # 32 of them fit one message to a worker
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+MAX_WORKERS = 1024
+
+
+class ConfigError(ValueError):
+    """A setting that cannot be; the text names it."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Settings:
+    """What a daemon is started with.
+
+    Attributes:
+        workers: Worker processes; 0 means auto (usable CPUs, less one for the daemon and the jobs).
+        memory_bytes: Budget for all rings together; 0 means auto (half of what is free at the start).
+        runtime_dir: Where the sockets are; empty means the usual place.
+        cache_dir: Where listings of sources are kept; empty means ``index`` in the state directory.
+        log_level: One of `LOG_LEVELS`.
+        chunk_rows: Rows that a worker fills per task. 16 rows are about 15 ms of work: small enough that
+            two workers share a batch of 64, large enough that a task's message costs under 1 %.
+        sample_timeout_s: A worker that is busy with one sample for longer is killed, and the sample tried
+            once more elsewhere.
+        drain_s: Longest that a stop takes before workers are killed.
+        nice: Niceness of workers, so that training processes come first on a full machine.
+        source_roots: Folders below which the daemon reads for users other than its own and root; for them it
+            reads nothing else. Everybody who may connect can then see all that lies there.
+        memory_per_uid_bytes: Most that the rings of one user may take together; 0 for no limit.
+        jobs_per_uid: Most jobs of one user at a time, whatever their number of ranks; 0 for no limit.
+        streams_per_uid: Most different streams that one user's jobs may read; each new one costs a decode of its
+            own. 0 for no limit.
+        socket_group: Group that may connect, a name or a number; empty leaves it to the daemon's own.
+        socket_mode: Of both sockets. A socket that systemd made keeps what its unit says.
+    """
+
+    workers: int = 0
+    memory_bytes: int = 0
+    runtime_dir: str = ""
+    cache_dir: str = ""
+    log_level: str = "info"
+    chunk_rows: int = 16
+    sample_timeout_s: float = 30.0
+    drain_s: float = 5.0
+    nice: int = 5
+    source_roots: tuple[str, ...] = ()
+    memory_per_uid_bytes: int = 0
+    jobs_per_uid: int = 0
+    streams_per_uid: int = 0
+    socket_group: str = ""
+    socket_mode: int = 0o660
+
+    def __post_init__(self) -> None:
+        """Checks ranges.
+
+        Raises:
+            ConfigError: Naming the setting.
+        """
+        _within("workers", self.workers, 0, MAX_WORKERS)
+        _within("memory", self.memory_bytes, 0, 1 << 50)
+        _within("chunk_rows", self.chunk_rows, 1, 1024)
+        _within("sample_timeout_s", self.sample_timeout_s, 0.1, 3600)
+        _within("drain_s", self.drain_s, 0, 3600)
+        _within("nice", self.nice, 0, 19)
+        _within("limits.memory_per_uid", self.memory_per_uid_bytes, 0, 1 << 50)
+        _within("limits.jobs_per_uid", self.jobs_per_uid, 0, 1 << 20)
+        _within("limits.streams_per_uid", self.streams_per_uid, 0, 1 << 20)
+        _check_roots(self.source_roots)
+        if self.socket_mode & ~0o777 or self.socket_mode & 0o600 != 0o600:
+            raise ConfigError(f"socket_mode = {self.socket_mode:#o} is not in [0o600, 0o777] with 0o600 set")
+        if self.log_level not in LOG_LEVELS:
+            raise ConfigError(f"log_level = {self.log_level!r} is not one of {', '.join(LOG_LEVELS)}")
+
+
+def load_settings(file: Path | None, flags: Mapping[str, Any]) -> Settings:
+    """Settings from `file` (a TOML file with the names below, all optional), overridden by `flags`.
+
+    ``workers`` ("auto" or a number), ``memory`` ("auto", bytes, or with a unit such as "8G"),
+    ``runtime_dir``, ``cache_dir``, ``log_level``, ``chunk_rows``, ``sample_timeout_s``, ``drain_s``, ``nice``,
+    ``socket_group``, ``socket_mode``; ``roots`` in the table ``[sources]``; ``memory_per_uid``, ``jobs_per_uid``
+    and ``streams_per_uid`` in ``[limits]``. In `flags`, ``roots`` stands for ``sources.roots``.
+
+    Raises:
+        ConfigError: The file cannot be read, or a setting is unknown or impossible.
+    """
+    values: dict[str, Any] = {}
+    if file is not None:
+        values |= {name: _parse(name, value, f"{file}: ") for name, value in _flat(_read(file), file).items()}
+    flags = {"sources.roots" if name == "roots" else name: value for name, value in flags.items() if value is not None}
+    values |= {name: _parse(name, value, "") for name, value in flags.items()}
+    return Settings(**{FIELDS.get(name, name): value for name, value in values.items()})
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        with file.open("rb") as f:
+            return tomllib.load(f)
+    except OSError as e:
+        raise ConfigError(f"--config {file}: {e.strerror or e}") from e
+    except ValueError as e:  # TOMLDecodeError, or bytes that are no UTF-8
+        raise ConfigError(f"--config {file} is not TOML: {e}") from e
+
+
+_TABLES = {"sources": ("roots",), "limits": ("memory_per_uid", "jobs_per_uid", "streams_per_uid")}
+FIELDS = {
+    "memory": "memory_bytes",
+    "sources.roots": "source_roots",
+    "limits.memory_per_uid": "memory_per_uid_bytes",
+    "limits.jobs_per_uid": "jobs_per_uid",
+    "limits.streams_per_uid": "streams_per_uid",
+}
+"""Names in a file that are other names in `Settings`."""
+
+
+def _flat(read: Mapping[str, Any], file: Path) -> dict[str, Any]:
+    """What stands in a table gets the table's name before its own."""
+    flat: dict[str, Any] = {}
+    for name, value in read.items():
+        if name not in _TABLES:
+            flat[name] = value
+            continue
+        if not isinstance(value, dict):
+            raise ConfigError(f"{file}: {name} = {value!r} is a table: [{name}]")
+        for inner in value:
+            if inner not in _TABLES[name]:
+                raise ConfigError(
+                    f"{file}: unknown setting {inner!r} in [{name}]; known are {', '.join(_TABLES[name])}"
+                )
+        flat |= {f"{name}.{inner}": entry for inner, entry in value.items()}
+    return flat
+
+
+_KINDS: dict[str, type | tuple[type, ...]] = {
+    "runtime_dir": str,
+    "cache_dir": str,
+    "log_level": str,
+    "chunk_rows": int,
+    "sample_timeout_s": (int, float),
+    "drain_s": (int, float),
+    "nice": int,
+    "limits.jobs_per_uid": int,
+    "limits.streams_per_uid": int,
+    "socket_group": (str, int),
+}
+
+
+def _parse(name: str, value: Any, where: str) -> Any:
+    if name == "workers":
+        return parse_workers(value, where)
+    if name == "memory":
+        return parse_bytes(value, f"{where}memory")
+    if name == "limits.memory_per_uid":
+        if value == "auto":
+            raise ConfigError(f"{where}{name} = 'auto': bytes with a unit, such as 8G, or 0 for no limit")
+        return 0 if value == 0 and not isinstance(value, bool) else parse_bytes(value, f"{where}{name}")
+    if name == "sources.roots":
+        return _parse_roots(value, where)
+    if name == "socket_mode":
+        return _parse_mode(value, where)
+    kind = _KINDS.get(name)
+    if kind is None:
+        known = ", ".join(["workers", "memory", *(k for k in _KINDS if "." not in k), "socket_mode", *_TABLES])
+        raise ConfigError(f"{where}unknown setting {name!r}; known are {known}")
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise ConfigError(f"{where}{name} = {value!r} is of the wrong type")
+    return str(value) if name == "socket_group" else value
+
+
+def _parse_roots(value: Any, where: str) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(root, str) for root in value):
+        raise ConfigError(f'{where}sources.roots = {value!r} is not a list of folders, such as ["/data"]')
+    return tuple(dict.fromkeys(os.path.normpath(root) if root else root for root in value))
+
+
+def _parse_mode(value: Any, where: str) -> int:
+    if isinstance(value, str) and re.fullmatch("[0-7]{3,4}", value):
+        return int(value, 8)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ConfigError(f'{where}socket_mode = {value!r} is not a mode, such as "0660"')
+    return value
+
+
+def _check_roots(roots: tuple[str, ...]) -> None:
+    if len(roots) > MAX_SOURCE_ROOTS:
+        raise ConfigError(f"sources.roots: {len(roots)} folders are more than {MAX_SOURCE_ROOTS}")
+    for root in roots:
+        if not root.startswith("/") or "\0" in root or len(os.fsencode(root)) > _MAX_ROOT_BYTES:
+            raise ConfigError(f"sources.roots: {root!r} is not an absolute path of at most {_MAX_ROOT_BYTES} bytes")
+
+
+def parse_workers(value: int | str, where: str = "") -> int:
+    """``auto`` as 0, else the number.
+
+    Raises:
+        ConfigError: Neither.
+    """
+    if value == "auto":
+        return 0
+    if isinstance(value, str) and re.fullmatch("[0-9]{1,9}", value):  # isdigit() takes "²", which int() does not
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MAX_WORKERS:
+        raise ConfigError(f"{where}workers = {value!r}: a number from 1 to {MAX_WORKERS}, or auto")
+    return value
+
+
+def parse_bytes(value: int | str, name: str) -> int:
+    """``auto`` as 0, else bytes: ``1073741824``, ``1024M``, ``1G``, ``1GiB``.
+
+    Raises:
+        ConfigError: None of these.
+    """
+    if value == "auto":
+        return 0
+    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        return value
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", str(value).strip(), re.IGNORECASE)
+    nbytes = float(found[1]) * _UNITS[found[2].upper()] if found is not None else 0.0
+    # below 1 it would be 0, which means auto
+    if not 1 <= nbytes < math.inf:
+        raise ConfigError(f"{name} = {value!r}: auto, or bytes with a unit, such as 8G")
+    return int(nbytes)
+
+
+def auto_workers() -> int:
+    """CPUs that this process may use (affinity and cgroup quota), less one; at least one.
+
+    The one is for the daemon and the jobs' own Python. ``os.cpu_count`` knows neither limit.
+    """
+    usable = float(len(os.sched_getaffinity(0)))
+    for group in _own_cgroups():
+        try:
+            quota, period = (group / "cpu.max").read_text().split()
+        except (OSError, ValueError):
+            continue
+        if quota != "max":
+            usable = min(usable, math.ceil(int(quota) / int(period)))
+    return max(1, int(usable) - 1)
+
+
+def _own_cgroups() -> list[Path]:
+    root = Path("/sys/fs/cgroup")
+    try:
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return []
+    leaf = next((root / line[3:].lstrip("/") for line in lines if line.startswith("0::")), root)
+    return [p for p in (leaf, *leaf.parents) if p.is_relative_to(root)]
+
+
+def _within(name: str, value: float, low: float, high: float) -> None:
+    if not low <= value <= high:
+        raise ConfigError(f"{name} = {value} is not in [{low:g}, {high:g}]")
+
+
+def user_cache_dir() -> Path:
+    """``$XDG_CACHE_HOME/prepserver``, else ``~/.cache/prepserver``."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "prepserver"

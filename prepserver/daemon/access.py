@@ -1,0 +1,139 @@
+"""Who may have what: pure rules over uids and numbers, of which the daemon asks one when somebody attaches.
+
+The daemon's own user and root could read by themselves whatever the daemon reads, so nothing is kept from them.
+For everybody else the daemon reads only below the roots that its settings name. Limits per uid hold for all.
+What a path means is not judged here but where it is opened: see `prepserver.source.roots`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from prepserver.config import Settings
+from prepserver.memory.errors import MemoryShort
+
+
+class Denied(Exception):
+    """A user may not have that; the text says why, and who could change it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How a source is to be read.
+
+    Attributes:
+        roots: Below which it should lie; empty for no such rule.
+        roots_only: Whether a source that does not is refused, or read without the rule.
+    """
+
+    roots: tuple[str, ...] = ()
+    roots_only: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What a uid has already.
+
+    Attributes:
+        jobs: Runs, of any number of ranks.
+        streams: Different ones that its jobs read.
+        ring_bytes: Of its lanes.
+    """
+
+    jobs: int
+    streams: int
+    ring_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """The rules of one daemon.
+
+    Attributes:
+        own_uid: The daemon's.
+        roots: See `Settings.source_roots`.
+        memory_per_uid_bytes: See `Settings`; 0 for no limit, as in the next two.
+        jobs_per_uid: See `Settings`.
+        streams_per_uid: See `Settings`.
+    """
+
+    own_uid: int
+    roots: tuple[str, ...] = ()
+    memory_per_uid_bytes: int = 0
+    jobs_per_uid: int = 0
+    streams_per_uid: int = 0
+
+    @classmethod
+    def of(cls, settings: Settings, own_uid: int) -> Access:
+        """The rules that `settings` ask for."""
+        return cls(
+            own_uid,
+            settings.source_roots,
+            settings.memory_per_uid_bytes,
+            settings.jobs_per_uid,
+            settings.streams_per_uid,
+        )
+
+    def may_stop(self, uid: int) -> bool:
+        """Whether a user may end the daemon."""
+        return uid in (0, self.own_uid)
+
+    def reading(self, uid: int, kind: str) -> Reading:
+        """How a source of this kind is read for a user.
+
+        A source below the roots is read by their rule for the daemon's user, too: so that all of its readers
+        get the same bytes from one stream. One that lies elsewhere is read for that user and root alone.
+
+        Raises:
+            Denied: Not at all.
+        """
+        if kind == "SyntheticImages":  # is made, not read
+            return Reading()
+        if uid in (0, self.own_uid):
+            return Reading(self.roots, roots_only=False)
+        if not self.roots:
+            raise Denied(
+                f"this daemon runs as uid {self.own_uid} and reads no datasets for uid {uid}: it has no source roots. "
+                'Whoever runs it can name folders that everybody here may see, as roots = ["/data"] under [sources] '
+                "in its --config, or with --root"
+            )
+        return Reading(self.roots)
+
+    def check_job(self, uid: int, holding: Holding, new_stream: bool) -> None:
+        """Whether a user may start one more job.
+
+        Args:
+            uid: The user.
+            holding: Before that job.
+            new_stream: Whether the job would read a stream that no other job of this user reads.
+
+        Raises:
+            Denied: A limit is reached.
+        """
+        _check("jobs", 1, holding.jobs, self.jobs_per_uid, "jobs_per_uid", uid)
+        if new_stream:
+            _check("streams", 1, holding.streams, self.streams_per_uid, "streams_per_uid", uid)
+
+    def check_ring(self, uid: int, holding: Holding, asked_bytes: int) -> None:
+        """Whether a user may have one more ring.
+
+        Raises:
+            MemoryShort: The limit would be passed.
+        """
+        limit = self.memory_per_uid_bytes
+        if limit and holding.ring_bytes + asked_bytes > limit:
+            raise MemoryShort(
+                asked_bytes,
+                limit - holding.ring_bytes,
+                f"uid {uid} has {holding.ring_bytes / 2**20:.0f} MiB of its memory_per_uid = {limit / 2**20:.0f} MiB "
+                "(end another job, ask for less with a smaller batch_size or prefetch, or have memory_per_uid raised "
+                "under [limits] in the daemon's --config)",
+            )
+
+
+def _check(what: str, asked: int, used: int, limit: int, knob: str, uid: int) -> None:
+    if limit and used + asked > limit:
+        raise Denied(
+            f"{asked} more of {what} was asked for by uid {uid}, which has {used} of its {knob} = {limit}: end another "
+            f"job, or have {knob} raised under [limits] in the daemon's --config"
+        )

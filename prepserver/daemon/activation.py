@@ -1,0 +1,74 @@
+"""A listening socket that somebody else has made: systemd's socket activation (sd_listen_fds(3)).
+
+The socket outlives the daemon, so clients that attach while it restarts wait in the socket's queue instead of
+finding nobody. Such a socket is used and never removed: it is not ours.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import MutableMapping
+from pathlib import Path
+
+_FIRST_FD = 3
+ATTACH_NAME = "attach"
+"""What the socket unit calls it (FileDescriptorName=); a single socket may have any name."""
+
+
+class ActivationError(RuntimeError):
+    """What was passed cannot be the attach socket; the text says what to change."""
+
+
+def take_attach_socket(environ: MutableMapping[str, str]) -> socket.socket | None:
+    """The attach socket that this process was started with, or None.
+
+    Args:
+        environ: The environment. The variables are taken out: they are not for children.
+
+    Raises:
+        ActivationError: Sockets were passed, and none can be it.
+    """
+    count = environ.pop("LISTEN_FDS", "")
+    names = environ.pop("LISTEN_FDNAMES", "").split(":")
+    if environ.pop("LISTEN_PID", "") != str(os.getpid()) or not count.isdigit() or count == "0":
+        return None
+    fds = range(_FIRST_FD, _FIRST_FD + int(count))
+    for fd in fds:
+        os.set_inheritable(fd, False)  # workers must not hold the socket open
+    chosen = [fd for fd, name in zip(fds, names, strict=False) if name == ATTACH_NAME] or list(fds)
+    if len(chosen) != 1:
+        raise ActivationError(
+            f"{count} sockets were passed, and not exactly one is named {ATTACH_NAME}: "
+            f"set FileDescriptorName={ATTACH_NAME} in the socket unit of the attach socket"
+        )
+    sock = socket.socket(fileno=chosen[0])
+    sock.setblocking(False)
+    if (
+        sock.family != socket.AF_UNIX
+        or sock.type != socket.SOCK_SEQPACKET
+        or not sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+    ):
+        raise ActivationError(
+            "the socket that was passed is no listening unix SEQPACKET socket: the socket unit needs "
+            "ListenSequentialPacket=, and Accept=no"
+        )
+    return sock
+
+
+def check_place(sock: socket.socket, expected: Path) -> None:
+    """Whether clients that connect to `sock` will look for its other half where the daemon puts it.
+
+    Raises:
+        ActivationError: It lies elsewhere.
+    """
+    bound = sock.getsockname()
+    try:
+        same = os.path.samefile(os.path.dirname(bound), expected.parent) and os.path.basename(bound) == expected.name
+    except (OSError, TypeError, ValueError):  # gone, or a name without a path
+        same = False
+    if not same:
+        raise ActivationError(
+            f"the socket that was passed listens at {os.fsdecode(bound)!r} and the daemon's place is {expected}: "
+            "make ListenSequentialPacket= of the socket unit and runtime_dir one"
+        )

@@ -1,0 +1,140 @@
+"""The attach socket: who is there, what they ask first, and how their death is seen.
+
+A plain unix SEQPACKET socket, because it alone gives kernel credentials, descriptor passing and a pidfd of
+the peer. A connection is a lease: it stays open as long as the job, and its end is the job's end. The pidfd
+sees a death that an inherited copy of the socket would hide.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import struct
+from pathlib import Path
+from typing import Any
+
+from prepserver.daemon.runtime_dir import Door
+from prepserver.protocol.codec import MAX_MESSAGE_BYTES, decode, encode
+from prepserver.protocol.messages import TO_ATTACH, Bye
+from prepserver.protocol.schema import ProtocolError
+
+_SO_PEERPIDFD = 77  # Linux 6.5
+_UCRED = struct.Struct("3i")
+_BACKLOG = 128
+MAX_PEERS = 4096
+
+
+class Peer:
+    """One connection on the attach socket.
+
+    Attributes:
+        sock: The connection, non-blocking.
+        pidfd: Readable when the process is dead, or -1 where the kernel gives none.
+        pid: As the kernel says, in the daemon's pid namespace.
+        uid: As the kernel says.
+        asked: True after its one question: a second one is an error.
+        cursor: The daemon's number of its attachment, once it has one.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        self.sock = sock
+        self.pid, self.uid, self.gid = _UCRED.unpack(
+            sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+        )
+        self.pidfd = _peer_pidfd(sock, self.pid)
+        self.asked = False
+        self.cursor: int | None = None
+
+    def fileno(self) -> int:
+        """Of the connection."""
+        return self.sock.fileno()
+
+    def receive(self) -> Any | None:
+        """The peer's message, or None at the end of the connection.
+
+        Raises:
+            ProtocolError: Not a message that belongs here.
+            BlockingIOError: Nothing to read.
+        """
+        try:
+            # No room for ancillary data: descriptors that a peer sends are closed by the kernel.
+            data = self.sock.recv(MAX_MESSAGE_BYTES + 1)
+        except ConnectionResetError:
+            return None
+        if not data:
+            return None
+        message = decode(data, TO_ATTACH)
+        if self.asked and not isinstance(message, Bye):
+            raise ProtocolError("one question per connection")
+        self.asked = True
+        return message
+
+    def send(self, message: Any, fd: int | None = None) -> bool:
+        """Sends `message`, with a descriptor if one is given. False if the peer is gone or does not read."""
+        try:
+            socket.send_fds(self.sock, [encode(message)], [] if fd is None else [fd], socket.MSG_NOSIGNAL)
+        except (OSError, ProtocolError):
+            return False
+        return True
+
+    def close(self) -> None:
+        """Ends the lease."""
+        self.sock.close()
+        if self.pidfd >= 0:
+            os.close(self.pidfd)
+            self.pidfd = -1
+
+
+class Listener:
+    """Accepts peers at `path`.
+
+    Args:
+        path: Of the socket; made here, unless one is given.
+        door: Who may connect to it, where the directory lets them pass.
+        made: A socket that listens there already.
+    """
+
+    def __init__(self, path: Path, door: Door, made: socket.socket | None = None) -> None:
+        if made is not None:
+            self.sock = made
+            return
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+        try:
+            self.sock.bind(os.fspath(path))
+            door.hang(path)
+            self.sock.listen(_BACKLOG)
+        except OSError:
+            self.sock.close()
+            raise
+
+    def fileno(self) -> int:
+        """Readable when somebody connects."""
+        return self.sock.fileno()
+
+    def accept(self) -> Peer | None:
+        """The next peer, or None."""
+        try:
+            sock, _ = self.sock.accept()
+        except OSError:  # nobody there any more, or out of descriptors: the others go on
+            return None
+        try:
+            return Peer(sock)
+        except OSError:  # gone between connect and now
+            sock.close()
+            return None
+
+    def close(self) -> None:
+        """Stops listening."""
+        self.sock.close()
+
+
+def _peer_pidfd(sock: socket.socket, pid: int) -> int:
+    with contextlib.suppress(OSError):
+        return struct.unpack("i", sock.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD, 4))[0]  # type: ignore[no-any-return]
+    with contextlib.suppress(OSError):
+        # Before 6.5: the pid could have been reused between connect and here, then we watch a stranger and
+        # the connection's end remains as the signal.
+        return os.pidfd_open(pid)
+    return -1

@@ -1,0 +1,62 @@
+"""The machine's GPUs as NVML sees them, asked in a thread of its own: a driver may take its time to answer."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pynvml
+
+_EVERY_S = 2.0
+_RETRY_S = 60.0  # a driver may be installed, or come back, while we run
+
+
+class Gpus:
+    """Keeps the last reading. Where there is no driver, there is none.
+
+    Attributes:
+        last: A list with a map per GPU (``index``, ``name``, ``utilisation_percent``, ``memory_used_bytes``,
+            ``memory_total_bytes``), or None without a driver.
+    """
+
+    def __init__(self) -> None:
+        self.last: list[dict[str, Any]] | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="nvml", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stops asking."""
+        self._stop.set()
+        self._thread.join(timeout=1.0)
+
+    def _watch(self) -> None:
+        while not self._stop.is_set():
+            try:
+                pynvml.nvmlInit()
+            except pynvml.NVMLError:
+                self._stop.wait(_RETRY_S)
+                continue
+            try:
+                while not self._stop.wait(_EVERY_S if self.last is not None else 0.0):
+                    self.last = [_read(i) for i in range(pynvml.nvmlDeviceGetCount())]
+            except pynvml.NVMLError:
+                self.last = None
+                self._stop.wait(_RETRY_S)
+
+
+def _read(index: int) -> dict[str, Any]:
+    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+    name = pynvml.nvmlDeviceGetName(handle)
+    memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+    try:
+        utilisation: int | None = pynvml.nvmlDeviceGetUtilizationRates(handle).gpu
+    except pynvml.NVMLError:  # a MIG slice has none
+        utilisation = None
+    return {
+        "index": index,
+        "name": name.decode() if isinstance(name, bytes) else name,
+        "utilisation_percent": utilisation,
+        "memory_used_bytes": memory.used,
+        "memory_total_bytes": memory.total,
+    }

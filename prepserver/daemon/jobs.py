@@ -1,0 +1,572 @@
+"""The jobs: who is attached, on which stream and lane, and with which ring.
+
+Turns a client's question into a place on a stream (the scheduler's decision), makes what is missing there
+(stream, lane, ring), and undoes it when the job goes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import logging
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from prepserver import __version__
+from prepserver.daemon.access import Access, Denied, Holding
+from prepserver.daemon.attach import Peer
+from prepserver.daemon.rings import Rings, ring_rows
+from prepserver.memory.errors import MemoryShort
+from prepserver.order import make_order
+from prepserver.pipeline.batches import BatchLine
+from prepserver.pipeline.errors import SpecError
+from prepserver.pipeline.pipeline import Pipeline
+from prepserver.pipeline.sources import source_from_wire
+from prepserver.protocol import work
+from prepserver.protocol.messages import PROTOCOL, Attach, Moved, Refused, Welcome
+from prepserver.schedule.actions import Action, Move
+from prepserver.schedule.join import Place, Request, place
+from prepserver.schedule.lag import LagWatch, Parting
+from prepserver.schedule.scheduler import TASKS_PER_WORKER, Scheduler
+from prepserver.schedule.stream import Cursor, Lane, Stream
+
+log = logging.getLogger(__name__)
+
+_TOKEN_BYTES = 16
+_ABSENT_S = 120.0  # ranks of one run start within seconds of each other; a slow import takes longer
+_RUN_FIELDS = 6  # of a group's key: what names the run, before where it stands
+_LOCAL_RANKS_MOST = 1024  # each is a cursor that every decision looks at
+_FARTHEST = 2**60  # where a job may begin; messages count up to 2**62
+_SIBLINGS_BEHIND = 2  # data-parallel ranks wait for each other in every step; one more for safety
+_MOST_QUARANTINED = 4096  # what one message to a worker holds
+
+
+class Refusal(Exception):
+    """Why a job cannot be admitted; becomes the message that its client gets."""
+
+    def __init__(self, code: str, text: str, field_path: str | None = None) -> None:
+        super().__init__(text)
+        self.message = Refused(code, text[:4000], field_path[:200] if field_path else None)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A question that was checked as far as it can be before its source is listed."""
+
+    attach: Attach
+    source: dict[str, Any]
+    pipeline: Pipeline
+
+
+@dataclass(slots=True)
+class Attachment:
+    """One rank of a job, attached.
+
+    Attributes:
+        cursor: The daemon's number.
+        peer: Its lease.
+        attach: What it asked for.
+        token: Its routing id on the control channel.
+        stream: Which it reads.
+        lane: Whose rows it reads.
+        group: The job that it is a rank of.
+        connected: Whether it has said Hello on the control channel.
+        moves: How often it was moved to another ring.
+        since_s: When it attached, monotonic.
+    """
+
+    cursor: int
+    peer: Peer
+    attach: Attach
+    token: bytes
+    stream: int
+    lane: int
+    group: int
+    connected: bool = False
+    moves: int = 0
+    since_s: float = field(default_factory=time.monotonic)
+
+
+@dataclass(slots=True)
+class _StreamSetup:
+    """What a new worker must be told about a stream."""
+
+    add: work.AddStream
+    lanes: dict[int, work.AddLane] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Group:
+    """The ranks of one job: they start at one place, and a rank that is not there yet keeps it."""
+
+    key: tuple[Any, ...]
+    stream: int
+    lane: int
+    place: Place
+    cursors: dict[int, int]  # rank -> cursor
+    attached: set[int] = field(default_factory=set)
+    since_s: float = field(default_factory=time.monotonic)
+
+
+class Jobs:
+    """See the module.
+
+    Args:
+        scheduler: Decides.
+        rings: Memory.
+        broadcast: Tells all workers, with descriptors.
+        workers: Size of the pool.
+        rows_per_s: The pool's measured rate.
+        access: The rules.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        rings: Rings,
+        broadcast: Callable[[Any, Sequence[int]], None],
+        workers: int,
+        rows_per_s: Callable[[], float],
+        access: Access,
+    ) -> None:
+        self._scheduler = scheduler
+        self._rings = rings
+        self._broadcast = broadcast
+        self._workers = workers
+        self._rows_per_s = rows_per_s
+        self.access = access
+        self._ids = itertools.count(1)
+        self._setups: dict[int, _StreamSetup] = {}
+        self._groups: dict[int, _Group] = {}
+        self._late: list[Action] = []  # to be done with the next that come up
+        self._lag = LagWatch(scheduler.chunk_rows)
+        self._no_room_said: set[int] = set()  # groups that could not part for want of memory
+        self.attachments: dict[int, Attachment] = {}
+        self.by_token: dict[bytes, Attachment] = {}
+
+    def setup_messages(self) -> Iterable[tuple[Any, Sequence[int]]]:
+        """All that a new worker must know."""
+        for setup in self._setups.values():
+            bad = sorted(self._scheduler.quarantined.get(self._scheduler.streams[setup.add.stream].source, ()))
+            yield work.AddStream(**{**_fields(setup.add), "quarantined": bad[:_MOST_QUARANTINED]}), ()
+            for lane, add in setup.lanes.items():
+                yield add, (self._rings.held[lane].fd,)
+
+    def admit(self, peer: Peer, asked: Asked, listing: work.Indexed) -> tuple[Welcome, int, list[Action]]:
+        """Gives a rank its place.
+
+        Returns:
+            The answer, the ring's descriptor (borrowed) to send with it, and what the scheduler wants done.
+
+        Raises:
+            Refusal: It cannot be.
+        """
+        attach = asked.attach
+        group_id, group = self._group_of(peer, asked, listing)
+        if attach.rank in group.attached:
+            raise Refusal(
+                "spec",
+                f"rank {attach.rank} of job {attach.job!r} is attached already; if this is another run, give it "
+                "another name with job=",
+                "rank",
+            )
+        token = b"p" + os.urandom(_TOKEN_BYTES)
+        cursor = group.cursors[attach.rank]
+        group.attached.add(attach.rank)
+        attachment = Attachment(cursor, peer, attach, token, group.stream, group.lane, group_id)
+        self.attachments[cursor] = attachment
+        self.by_token[token] = attachment
+        peer.cursor = cursor
+        stream = self._scheduler.streams[group.stream]
+        ring = self._rings.held[group.lane]
+        welcome = Welcome(
+            protocol=PROTOCOL,
+            version=__version__,
+            token=token,
+            job_id=cursor,
+            samples=listing.samples,
+            num_classes=listing.num_classes,
+            source_digest=listing.digest,
+            epoch_start=group.place.epoch_start,
+            position=group.place.position,
+            ahead=max(0, group.place.position - stream.watermark),
+            layout=ring.layout.to_wire(),
+        )
+        actions, self._late = self._late, []
+        return welcome, ring.fd, actions + self._scheduler.cursor_present(cursor)
+
+    def leave(self, cursor: int) -> list[Action]:
+        """A rank is gone."""
+        attachment = self.attachments.pop(cursor, None)
+        if attachment is None:
+            return []
+        del self.by_token[attachment.token]
+        self._rings.let_go(cursor, None)
+        group = self._groups[attachment.group]
+        rank = attachment.attach.rank
+        group.attached.discard(rank)
+        del group.cursors[rank]
+        actions = self._scheduler.remove_cursor(cursor)
+        if not group.attached:
+            # the ranks that never came will not come to this group any more
+            for absent in group.cursors.values():
+                actions += self._scheduler.remove_cursor(absent)
+            del self._groups[attachment.group]
+        return actions
+
+    def tick(self, now_s: float) -> list[Action]:
+        """Parts jobs that hold others back, joins those that meet again, makes late chunks a second time."""
+        actions = self._late + self._give_up_absent(now_s)
+        self._late = []
+        for parting in self._lag.partings(self._scheduler.streams.values(), self._scheduler.workers_idle, now_s):
+            actions += self._part(parting, now_s)
+        for meeting in self._lag.meetings(self._scheduler.streams.values(), now_s):
+            log.info("the jobs of stream %d go on in stream %d: they have met", meeting.stream, meeting.into)
+            for group in self._groups.values():
+                if group.stream == meeting.stream:
+                    group.stream, group.lane = meeting.into, meeting.lanes[group.lane]
+            actions += self._scheduler.meet(meeting)
+        return actions + self._scheduler.hedge(now_s)
+
+    def moved(self, move: Move) -> None:
+        """The scheduler has moved a rank to another ring: its client is told, and gets the descriptor."""
+        attachment = self.attachments.get(move.cursor)
+        if attachment is None:
+            return
+        ring = self._rings.held[move.lane]
+        self._rings.linger(attachment.lane, move.cursor, move.start)
+        attachment.lane = move.lane
+        attachment.stream = self._scheduler.stream_of(move.cursor).id
+        attachment.moves += 1
+        # If it cannot be sent the client is dying, which another event says.
+        attachment.peer.send(Moved(move.start, move.lost, ring.layout.to_wire()), ring.fd)
+
+    def drop_lane(self, lane: int) -> None:
+        """The scheduler has dropped a lane."""
+        self._rings.drop(lane)
+        for setup in self._setups.values():
+            setup.lanes.pop(lane, None)
+        self._broadcast(work.DropLane(lane), ())
+
+    def drop_stream(self, stream: int) -> None:
+        """The scheduler has dropped a stream."""
+        del self._setups[stream]
+        self._broadcast(work.DropStream(stream), ())
+
+    def quarantine(self, source: str, index: int) -> None:
+        """A sample killed workers twice: all workers are told."""
+        for stream_id, setup in self._setups.items():
+            if self._scheduler.streams[stream_id].source == source:
+                self._broadcast(work.Quarantine(setup.add.stream, [index]), ())
+
+    def _part(self, parting: Parting, now_s: float) -> list[Action]:
+        stream = self._scheduler.streams[parting.stream]
+        group = self._groups[parting.group]
+        attach = next(a.attach for a in self.attachments.values() if a.group == parting.group)
+        leaving = {c.lane for c in stream.cursors.values() if c.group == parting.group}
+        try:
+            own_lanes, shared = self._new_rings(parting, stream, leaving)
+        except MemoryShort as e:
+            if parting.group not in self._no_room_said:
+                self._no_room_said.add(parting.group)
+                log.warning("job %r holds others back and cannot part from them: %s", attach.job, e)
+            return []
+        setup = self._setups[parting.stream]
+        for old, lane in shared.items():
+            self._announce_lane(parting.stream, lane, setup.lanes[old].pipeline)
+        own: tuple[int, dict[int, Lane]] | None = None
+        if own_lanes:
+            own_id = next(self._ids)
+            add = work.AddStream(**{**_fields(setup.add), "stream": own_id})
+            self._setups[own_id] = _StreamSetup(add)
+            self._broadcast(add, ())
+            for old, lane in own_lanes.items():
+                self._announce_lane(own_id, lane, setup.lanes[old].pipeline)
+            own = (own_id, own_lanes)
+            group.stream = own_id
+            self._lag.parted(own_id, now_s)
+        group.lane = (own_lanes or shared)[group.lane].id
+        for other in self._groups.values():
+            if other.stream == parting.stream and other.lane in shared:
+                other.lane = shared[other.lane].id
+        log.warning(
+            "job %r holds others back: %s", attach.job,
+            "it skips rows" if own is None else "it goes on in a stream of its own, with the same bytes",
+        )  # fmt: skip
+        return self._scheduler.part(parting.stream, parting.group, own, shared)
+
+    def _new_rings(
+        self, parting: Parting, stream: Stream, leaving: set[int]
+    ) -> tuple[dict[int, Lane], dict[int, Lane]]:
+        """For each lane that the job reads: a new one of its own, and a new one for those that stay.
+
+        Raises:
+            MemoryShort: They do not fit; none was made.
+        """
+        own: dict[int, Lane] = {}
+        shared: dict[int, Lane] = {}
+        made: list[int] = []
+        try:
+            for lane_id in sorted(leaving):
+                lane = stream.lanes[lane_id]
+                stay = any(c.lane == lane_id and c.group != parting.group for c in stream.cursors.values())
+                if stay or parting.skip:
+                    shared[lane_id] = self._again(lane, stream.head, made)
+                if not parting.skip:
+                    own[lane_id] = self._again(lane, stream.head, made)
+        except MemoryShort:
+            for lane_id in made:
+                self._rings.drop(lane_id)
+            raise
+        return own, shared
+
+    def _again(self, lane: Lane, start: int, made: list[int]) -> Lane:
+        """A lane of the same rows in a new ring."""
+        layout = self._rings.held[lane.id].layout
+        lane_id = next(self._ids)
+        image = layout.field("image")
+        self._rings.create(lane_id, tuple(image.shape), image.dtype, image.row_bytes, (layout.rows, layout.rows))
+        made.append(lane_id)
+        return Lane(lane_id, lane.key, layout.rows, start)
+
+    def _announce_lane(self, stream_id: int, lane: Lane, pipeline: list[Any]) -> None:
+        ring = self._rings.held[lane.id]
+        add = work.AddLane(lane.id, stream_id, pipeline, ring.layout.to_wire())
+        self._setups[stream_id].lanes[lane.id] = add
+        self._broadcast(add, (ring.fd,))
+
+    def _give_up_absent(self, now_s: float) -> list[Action]:
+        """Ranks that never came hold the others back for so long and no longer."""
+        actions: list[Action] = []
+        for group in self._groups.values():
+            absent = group.cursors.keys() - group.attached
+            if absent and now_s - group.since_s > _ABSENT_S:
+                log.warning(
+                    "job %r: ranks %s have not attached within %g s; their places are given up",
+                    group.key[2], ", ".join(map(str, sorted(absent))), _ABSENT_S,
+                )  # fmt: skip
+                for rank in absent:
+                    actions += self._scheduler.remove_cursor(group.cursors.pop(rank))
+        return actions
+
+    def dataset_of(self, source: str) -> str:
+        """Where the source with this digest is, for people."""
+        for stream_id, setup in self._setups.items():
+            if self._scheduler.streams[stream_id].source == source:
+                spec = setup.add.source
+                return str(spec.get("root") or spec.get("path") or spec.get("source", ""))
+        return ""
+
+    # -- inside -------------------------------------------------------------------------------------
+
+    def _group_of(self, peer: Peer, asked: Asked, listing: work.Indexed) -> tuple[int, _Group]:
+        """The group of this rank's job, made if it is the first of its ranks."""
+        attach = asked.attach
+        # The roots are part of it: a stream may hold what one user may read and another may not.
+        stream_id = f"{listing.digest} {attach.shuffle} {attach.seed} {listing.roots}"
+        stream_key = hashlib.sha256(stream_id.encode()).hexdigest()
+        lane_key = (asked.pipeline.digest, peer.uid)
+        group_key = (
+            lane_key, stream_key, attach.job, attach.world_size, attach.batch_size, attach.drop_last,
+            attach.epoch, attach.position, attach.epoch_start,
+        )  # fmt: skip
+        siblings = None
+        if attach.world_size > 1:
+            for group_id, group in self._groups.items():
+                if group.key == group_key and self._may_enter(group, attach):
+                    self._leave_others(group_key, attach.rank, group_id)
+                    return group_id, group
+                siblings = group.place if group.key == group_key else siblings
+            self._leave_others(group_key, attach.rank, None)
+        return self._new_group(group_key, stream_key, lane_key, asked, listing, siblings)
+
+    def _leave_others(self, key: tuple[Any, ...], rank: int, but: int | None) -> None:
+        """This rank of a run is here now: the places that are kept for it elsewhere are given up.
+
+        After a lost connection its siblings may have come back to another epoch or another stream.
+        """
+        for group_id, group in self._groups.items():
+            same_run = group.key[:_RUN_FIELDS] == key[:_RUN_FIELDS]
+            if group_id != but and same_run and rank in group.cursors and rank not in group.attached:
+                self._late += self._scheduler.remove_cursor(group.cursors.pop(rank))
+
+    def _may_enter(self, group: _Group, attach: Attach) -> bool:
+        """Whether the place that is kept for this rank is where it wants to go on."""
+        if attach.rank not in group.cursors or attach.rank in group.attached:
+            return attach.rank in group.attached  # then it is refused, by name
+        cursor = self._scheduler.streams[group.stream].cursors[group.cursors[attach.rank]]
+        line = self._line(attach, cursor.line.n, group.place, attach.rank, attach.rounds)
+        if line.peek().start < cursor.need:
+            return False  # its rows are gone already
+        self._scheduler.move_cursor(cursor.id, line)
+        return True
+
+    def _new_group(
+        self,
+        group_key: tuple[Any, ...],
+        stream_key: str,
+        lane_key: tuple[str, int],
+        asked: Asked,
+        listing: work.Indexed,
+        siblings: Place | None,
+    ) -> tuple[int, _Group]:
+        """A new group.
+
+        Args:
+            group_key: What its ranks have in common.
+            stream_key: See `Stream.key`.
+            lane_key: See `Lane.key`.
+            asked: By its first rank.
+            listing: Of the source.
+            siblings: Where other ranks of the same job began, if this one comes too late to join them: its
+                batches must still be cut from the same epoch.
+        """
+        attach = asked.attach
+        round_rows = attach.batch_size * attach.world_size
+        row = asked.pipeline.row
+        in_work = self._workers * TASKS_PER_WORKER * self._scheduler.chunk_rows
+        rows = ring_rows(row.nbytes, round_rows, attach.prefetch, in_work)
+        request = Request(
+            stream_key, lane_key, attach.shuffle, listing.samples, rows[1], attach.epoch,
+            siblings.position if siblings else attach.position,
+            siblings.epoch_start if siblings else attach.epoch_start,
+            attach.join_wait_s, self._rows_behind(attach, listing.samples),
+        )  # fmt: skip
+        where = place(request, self._scheduler.streams.values(), self._rows_per_s())
+        if where.position > _FARTHEST:
+            raise Refusal("spec", f"epoch or position {where.position} is beyond {_FARTHEST}", "epoch")
+        ranks = range(attach.rank, attach.rank + 1) if siblings else _local_ranks(attach)
+        lines = {rank: self._line(attach, listing.samples, where, rank, _rounds_of(attach, rank)) for rank in ranks}
+        first_row = min(line.peek().start for line in lines.values())
+        uid, holding = lane_key[1], self._holding(lane_key[1])
+        if siblings is None:
+            self._check_job(uid, holding, where.stream)
+        lane_id = where.lane if where.lane is not None else next(self._ids)
+        if where.lane is None:
+            try:
+                self._rings.create(
+                    lane_id, row.shape, row.dtype, row.nbytes, rows,
+                    lambda nbytes: self.access.check_ring(uid, holding, nbytes),
+                )  # fmt: skip
+            except MemoryShort as e:
+                raise Refusal("memory", str(e)) from e
+        stream_id = where.stream if where.stream is not None else next(self._ids)
+        if where.stream is None:
+            self._open_stream(stream_id, stream_key, asked, listing, first_row)
+        if where.lane is None:
+            start = max(first_row, self._scheduler.streams[stream_id].head)
+            self._open_lane(stream_id, lane_id, lane_key, asked.pipeline, start)
+        ring_size = self._rings.held[lane_id].layout.rows
+        group_id = next(self._ids)
+        group = _Group(group_key, stream_id, lane_id, where, {})
+        self._groups[group_id] = group
+        prefetch = max(2 * round_rows, attach.prefetch) if attach.prefetch else ring_size
+        for rank, line in lines.items():
+            cursor_id = next(self._ids)
+            group.cursors[rank] = cursor_id
+            first = line.peek().start
+            # Nothing is filled for it before `cursor_present` of the first rank.
+            cursor = Cursor(cursor_id, lane_id, group_id, line, prefetch, first, first, present=False, lag=attach.lag)
+            self._scheduler.add_cursor(stream_id, cursor)
+        return group_id, group
+
+    def _holding(self, uid: int) -> Holding:
+        groups = [group for group in self._groups.values() if group.key[0][1] == uid]
+        lanes = [lane for s in self._scheduler.streams.values() for lane in s.lanes.values() if lane.key[1] == uid]
+        return Holding(
+            jobs=len({group.key for group in groups}),
+            streams=len({group.stream for group in groups}),
+            ring_bytes=sum(self._rings.held[lane.id].layout.nbytes for lane in lanes),
+        )
+
+    def _check_job(self, uid: int, holding: Holding, stream: int | None) -> None:
+        known = any(group.stream == stream for group in self._groups.values() if group.key[0][1] == uid)
+        try:
+            self.access.check_job(uid, holding, new_stream=not known)
+        except Denied as e:
+            raise Refusal("permission", str(e)) from e
+
+    def _rows_behind(self, attach: Attach, samples: int) -> int:
+        """Rows between the position that a rank comes back to and the first that it or a sibling still needs."""
+        if attach.position is None or attach.epoch_start is None or not attach.rounds:
+            return 0
+        where = Place(None, None, attach.epoch_start, attach.position)
+        lines = (self._line(attach, samples, where, rank, _rounds_of(attach, rank)) for rank in _local_ranks(attach))
+        return min(line.peek().start for line in lines) - attach.position
+
+    def _line(self, attach: Attach, samples: int, where: Place, rank: int, rounds: int) -> BatchLine:
+        shape = (attach.batch_size, attach.drop_last)
+        try:
+            return BatchLine(samples, where.epoch_start, where.position, *shape, rank, attach.world_size, rounds)
+        except ValueError as e:
+            raise Refusal("spec", str(e), "batch_size") from e
+
+    def _open_stream(self, stream_id: int, key: str, asked: Asked, listing: work.Indexed, position: int) -> None:
+        attach = asked.attach
+        order = make_order(attach.shuffle, listing.samples, attach.seed)
+        self._scheduler.add_stream(stream_id, key, listing.digest, listing.samples, order.next_start, position)
+        bad = sorted(self._scheduler.quarantined.get(listing.digest, ()))[:_MOST_QUARANTINED]
+        add = work.AddStream(stream_id, asked.source, listing.path, attach.shuffle, attach.seed, bad, listing.roots)
+        self._setups[stream_id] = _StreamSetup(add)
+        self._broadcast(add, ())
+
+    def _open_lane(self, stream_id: int, lane_id: int, key: tuple[str, int], pipeline: Pipeline, position: int) -> None:
+        ring = self._rings.held[lane_id]
+        self._scheduler.add_lane(stream_id, Lane(lane_id, key, ring.layout.rows, position))
+        self._announce_lane(stream_id, self._scheduler.streams[stream_id].lanes[lane_id], pipeline.to_wire())
+
+
+def check(attach: Attach) -> Asked:
+    """Checks a question as far as it can be before the source is listed.
+
+    Raises:
+        Refusal: Versions, spec or numbers that cannot be.
+    """
+    lowest, highest = attach.protocol
+    if not lowest <= PROTOCOL <= highest:
+        raise Refusal(
+            "protocol",
+            f"the client (prepserver {attach.version}) speaks protocol {lowest} to {highest}, this daemon "
+            f"(prepserver {__version__}) speaks {PROTOCOL}: install the same release on both sides",
+        )
+    if not 0 <= attach.rank < attach.world_size:
+        raise Refusal("spec", f"rank = {attach.rank} is not in [0, world_size = {attach.world_size})", "rank")
+    if attach.rank not in _local_ranks(attach) or _local_ranks(attach).stop > attach.world_size:
+        raise Refusal("spec", f"local_ranks = {attach.local_ranks} does not hold rank {attach.rank}", "rank")
+    if attach.lag == "skip" and attach.world_size > 1:
+        raise Refusal("spec", "lag = 'skip' would give ranks different numbers of batches: use 'detach'", "lag")
+    if len(_local_ranks(attach)) > _LOCAL_RANKS_MOST:
+        raise Refusal(
+            "spec",
+            f"{len(_local_ranks(attach))} ranks on one machine, at most {_LOCAL_RANKS_MOST}: where the others run "
+            "elsewhere, the launcher's LOCAL_RANK and LOCAL_WORLD_SIZE say so",
+            "world_size",
+        )
+    if (attach.position is None) != (attach.epoch_start is None):
+        raise Refusal("spec", "position and epoch_start come together", "position")
+    try:
+        source = source_from_wire(attach.source)
+        pipeline = Pipeline.from_wire(attach.pipeline)
+    except SpecError as e:
+        raise Refusal("spec", str(e), e.field) from e
+    return Asked(attach, source.to_wire(), pipeline)
+
+
+def _local_ranks(attach: Attach) -> range:
+    """The ranks of the job that will attach to this daemon: those on other machines have daemons of their own."""
+    if attach.local_ranks is None:
+        return range(attach.world_size)
+    first, count = attach.local_ranks
+    return range(first, first + count)
+
+
+def _rounds_of(attach: Attach, rank: int) -> int:
+    # Siblings that come back as well may be a step or two behind; those that never left stay where they are.
+    return attach.rounds if rank == attach.rank else max(0, attach.rounds - _SIBLINGS_BEHIND)
+
+
+def _fields(message: Any) -> dict[str, Any]:
+    return {name: getattr(message, name) for name in message.__dataclass_fields__}

@@ -1,0 +1,243 @@
+"""Writes down what each job is given: the daemon's side of the audit.
+
+The loop only notes numbers and puts them in a queue; a thread writes, because a disk may be slow, full or gone, and
+nobody shall wait for it. What cannot be written ends the log of that job, with one warning.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import os
+import queue
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from prepserver.audit.logfile import LogFile
+from prepserver.audit.records import MAX_BAD_ROWS, MAX_REASON_CHARS, Attached, Bad, Left, Passed, Progress, Rows
+from prepserver.protocol.messages import Attach
+
+log = logging.getLogger(__name__)
+
+MAX_BAD_OF_STAY = 4096
+"""Bad rows of one attachment that are written down."""
+
+_MOST_QUEUED = 10_000  # the disk does not answer: then this is lost, and memory is not
+_CLOSE_S = 2.0
+
+
+@dataclass(slots=True)
+class _Stay:
+    """One attachment. The loop writes `told`, `back` and `queued`; the thread the rest."""
+
+    key: tuple[str, int]
+    first: int
+    told: int
+    back: int
+    bad_left: int = MAX_BAD_OF_STAY
+    queued: bool = False
+    number: int | None = None
+    slot: tuple[int, int] | None = None
+
+
+@dataclass(slots=True)
+class _Log:
+    """An open file, or None for one that failed."""
+
+    file: LogFile | None
+    stays: int = 0
+    rows: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Begin:
+    rows: Rows
+    attached: Attached
+
+
+_Note = _Begin | Left | Bad | Passed | None
+"""What the thread is to write; None: how far it got."""
+
+
+class Ledger:
+    """See the module.
+
+    Args:
+        folder: Of the logs; made when the first job comes.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._daemon = f"{os.getpid()}-{time.monotonic_ns()}"
+        self._stays: dict[int, _Stay] = {}
+        self._queue: queue.SimpleQueue[tuple[_Stay, _Note] | None] = queue.SimpleQueue()
+        self._is_full = False
+        self._logs: dict[tuple[str, int], _Log] = {}  # the thread's own
+        self._thread = threading.Thread(target=self._run, name="audit", daemon=True)
+        self._thread.start()
+
+    # -- the loop's side ----------------------------------------------------------------------------
+
+    def attached(
+        self, cursor: int, uid: int, attach: Attach, rows: Rows, epoch_start: int, position: int, first: int, ring: int
+    ) -> None:
+        """A rank has its place.
+
+        Args:
+            cursor: The daemon's number.
+            uid: Of its process.
+            attach: What it asked for.
+            rows: What it reads.
+            epoch_start: Where its epoch began.
+            position: Where its run of batches begins.
+            first: Start of its own first batch.
+            ring: Rows of its ring.
+        """
+        stay = self._stays[cursor] = _Stay((attach.job, uid), first, first, first)
+        attached = Attached(
+            0, self._daemon, _now(), attach.rank, attach.world_size, attach.batch_size, attach.drop_last, attach.epoch,
+            epoch_start, position, attach.rounds, ring, attach.position is not None, attach.local_ranks,
+        )  # fmt: skip
+        self._put(stay, _Begin(rows, attached))
+
+    def announced(self, cursor: int, upto: int, bad: Sequence[tuple[int, int, str]]) -> None:
+        """A rank is being told that all rows below `upto` are there; again and again, maybe."""
+        stay = self._stays.get(cursor)
+        if stay is None or upto <= stay.told:
+            return
+        new = [row for row in bad if row[0] >= stay.told]
+        stay.told = upto
+        self._touch(stay)
+        kept = [(position, index, reason[:MAX_REASON_CHARS]) for position, index, reason in new[: stay.bad_left]]
+        for k in range(0, len(kept), MAX_BAD_ROWS):
+            self._put(stay, Bad(0, kept[k : k + MAX_BAD_ROWS]))
+        if len(new) > stay.bad_left > 0:
+            self._put(stay, Bad(0, [], more=True))
+        stay.bad_left = max(0, stay.bad_left - len(new))
+
+    def passed(self, cursor: int, resume: int) -> None:
+        """A rank will be told of nothing before `resume` any more: it loses what lies between."""
+        stay = self._stays.get(cursor)
+        if stay is not None and resume > stay.told:
+            self._put(stay, Passed(0, stay.told, resume))
+
+    def released(self, cursor: int, upto: int) -> None:
+        """A rank has given back what lies below `upto`."""
+        stay = self._stays.get(cursor)
+        if stay is not None and upto > stay.back:
+            stay.back = upto
+            self._touch(stay)
+
+    def left(self, cursor: int, at: int | None = None) -> None:
+        """A rank is gone; its training loop took the batches that start below `at`, if it said so."""
+        stay = self._stays.pop(cursor, None)
+        if stay is not None:
+            self._put(stay, Left(0, _now(), at if at is not None and at >= stay.first else None))
+
+    def close(self) -> None:
+        """Writes what is left, as far as the disk takes it."""
+        for cursor in list(self._stays):
+            self.left(cursor)
+        self._queue.put(None)
+        self._thread.join(_CLOSE_S)
+
+    def _touch(self, stay: _Stay) -> None:
+        if not stay.queued:
+            stay.queued = True
+            self._put(stay, None)
+
+    def _put(self, stay: _Stay, note: _Note) -> None:
+        if self._queue.qsize() < _MOST_QUEUED:
+            self._queue.put((stay, note))
+        elif not self._is_full:
+            self._is_full = True
+            log.warning("the disk under %s does not answer: the audit logs will have gaps", self._folder)
+
+    # -- the thread's side --------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while (found := self._queue.get()) is not None:
+            stay, note = found
+            if note is None:
+                stay.queued = False  # before the numbers are read: what comes later is queued again
+            try:
+                self._write(stay, note)
+            except OSError as e:
+                self._fail(stay, e)
+            except Exception:
+                log.exception("the audit log of job %r ends here", stay.key[0])
+                self._fail(stay, None)
+            if isinstance(note, Left):
+                self._leave(stay)
+        for each in self._logs.values():
+            if each.file is not None:
+                each.file.close()
+
+    def _write(self, stay: _Stay, note: _Note) -> None:
+        if isinstance(note, _Begin):
+            self._begin(stay, note)
+            return
+        file = self._logs[stay.key].file if stay.key in self._logs else None
+        if file is None or stay.number is None or stay.slot is None:
+            return
+        file.rewrite(stay.slot, Progress(stay.number, stay.told, stay.back))
+        if note is not None:
+            file.append(dataclasses.replace(note, of=stay.number))
+
+    def _begin(self, stay: _Stay, note: _Begin) -> None:
+        each = self._logs.get(stay.key)
+        if each is None:
+            each = self._logs[stay.key] = _Log(None)
+            each.stays += 1
+            each.file = LogFile(self._folder, *stay.key)
+        else:
+            each.stays += 1
+        if each.file is None:
+            return
+        what = json.dumps(dataclasses.asdict(note.rows), sort_keys=True)
+        if what not in each.rows:
+            each.rows[what] = each.file.append(note.rows)
+        number = each.file.append(dataclasses.replace(note.attached, rows=each.rows[what]))
+        stay.slot = each.file.slot(Progress(number, stay.first, stay.first))
+        stay.number = number
+
+    def _leave(self, stay: _Stay) -> None:
+        each = self._logs.get(stay.key)
+        if each is None:
+            return
+        each.stays -= 1
+        if each.stays <= 0:
+            if each.file is not None:
+                each.file.close()
+            del self._logs[stay.key]
+
+    def _fail(self, stay: _Stay, why: OSError | None) -> None:
+        if why is not None:
+            text = why.strerror or str(why)
+            log.warning("the audit log of job %r in %s cannot be written: %s", stay.key[0], self._folder, text)
+        each = self._logs.get(stay.key)
+        if each is not None and each.file is not None:
+            each.file.close()
+            each.file = None
+
+
+def rows_of(attach: Attach, source: dict[str, Any], pipeline: list[dict[str, Any]], listing: Any) -> Rows:
+    """What a job reads.
+
+    Args:
+        attach: What it asked for.
+        source: Wire form, checked.
+        pipeline: Wire form, checked.
+        listing: A `prepserver.protocol.work.Indexed`.
+    """
+    return Rows(source, listing.digest, listing.path, listing.samples, attach.shuffle, attach.seed, pipeline)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

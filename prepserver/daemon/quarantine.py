@@ -1,0 +1,164 @@
+"""Samples that killed workers, remembered over restarts: one small file for each.
+
+A file appears whole, by rename, and is never changed but for its path; so the command line may list them, and clear
+them by removing them, whether a daemon runs or not, without a lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import logging
+import os
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+from prepserver.protocol.schema import Count, Size, Text, Word, build
+
+log = logging.getLogger(__name__)
+
+FOLDER = "quarantine"
+"""In the state directory."""
+
+MAX_ENTRIES = 4096
+"""As many as a worker is told of. More than that is a broken machine, not a broken dataset."""
+
+_MAX_BYTES = 16 << 10
+_SUFFIX = ".json"
+
+Sample = tuple[str, int]
+"""(digest of the source's listing, index)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One sample.
+
+    Attributes:
+        source: Digest of the listing that the index belongs to.
+        index: Of the sample.
+        reason: Why, one line.
+        time: When, UTC.
+        path: As the dataset names it; empty until a worker has passed over it.
+        dataset: Where the dataset is, for people.
+    """
+
+    source: Annotated[str, Size(128)]
+    index: Count
+    reason: Text
+    time: Word
+    path: Text = ""
+    dataset: Text = ""
+
+
+class Quarantine:
+    """The samples of one daemon, and their files.
+
+    Args:
+        folder: Of the files; made when the first sample comes.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._unsaved: dict[Sample, Entry] = {}
+        self._unnamed: set[Sample] = set()
+        self._known: tuple[int, list[Entry]] = (-1, [])  # time of the folder, and what was there then
+
+    def add(self, source: str, index: int, reason: str, dataset: str) -> None:
+        """A sample is not to be tried again: for as long as the daemon lives, and longer if the disk takes it.
+
+        Args:
+            source: Digest of the listing.
+            index: Of the sample.
+            reason: Why, one line.
+            dataset: Where it is, for people.
+        """
+        entry = Entry(source, index, reason, datetime.now(UTC).isoformat(timespec="seconds"), dataset=dataset)
+        self._unsaved[source, index] = entry
+        self._unnamed.add((source, index))
+        if len(self._kept()) >= MAX_ENTRIES:
+            log.warning("%d samples are quarantined already: sample %d is not remembered", MAX_ENTRIES, index)
+            return
+        self._save(entry)
+
+    def name(self, source: str, index: int, reason: str) -> None:
+        """A worker passed over a sample; its `reason` begins with the path."""
+        if (source, index) not in self._unnamed:
+            return
+        self._unnamed.discard((source, index))
+        known = next((e for e in self.of(source) if e.index == index), None)
+        path = reason.split(": quarantined: ")[0]
+        if known is not None and path != reason:
+            self._save(dataclasses.replace(known, path=path))
+
+    def of(self, source: str) -> Collection[Entry]:
+        """What is known of a source's samples: from the files as they are now, and what could not be written."""
+        found = {(e.source, e.index): e for e in self._kept()} | self._unsaved
+        return [e for e in found.values() if e.source == source]
+
+    def _kept(self) -> list[Entry]:
+        try:
+            changed_ns = self._folder.stat().st_mtime_ns
+        except OSError:
+            return []
+        # Times of folders are coarse, but our own changes forget this, and a user clears no sample within the tick in
+        # which a job came.
+        if self._known[0] != changed_ns:
+            self._known = changed_ns, entries(self._folder)
+        return self._known[1]
+
+    def _save(self, entry: Entry) -> None:
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            path = self._folder / file_name(entry)
+            unfinished = path.with_suffix(f".{os.getpid()}")
+            unfinished.write_text(json.dumps(dataclasses.asdict(entry)))
+            unfinished.replace(path)
+        except OSError as e:
+            log.warning("the quarantine of sample %d cannot be kept in %s: %s", entry.index, self._folder, e.strerror)
+            self._unsaved[entry.source, entry.index] = entry
+        else:
+            self._unsaved.pop((entry.source, entry.index), None)
+            self._known = (-1, [])
+
+
+def entries(folder: Path) -> list[Entry]:
+    """All that is kept in a folder, by source and index. What is no entry is passed over; no folder is no entry."""
+    found = {}
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        for name in sorted(os.listdir(folder))[: 2 * MAX_ENTRIES]:
+            entry = _read(folder / name) if name.endswith(_SUFFIX) else None
+            if entry is not None:
+                found[entry.source, entry.index] = entry
+    return [found[key] for key in sorted(found)]
+
+
+def clear(folder: Path, chosen: Collection[Entry]) -> None:
+    """Forgets samples: they are tried again when the next job opens their source and no other reads it.
+
+    Raises:
+        OSError: A file cannot be removed.
+    """
+    for entry in chosen:
+        (folder / file_name(entry)).unlink(missing_ok=True)
+
+
+def file_name(entry: Entry) -> str:
+    """Where an entry is kept."""
+    return f"{entry.source[:32]}-{entry.index}{_SUFFIX}"
+
+
+def _read(path: Path) -> Entry | None:
+    try:
+        with path.open("rb") as f:
+            fields: Any = json.loads(f.read(_MAX_BYTES))
+        entry = build(Entry, fields)
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as e:
+        log.warning("%s is passed over, it is no quarantined sample: %s", path, e)
+        return None
+    # the name is what clearing goes by
+    return entry if file_name(entry) == path.name else None

@@ -1,0 +1,177 @@
+"""The daemon's place in the file system: one directory, one lock, two sockets.
+
+The lock decides who is the daemon of a directory. Sockets do not: binding over a live daemon's socket would
+take its clients away without either noticing.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from prepserver.protocol.messages import ATTACH_SOCKET, CONTROL_SOCKET
+from prepserver.protocol.places import runtime_dirs
+
+_MAX_SOCKET_PATH = 107  # sun_path, less its NUL
+
+
+class RuntimeDirError(RuntimeError):
+    """The directory cannot be used; the text says why and what to do."""
+
+
+class AlreadyRunning(RuntimeDirError):
+    """Another daemon holds the directory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """Who may connect to a socket that the daemon makes.
+
+    Attributes:
+        mode: Of the socket.
+        group: Its group's number, or None for the daemon's own.
+    """
+
+    mode: int = 0o660
+    group: int | None = None
+
+    def hang(self, path: Path) -> None:
+        """Gives a socket its group and mode.
+
+        Raises:
+            OSError: The daemon's user is not in that group.
+        """
+        if self.group is not None:
+            os.chown(path, -1, self.group)
+        path.chmod(self.mode)
+
+
+class RuntimeDir:
+    """Takes a runtime directory, and gives it back empty.
+
+    Args:
+        path: Where, or None for the first usable of the usual places.
+        attach_is_ours: False if somebody else has made the attach socket, and keeps it.
+        group: A group whose members may pass through the directory to the sockets, if any.
+
+    Attributes:
+        path: The directory.
+
+    Raises:
+        RuntimeDirError: It cannot be made, belongs to somebody else, or its path is too long for a socket.
+        AlreadyRunning: A daemon runs there.
+    """
+
+    def __init__(self, path: Path | None = None, *, attach_is_ours: bool = True, group: int | None = None) -> None:
+        self.path = _make(path) if path is not None else _first_usable()
+        self._attach_is_ours = attach_is_ours
+        _let_pass(self.path, group)
+        self.attach_socket = self.path / ATTACH_SOCKET
+        self.control_socket = self.path / CONTROL_SOCKET
+        longest = max(len(os.fsencode(p)) for p in (self.attach_socket, self.control_socket))
+        if longest > _MAX_SOCKET_PATH:
+            raise RuntimeDirError(
+                f"runtime_dir = {self.path} is too long: a socket's path has at most {_MAX_SOCKET_PATH} bytes, "
+                f"this would have {longest}. Choose a shorter one with --runtime-dir"
+            )
+        self._lock = self._take()
+
+    def _take(self) -> int:
+        try:
+            fd = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except OSError as e:  # a link, or a file of somebody else
+            raise RuntimeDirError(f"runtime_dir = {self.path}: its lock file cannot be opened: {e.strerror}") from e
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.read(fd, 32).decode(errors="replace").strip()
+            os.close(fd)
+            raise AlreadyRunning(
+                f"a prepserver daemon (pid {holder or 'unknown'}) runs in {self.path} already. Use it as it is "
+                "(`prepserver status`), stop it (`prepserver stop`), or choose another --runtime-dir"
+            ) from None
+        self._write_pid(fd)
+        # left over from one that was killed; nobody listens there, we hold the lock
+        self._remove_sockets()
+        return fd
+
+    def remove_attach_socket(self) -> None:
+        """Nobody finds the daemon any more, unless the socket is somebody else's, where they queue."""
+        if self._attach_is_ours:
+            self.attach_socket.unlink(missing_ok=True)
+
+    def _remove_sockets(self) -> None:
+        self.remove_attach_socket()
+        self.control_socket.unlink(missing_ok=True)
+
+    def renew_pid(self) -> None:
+        """Names this process as the holder, after a fork that detached it."""
+        self._write_pid(self._lock)
+
+    @staticmethod
+    def _write_pid(fd: int) -> None:
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+
+    def close(self) -> None:
+        """Removes the sockets and gives the lock back. The lock file stays: removing it would race."""
+        if self._lock < 0:
+            return
+        self._remove_sockets()
+        os.truncate(self._lock, 0)
+        os.close(self._lock)
+        self._lock = -1
+
+    def __enter__(self) -> RuntimeDir:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _first_usable() -> Path:
+    refused = []
+    for candidate in runtime_dirs(os.environ, os.getuid()):
+        try:
+            return _make(Path(candidate))
+        except RuntimeDirError as e:
+            refused.append(str(e))
+    raise RuntimeDirError("no usable runtime directory: " + "; ".join(refused))
+
+
+def _let_pass(path: Path, group: int | None) -> None:
+    if group is None or path.stat().st_mode & 0o001:
+        return
+    try:
+        os.chown(path, -1, group)
+        path.chmod(path.stat().st_mode & 0o7777 | 0o010)
+    except OSError as e:
+        raise RuntimeDirError(
+            f"runtime_dir = {path} cannot be given to group {group}: {e.strerror}. The daemon's user must be in "
+            "socket_group"
+        ) from e
+
+
+def _make(path: Path) -> Path:
+    path = path.absolute()
+    try:
+        path.mkdir(mode=0o700, parents=False, exist_ok=True)
+        # A name under /tmp could have been put there by somebody else, as a link or a directory of theirs.
+        info = path.lstat()
+    except OSError as e:
+        raise RuntimeDirError(f"runtime_dir = {path}: {e.strerror}") from e
+    if not stat.S_ISDIR(info.st_mode):
+        raise RuntimeDirError(f"runtime_dir = {path} is not a directory")
+    if info.st_uid != os.getuid():
+        raise RuntimeDirError(f"runtime_dir = {path} belongs to uid {info.st_uid}, not to you (uid {os.getuid()})")
+    if info.st_mode & 0o002:
+        raise RuntimeDirError(f"runtime_dir = {path} is writable for everybody; `chmod o-w` it")
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise RuntimeDirError(f"runtime_dir = {path} is not writable")
+    return path

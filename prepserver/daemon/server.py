@@ -1,0 +1,622 @@
+"""The daemon's loop: sockets and processes on one side, the scheduler on the other.
+
+One thread, one epoll. A callback takes what has arrived, asks the scheduler what follows, and does it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from prepserver.audit import logfile
+from prepserver.config import ConfigError, Settings
+from prepserver.daemon import jobs as jobs_room
+from prepserver.daemon import quarantine
+from prepserver.daemon.access import Access, Denied
+from prepserver.daemon.attach import MAX_PEERS, Listener, Peer
+from prepserver.daemon.control import Control, Received
+from prepserver.daemon.gpus import Gpus
+from prepserver.daemon.jobs import Attachment, Jobs, Refusal
+from prepserver.daemon.ledger import Ledger, rows_of
+from prepserver.daemon.listings import Listings
+from prepserver.daemon.notify import Notifier
+from prepserver.daemon.poll import Poll
+from prepserver.daemon.pool import WorkerPool
+from prepserver.daemon.quarantine import Quarantine
+from prepserver.daemon.reload import reload
+from prepserver.daemon.rings import Rings
+from prepserver.daemon.runtime_dir import Door, RuntimeDir
+from prepserver.daemon.status import Rates, snapshot
+from prepserver.memory.budget import machine_free_bytes
+from prepserver.protocol import work
+from prepserver.protocol.messages import (
+    AskStatus,
+    AskStop,
+    Attach,
+    Bye,
+    Fault,
+    Hello,
+    Ready,
+    Refused,
+    Release,
+    Scanning,
+    Status,
+    Stopping,
+    Sync,
+    Welcome,
+)
+from prepserver.protocol.schema import ProtocolError
+from prepserver.schedule.actions import (
+    Action,
+    Announce,
+    DropLane,
+    DropStream,
+    KillWorker,
+    Move,
+    QuarantineSample,
+    Submit,
+)
+from prepserver.schedule.scheduler import CRASH_STRIKES, KILL_STRIKES, ReleaseError, Scheduler
+from prepserver.schedule.stream import BadRow
+
+log = logging.getLogger(__name__)
+
+_END_WORDS = {
+    CRASH_STRIKES: "workers crashed on it, or were at it for longer than sample_timeout_s",
+    KILL_STRIKES: "workers were killed while they were at it, by the kernel out of memory or by somebody",
+}
+_TICK_S = 0.2
+_FAILED_TASKS_MOST = 3  # in a row: then the stream's jobs are told instead of trying for ever
+_BAD_ROWS_MOST = 1000  # in one announcement: 64 of them with a reason, 48 KiB in all
+_REASON_BYTES = 400
+_BAD_SAID_MOST = 10_000
+KILL_S = 3.0
+"""After the drain: the longest that ending the processes takes."""
+
+
+class Daemon:
+    """A running daemon.
+
+    Args:
+        settings: What it was started with.
+        runtime_dir: Its place, locked.
+        workers: Worker processes.
+        memory_bytes: Budget for rings.
+        cache_dir: Where listings are kept.
+        lifeline: A process with which the daemon ends, at once.
+        state_dir: Where quarantined samples and the jobs' logs are kept; None for `cache_dir`.
+        door: Who may connect to the sockets that the daemon makes.
+        attach_socket: One that listens already (socket activation), which then is not made here.
+        reread: Reads the settings again, for SIGHUP; without it that signal means stop.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        runtime_dir: RuntimeDir,
+        workers: int,
+        memory_bytes: int,
+        cache_dir: Path,
+        lifeline: int | None = None,
+        state_dir: Path | None = None,
+        *,
+        door: Door = Door(),  # noqa: B008 - frozen
+        attach_socket: socket.socket | None = None,
+        reread: Callable[[], Settings] | None = None,
+    ) -> None:
+        self._settings = settings
+        self._dir = runtime_dir
+        self._door = door
+        self._passed = attach_socket
+        self._reread = reread
+        self._access = Access.of(settings, os.getuid())
+        self._started_s = time.monotonic()
+        self._poll = Poll()
+        self._scheduler = Scheduler(settings.chunk_rows)
+        self._rings = Rings(memory_bytes)
+        self._rates = Rates()
+        self._gpus = Gpus()
+        self._notifier = Notifier()
+        self._pool = WorkerPool(self._poll, self, workers, settings.sample_timeout_s, settings.nice, settings.log_level)
+        self._jobs = Jobs(self._scheduler, self._rings, self._pool.broadcast, workers, self._rows_per_s, self._access)
+        self._listings = Listings(self._pool, cache_dir)
+        self._state_dir = state_dir if state_dir is not None else cache_dir
+        self._quarantine = Quarantine(self._state_dir / quarantine.FOLDER)
+        self._ledger = Ledger(self._state_dir / logfile.FOLDER)
+        self._peers: dict[int, Peer] = {}
+        self._listener: Listener | None = None
+        self._control: Control | None = None
+        self._failed_in_a_row: dict[int, int] = {}
+        self._bad_said: set[tuple[int, str]] = set()
+        self._last_end = ""  # of a worker, in words
+        self._stops = 0
+        self._stop_by_s = 0.0
+        self._wake_read, self._wake_write = socket.socketpair()
+        self._lifeline_fd = -1 if lifeline is None else os.pidfd_open(lifeline)
+
+    # -- life ---------------------------------------------------------------------------------------
+
+    def run(self, ready: Callable[[], None] = lambda: None) -> bool:
+        """Serves until it is told to stop (SIGTERM, SIGINT, `prepserver stop`).
+
+        Args:
+            ready: Called when clients may attach.
+
+        Returns:
+            Whether everything ended; False if a process could not be killed.
+
+        Raises:
+            ZygoteError: The workers' parent does not start.
+            OSError: The sockets cannot be made.
+        """
+        self._watch_signals()
+        try:
+            self._pool.start()
+            self._listener = Listener(self._dir.attach_socket, self._door, self._passed)
+            self._control = Control(self._dir.control_socket, self._door)
+            self._poll.watch(self._listener.fileno(), self._accept)
+            self._poll.watch(self._control.fileno(), lambda: None)  # drained in every round, see below
+            log.info(
+                "ready in %s: %d workers, %d MiB for rings",
+                self._dir.path, len(self._pool.seats), self._rings.budget_bytes >> 20,
+            )  # fmt: skip
+            if self._lifeline_fd >= 0:
+                self._poll.watch(self._lifeline_fd, self._lifeline_ended)
+            ready()
+            self._notifier.send(READY="1", STATUS=f"{len(self._pool.seats)} workers, no jobs")
+            self._loop()
+        finally:
+            clean = self._close()
+        return clean
+
+    def _loop(self) -> None:
+        next_tick_s = 0.0
+        next_mark_s = 0.0
+        while not (self._stops and (not self._jobs.attachments or time.monotonic() >= self._stop_by_s)):
+            now_s = time.monotonic()
+            if now_s >= next_tick_s:
+                next_tick_s = now_s + _TICK_S
+                self._pool.tick(now_s)
+                self._do(self._jobs.tick(now_s))
+                for worker in self._scheduler.overdue(now_s, self._settings.sample_timeout_s):
+                    self._pool.end_if_idle(worker)
+            if now_s >= next_mark_s:
+                next_mark_s = now_s + 1.0
+                self._rates.mark(now_s)
+                self._sign_of_life()
+            self._poll.run_once(max(0.0, next_tick_s - time.monotonic()))
+            # ORDER: after every round and not on readiness: libzmq's descriptor is edge-triggered, and a
+            # send may swallow the edge of a message that arrived meanwhile.
+            self._read_control()
+
+    def _sign_of_life(self) -> None:
+        if self._notifier.watchdog_s is not None:
+            self._notifier.send(
+                WATCHDOG="1",
+                STATUS=f"{self._pool.up} workers, {len(self._jobs.attachments)} jobs, "
+                f"{self._rates.rows_per_s:.0f} rows/s",
+            )
+
+    def _watch_signals(self) -> None:
+        self._wake_read.setblocking(False)
+        self._wake_write.setblocking(False)
+        # The handler itself does nothing: the byte wakes the loop, which acts between two callbacks.
+        signal.set_wakeup_fd(self._wake_write.fileno(), warn_on_full_buffer=False)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, lambda *_: None)
+        self._poll.watch(self._wake_read.fileno(), self._signalled)
+
+    def _signalled(self) -> None:
+        for number in self._wake_read.recv(64):
+            if number == signal.SIGHUP and self._reread is not None:
+                self._reload(self._reread)
+            elif number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+                self._stop(signal.Signals(number).name)
+
+    def _reload(self, reread: Callable[[], Settings]) -> None:
+        self._notifier.send(RELOADING="1", MONOTONIC_USEC=str(time.monotonic_ns() // 1000))
+        try:
+            reloaded = reload(self._settings, reread())
+        except ConfigError as e:
+            log.error("reload: %s. Everything stays as it was", e)
+        else:
+            self._settings = reloaded.settings
+            self._access = self._jobs.access = Access.of(reloaded.settings, os.getuid())
+            if "log_level" in reloaded.now:
+                logging.getLogger().setLevel(reloaded.settings.log_level.upper())
+            if "memory_bytes" in reloaded.now:
+                half = (machine_free_bytes()[0] + self._rings.held_bytes) // 2
+                self._rings.budget_bytes = reloaded.settings.memory_bytes or half
+            log.info("reloaded: %s", ", ".join(reloaded.now) or "nothing has changed")
+            if reloaded.at_restart:
+                log.warning("reload: needs a restart to take effect: %s", ", ".join(reloaded.at_restart))
+        self._notifier.send(READY="1")
+
+    def _lifeline_ended(self) -> None:
+        self._poll.forget(self._lifeline_fd)
+        for _ in range(2):  # there is nobody left to drain for
+            self._stop("the process that this daemon belongs to has ended")
+
+    def _stop(self, why: str) -> None:
+        self._stops += 1
+        now_s = time.monotonic()
+        if self._stops > 1:
+            log.info("stopping at once (%s again)", why)
+            self._stop_by_s = now_s
+            return
+        log.info("stopping (%s): %d jobs may finish within %g s", why, len(self._jobs.attachments), self._drain_s)
+        self._stop_by_s = now_s + self._drain_s
+        # TimeoutStopSec is the unit's, drain_s is ours: systemd is told how long ours is.
+        patience_us = int((self._drain_s + KILL_S + 2) * 1e6)
+        self._notifier.send(STOPPING="1", EXTEND_TIMEOUT_USEC=str(patience_us))
+        if self._listener is not None:
+            self._poll.forget(self._listener.fileno())
+            self._listener.close()
+            self._dir.remove_attach_socket()
+
+    @property
+    def _drain_s(self) -> float:
+        return self._settings.drain_s
+
+    def _close(self) -> bool:
+        signal.set_wakeup_fd(-1)
+        if self._listener is not None:
+            self._listener.close()
+        for peer in list(self._peers.values()):
+            self._drop(peer)
+        if self._control is not None:
+            self._control.close()
+        clean = self._pool.close(KILL_S)
+        self._rings.close()
+        self._gpus.close()
+        self._ledger.close()
+        self._poll.close()
+        if self._lifeline_fd >= 0:
+            os.close(self._lifeline_fd)
+        self._wake_read.close()
+        self._wake_write.close()
+        if clean:
+            log.info("stopped")
+        else:
+            log.error("stopped, but a worker waits inside the kernel and ends when its storage answers")
+        return clean
+
+    # -- the attach socket --------------------------------------------------------------------------
+
+    def _accept(self) -> None:
+        assert self._listener is not None
+        peer = self._listener.accept()
+        if peer is None:
+            return
+        if len(self._peers) >= MAX_PEERS:
+            peer.send(Refused("busy", f"the daemon has {MAX_PEERS} clients, its limit"))
+            peer.close()
+            return
+        self._peers[peer.fileno()] = peer
+        self._poll.watch(peer.fileno(), lambda: self._read_peer(peer))
+        if peer.pidfd >= 0:
+            self._poll.watch(peer.pidfd, lambda: self._died(peer))
+
+    def _read_peer(self, peer: Peer) -> None:
+        try:
+            message = peer.receive()
+        except BlockingIOError:
+            return
+        except ProtocolError as e:
+            log.warning("pid %d (uid %d) on the attach socket: %s", peer.pid, peer.uid, e)
+            peer.send(Refused("protocol", str(e)[:4000]))
+            self._drop(peer)
+            return
+        match message:
+            case Attach():
+                self._asked(peer, message)
+            case AskStatus():
+                self._send_status(peer)
+            case AskStop():
+                self._asked_to_stop(peer)
+            case Bye(upto) if peer.cursor is not None:
+                self._ledger.left(peer.cursor, upto)
+                self._drop(peer)
+            case _:
+                self._drop(peer)
+
+    def _died(self, peer: Peer) -> None:
+        if peer.cursor is not None and peer.fileno() >= 0:
+            self._read_peer(peer)  # its last word may be there still
+        self._drop(peer)
+
+    def _asked(self, peer: Peer, attach: Attach) -> None:
+        try:
+            if self._stops:
+                raise Refusal("stopping", "the daemon is stopping; start it again with `prepserver start`")
+            asked = jobs_room.check(attach)
+            reading = self._access.reading(peer.uid, asked.source["source"])
+        except Refusal as e:
+            self._refuse(peer, e)
+            return
+        except Denied as e:
+            self._refuse(peer, Refusal("permission", str(e)))
+            return
+        self._listings.want(asked.source, _Admission(self, peer, asked), reading)
+
+    def admit(self, peer: Peer, asked: jobs_room.Asked, listing: work.Indexed) -> None:
+        """The source of a question is listed: the job gets its place, if its client is still there."""
+        if peer.fileno() < 0:
+            return
+        self._recall_quarantine(listing.digest)
+        try:
+            welcome, fd, actions = self._jobs.admit(peer, asked, listing)
+        except Refusal as e:
+            self._refuse(peer, e)
+            return
+        except OSError as e:  # out of descriptors, say: those that are here go on
+            self._refuse(peer, Refusal("busy", f"the daemon cannot take another job now: {e}"))
+            return
+        self._enter_in_ledger(peer, asked, listing, welcome)
+        sent = peer.send(welcome, fd)
+        self._do(actions)
+        if not sent:
+            self._drop(peer)
+            return
+        attach = asked.attach
+        log.info(
+            "job %r rank %d/%d (pid %d): %d samples, from position %d, lane %s", attach.job, attach.rank,
+            attach.world_size, peer.pid, listing.samples, welcome.position, self._jobs.attachments[welcome.job_id].lane,
+        )  # fmt: skip
+
+    def _recall_quarantine(self, source: str) -> None:
+        """What is known of a source's samples from before. Not while a job reads it: its rows must not change."""
+        if all(stream.source != source for stream in self._scheduler.streams.values()):
+            self._scheduler.quarantined.pop(source, None)
+            self._scheduler.quarantine(source, [entry.index for entry in self._quarantine.of(source)])
+
+    def _enter_in_ledger(self, peer: Peer, asked: jobs_room.Asked, listing: work.Indexed, welcome: Welcome) -> None:
+        cursor = self._scheduler.stream_of(welcome.job_id).cursors[welcome.job_id]
+        rows = rows_of(asked.attach, asked.source, asked.pipeline.to_wire(), listing)
+        self._ledger.attached(
+            welcome.job_id, peer.uid, asked.attach, rows, welcome.epoch_start, welcome.position,
+            cursor.released, int(welcome.layout["rows"]),
+        )  # fmt: skip
+
+    def refuse(self, peer: Peer, code: str, text: str) -> None:
+        """Ends a question with the reason why not."""
+        if peer.fileno() >= 0:
+            self._refuse(peer, Refusal(code, text))
+
+    def _refuse(self, peer: Peer, refusal: Refusal) -> None:
+        log.warning("pid %d (uid %d) refused: %s", peer.pid, peer.uid, refusal.message.text)
+        peer.send(refusal.message)
+        self._drop(peer)
+
+    def _send_status(self, peer: Peer) -> None:
+        state = "stopping" if self._stops else "running"
+        found = snapshot(
+            started_s=self._started_s, runtime_dir=str(self._dir.path), state=state, scheduler=self._scheduler,
+            jobs=self._jobs, pool=self._pool, rings=self._rings, rates=self._rates, gpus=self._gpus,
+            state_dir=str(self._state_dir),
+        )  # fmt: skip
+        data = json.dumps(found).encode()
+        try:
+            fd = os.memfd_create("prepserver-status", os.MFD_CLOEXEC)
+        except OSError as e:
+            self._refuse(peer, Refusal("busy", f"no state to be had now: {e}"))
+            return
+        try:
+            os.write(fd, data)
+            peer.send(Status(len(data)), fd)
+        finally:
+            os.close(fd)
+        self._drop(peer)
+
+    def _asked_to_stop(self, peer: Peer) -> None:
+        if not self._access.may_stop(peer.uid):
+            self._refuse(
+                peer, Refusal("permission", f"only uid {os.getuid()} and root may stop this daemon, not uid {peer.uid}")
+            )
+            return
+        peer.send(Stopping(os.getpid(), self._drain_s + KILL_S))
+        self._drop(peer)
+        self._stop("prepserver stop")
+
+    def _drop(self, peer: Peer) -> None:
+        """Ends a connection, and with it the attachment that it leases."""
+        fd = peer.fileno()
+        if fd < 0:
+            return
+        if peer.cursor is not None and peer.cursor in self._jobs.attachments:
+            attach = self._jobs.attachments[peer.cursor].attach
+            log.info("job %r rank %d (pid %d) is gone", attach.job, attach.rank, peer.pid)
+            self._ledger.left(peer.cursor)
+            self._do(self._jobs.leave(peer.cursor))
+        self._poll.forget(fd)
+        if peer.pidfd >= 0:
+            self._poll.forget(peer.pidfd)
+        self._peers.pop(fd, None)
+        peer.close()
+
+    # -- the control channel ------------------------------------------------------------------------
+
+    def _read_control(self) -> None:
+        assert self._control is not None
+        for received in self._control.receive():
+            attachment = self._jobs.by_token.get(received.token)
+            # a stranger's messages, and those of a client that has just left, go nowhere
+            if attachment is not None:
+                self._heard(attachment, received)
+
+    def _heard(self, attachment: Attachment, received: Received) -> None:
+        peer = attachment.peer
+        message = received.message
+        try:
+            if isinstance(message, ProtocolError):
+                raise message
+            if received.uid != peer.uid or received.pid != peer.pid:
+                raise ProtocolError(f"the token of pid {peer.pid} was used by pid {received.pid}")
+            match message:
+                case Hello():
+                    attachment.connected = True
+                    self._announce(self._scheduler.repeat(attachment.cursor))
+                case Release(upto, wait_ns, batches):
+                    self._released(attachment, upto, wait_ns, batches)
+                case Sync(upto, wait_ns, batches):
+                    attachment.connected = True
+                    self._released(attachment, upto, wait_ns, batches)
+                    self._announce(self._scheduler.repeat(attachment.cursor))
+                case _:
+                    assert isinstance(message, Bye)
+                    self._ledger.left(attachment.cursor, message.upto)
+                    self._drop(peer)
+        except (ProtocolError, ReleaseError) as e:
+            log.warning("job %r (pid %d) on the control channel: %s", attachment.attach.job, peer.pid, e)
+            assert self._control is not None
+            self._control.send(attachment.token, Fault("protocol", str(e)[:4000]))
+            self._drop(peer)
+
+    def _released(self, attachment: Attachment, upto: int, wait_ns: int, batches: int) -> None:
+        cursor = self._scheduler.stream_of(attachment.cursor).cursors[attachment.cursor]
+        cursor.wait_ns = max(cursor.wait_ns, wait_ns)
+        cursor.batches = max(cursor.batches, batches)
+        self._rings.let_go(attachment.cursor, upto)
+        self._do(self._scheduler.release(attachment.cursor, upto))
+        self._ledger.released(attachment.cursor, upto)
+
+    # -- what the scheduler wants -------------------------------------------------------------------
+
+    def _do(self, actions: Iterable[Action]) -> None:
+        for action in actions:
+            match action:
+                case Submit(worker, task, stream, lanes, position, count):
+                    self._pool.send(worker, work.Fill(task, stream, list(lanes), position, count))
+                case Announce():
+                    self._announce(action)
+                case Move(cursor=cursor, lost=(start, stop)):
+                    if start < stop:
+                        self._ledger.passed(cursor, stop)
+                    self._jobs.moved(action)
+                case KillWorker(worker):
+                    self._pool.end(worker)
+                case DropLane(lane):
+                    self._jobs.drop_lane(lane)
+                case DropStream(stream):
+                    self._failed_in_a_row.pop(stream, None)
+                    self._jobs.drop_stream(stream)
+                case QuarantineSample(source, index):
+                    log.error("sample %d killed workers repeatedly and is quarantined", index)
+                    self._quarantine.add(source, index, self._last_end, self._jobs.dataset_of(source))
+                    self._jobs.quarantine(source, index)
+
+    def _announce(self, announce: Announce) -> None:
+        attachment = self._jobs.attachments.get(announce.cursor)
+        if attachment is not None and attachment.connected:
+            self._ledger.announced(announce.cursor, announce.upto, announce.bad)
+            bad = [(position, index, _cut(reason)) for position, index, reason in announce.bad]
+            while len(bad) > _BAD_ROWS_MOST:  # a folder full of bad files must not make a message too large
+                self._tell(attachment, Ready(0, bad[:_BAD_ROWS_MOST], attachment.moves))
+                bad = bad[_BAD_ROWS_MOST:]
+            self._tell(attachment, Ready(announce.upto, bad, attachment.moves))
+
+    def _tell(self, attachment: Attachment, ready: Ready) -> None:
+        """The short way: from this process to that one, with no thread of libzmq's to be woken on either side.
+
+        Where the client has not read for so long that its connection is full, ZeroMQ keeps the news.
+        """
+        if not attachment.peer.send(ready):
+            assert self._control is not None
+            self._control.send(attachment.token, ready)
+
+    def _rows_per_s(self) -> float:
+        # before anything was measured: what a core decodes of ordinary photos
+        return self._rates.rows_per_s or 500.0 * len(self._pool.seats)
+
+    # -- what the pool tells ------------------------------------------------------------------------
+
+    def setup_messages(self) -> Iterable[tuple[Any, Sequence[int]]]:
+        """See `PoolEvents`."""
+        return self._jobs.setup_messages()
+
+    def worker_up(self, worker: int) -> None:
+        """See `PoolEvents`."""
+        self._do(self._scheduler.worker_up(worker))
+
+    def worker_lost(self, worker: int, suspect: int | None, strikes: int, stuck: bool) -> None:
+        """See `PoolEvents`."""
+        self._last_end = "a worker hung on it for good" if stuck else _END_WORDS.get(strikes, "")
+        if stuck:
+            self._do(self._scheduler.worker_stuck(worker, suspect, strikes))
+        else:
+            self._do(self._scheduler.worker_lost(worker, suspect, strikes))
+
+    def task_done(self, worker: int, message: work.Filled | work.Failed) -> None:
+        """See `PoolEvents`."""
+        task = self._scheduler.task(message.task)
+        if isinstance(message, work.Filled):
+            if task is not None:
+                self._rates.count(task.chunk.count)
+                self._failed_in_a_row.pop(task.stream, None)
+            bad = [BadRow(position, index, reason, tuple(lanes)) for position, index, reason, lanes in message.bad]
+            for row in bad:
+                self._say_once(row)
+                if task is not None and task.stream in self._scheduler.streams:
+                    self._quarantine.name(self._scheduler.streams[task.stream].source, row.index, row.reason)
+            self._do(self._scheduler.task_done(worker, message.task, bad))
+            return
+        log.error("a worker could not run a task: %s", message.reason)
+        if task is not None:
+            failures = self._failed_in_a_row.get(task.stream, 0) + 1
+            self._failed_in_a_row[task.stream] = failures
+            if failures >= _FAILED_TASKS_MOST:
+                self._give_up(task.stream, message.reason)
+        self._do(self._scheduler.task_failed(worker, message.task))
+
+    def _say_once(self, row: BadRow) -> None:
+        """Logs a bad sample the first time: it comes again in every pass."""
+        said = (row.index, row.reason)
+        if said not in self._bad_said:
+            if len(self._bad_said) < _BAD_SAID_MOST:
+                self._bad_said.add(said)
+            log.warning("bad sample %d: %s", row.index, row.reason)
+
+    def _give_up(self, stream: int, reason: str) -> None:
+        """Tells the jobs of a stream that cannot be filled, and ends them."""
+        assert self._control is not None
+        for attachment in [a for a in self._jobs.attachments.values() if a.stream == stream]:
+            self._control.send(
+                attachment.token, Fault("source", f"the workers cannot make these rows: {reason}"[:4000])
+            )
+            attachment.peer.send(Refused("source", f"the workers cannot make these rows: {reason}"[:4000]))
+            self._drop(attachment.peer)
+
+
+def _cut(reason: str) -> str:
+    """A reason as an announcement carries it: its size counts in bytes, its end says more than its beginning."""
+    data = reason.encode(errors="replace")
+    return reason if len(data) <= _REASON_BYTES else "..." + data[-_REASON_BYTES:].decode(errors="ignore")
+
+
+class _Admission:
+    """A question that waits for its source to be listed."""
+
+    def __init__(self, daemon: Daemon, peer: Peer, asked: jobs_room.Asked) -> None:
+        self._daemon = daemon
+        self._peer = peer
+        self._asked = asked
+
+    def scanning(self, samples: int) -> None:
+        """See `Waiting`."""
+        if self._peer.fileno() >= 0:
+            self._peer.send(Scanning(samples))
+
+    def listed(self, listing: work.Indexed) -> None:
+        """See `Waiting`."""
+        self._daemon.admit(self._peer, self._asked, listing)
+
+    def unlistable(self, reason: str) -> None:
+        """See `Waiting`."""
+        self._daemon.refuse(self._peer, "source", reason)

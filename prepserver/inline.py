@@ -1,0 +1,139 @@
+"""Rows without a daemon: the worker's own lines, run in the calling process.
+
+Used by the client's inline mode. The listing of a source is kept in a cache of the user's, like the daemon's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from prepserver.config import user_cache_dir
+from prepserver.order import make_order
+from prepserver.pipeline.pipeline import Pipeline
+from prepserver.pipeline.sources import SourceSpec
+from prepserver.protocol.messages import Shuffle
+from prepserver.source import SourceError, build_index, open_source
+from prepserver.source.errors import printable
+from prepserver.transform import RowMaker
+from prepserver.worker.fill import Stream, fill
+
+__all__ = ["InlineMaker", "Row", "SourceError", "remake"]
+
+
+class InlineMaker:
+    """Fills rows of one stream.
+
+    Args:
+        source: The dataset.
+        pipeline: What is made of its samples.
+        shuffle: The order.
+        seed: Of order and augmentation.
+        on_scanning: Called with the number of samples found while the source is listed.
+
+    Attributes:
+        samples: Length of the source.
+        num_classes: Distinct labels, 0 if unknown.
+
+    Raises:
+        SourceError: The dataset is missing, empty or unreadable.
+    """
+
+    def __init__(
+        self,
+        source: SourceSpec,
+        pipeline: Pipeline,
+        shuffle: Shuffle,
+        seed: int,
+        on_scanning: Callable[[int], None],
+    ) -> None:
+        index = build_index(source, user_cache_dir() / "index", on_scanning)
+        self.samples = index.n
+        self.num_classes = index.num_classes
+        self._stream = Stream(open_source(source, index.path), make_order(shuffle, index.n, seed), seed)
+        self._maker = RowMaker(pipeline)
+
+    def fill(
+        self, start: int, stop: int, image: npt.NDArray[Any], label: npt.NDArray[Any], index: npt.NDArray[Any]
+    ) -> list[tuple[int, int, str]]:
+        """Fills the rows of positions [start, stop) in arrays of equal length; position p goes to ``p % len``.
+
+        Returns:
+            (position, sample index, reason) of rows that hold a replacement.
+        """
+        rows = _Arrays({"image": image, "label": label, "index": index})
+        result = fill(self._stream, [(self._maker, rows)], start, stop - start, lambda _position, _index: None)
+        return [(b.position, b.index, b.reason) for b in result.bad]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row, made again.
+
+    Attributes:
+        image: As it is stored in a ring.
+        label: Of the sample in it.
+        index: Of the sample in it, -1 for a row of zeros.
+        path: Of the sample in it, as the dataset names it.
+        replaced: Path and reason of the sample that should be in it, if that cannot be made; else nothing.
+    """
+
+    image: npt.NDArray[Any]
+    label: int
+    index: int
+    path: str
+    replaced: list[str]
+
+
+def remake(
+    source: SourceSpec,
+    index_path: Path,
+    pipeline: Pipeline,
+    shuffle: Shuffle,
+    seed: int,
+    samples: int,
+    position: int,
+    quarantined: Container[int],
+) -> Row:
+    """The row of one position, by the listing that a stream was made from.
+
+    Args:
+        source: The dataset.
+        index_path: Its listing, which is never changed.
+        pipeline: What was made of its samples.
+        shuffle: The order.
+        seed: Of order and augmentation.
+        samples: Length of the source.
+        position: Of the row.
+        quarantined: Indices of samples that are not tried.
+
+    Raises:
+        SourceError: The listing is gone, or of another dataset.
+    """
+    opened = open_source(source, index_path)
+    if len(opened) != samples:
+        raise SourceError(f"the listing {index_path} has {len(opened)} samples, not {samples}")
+    row = pipeline.row
+    image = np.zeros((1, *row.shape), row.dtype)
+    label, index = np.zeros(1, np.int64), np.zeros(1, np.int64)
+    stream = Stream(opened, make_order(shuffle, samples, seed), seed, quarantined)
+    rows = _Arrays({"image": image, "label": label, "index": index})
+    result = fill(stream, [(RowMaker(pipeline), rows)], position, 1, lambda _position, _index: None)
+    found = int(index[0])
+    path = printable(opened.name(found)) if found >= 0 else ""
+    return Row(image[0], int(label[0]), found, path, [bad.reason for bad in result.bad])
+
+
+class _Arrays:
+    def __init__(self, arrays: dict[str, npt.NDArray[Any]]) -> None:
+        self._arrays = arrays
+
+    def row(self, field: str, position: int) -> npt.NDArray[Any]:
+        array = self._arrays[field]
+        row: npt.NDArray[Any] = array[position % len(array), ...]
+        return row

@@ -1,0 +1,15 @@
+"""Why packing ends without a packed dataset."""
+
+from __future__ import annotations
+
+
+class PackError(Exception):
+    """Packing cannot begin or go on; the text says what to do.
+
+    Attributes:
+        usage: The arguments cannot be, as against trouble on the way.
+    """
+
+    def __init__(self, reason: str, usage: bool = False) -> None:
+        super().__init__(reason)
+        self.usage = usage

@@ -1,0 +1,72 @@
+"""The last step: the index of all records, with labels and names from the source. With it the dataset is there."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from prepserver.pack.shards import Table
+from prepserver.source import Source
+from prepserver.source.container import write_container
+from prepserver.source.files import FileTable
+from prepserver.source.packed import INDEX_KEY, index_name, sections_crc
+
+
+def write_index(folder: Path, source: Source, table: Table, sizes: Sequence[int], notes: Mapping[str, Any]) -> Path:
+    """Write the index.
+
+    Args:
+        folder: Of the dataset.
+        source: What was packed.
+        table: Its records.
+        sizes: Bytes of each shard.
+        notes: What a person may want to know of how it was packed; kept in the index.
+
+    Returns:
+        Its path.
+
+    Raises:
+        OSError: The disk.
+    """
+    names = FileTable()
+    for label, folder_name, name in _listed(source, table):
+        names.add(folder_name, name, label)
+    classes = source.classes()
+    sections = names.sections() | {
+        "shards": memoryview(table.shards),
+        "offsets": memoryview(table.offsets),
+        "lengths": memoryview(table.lengths),
+        "crcs": memoryview(table.crcs),
+    }
+    content_digest = names.digest(classes)
+    digest = hashlib.sha256(content_digest.encode())
+    for section in ("shards", "offsets", "lengths", "crcs"):
+        digest.update(sections[section])
+    pack_digest = digest.hexdigest()
+    meta = {
+        "key": INDEX_KEY,
+        "n": len(names),
+        "classes": classes,
+        "num_classes": len(classes) or names.max_label + 1,
+        "content_digest": content_digest,
+        "pack_digest": pack_digest,
+        "shards": list(sizes),
+        "crc": sections_crc(sections),
+        "packed": dict(notes),
+    }
+    path = folder / index_name(pack_digest)
+    write_container(path, meta, sections)
+    # Made for one user's cache, containers are private; a dataset is what its owner's umask makes it.
+    mask = os.umask(0)
+    os.umask(mask)
+    os.chmod(path, 0o666 & ~mask)
+    return path
+
+
+def _listed(source: Source, table: Table) -> Iterator[tuple[int, bytes, bytes]]:
+    for sample in table.samples:
+        folder, slash, name = os.fsencode(source.name(sample)).rpartition(b"/")
+        yield source.label(sample), folder + slash, name

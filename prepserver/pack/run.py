@@ -1,0 +1,238 @@
+"""Packing a dataset from begin to end, or from where an earlier run was stopped.
+
+The steps: lock the folder, list the source, agree on the plan, read what is there, transcode the rest in order,
+write the index. Killed between any two of them, or within one, the next run goes on.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import time
+from collections import Counter
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from prepserver.pack.crew import Answer, Crew, UnreadableError
+from prepserver.pack.errors import PackError
+from prepserver.pack.finish import write_index
+from prepserver.pack.plan import LISTING_NAME, Plan, Workplace
+from prepserver.pack.report import Report
+from prepserver.pack.shards import ShardWriter
+from prepserver.pack.transcode import Transcoded, Transcoder, transcode
+from prepserver.pipeline.sources import Packed, SourceSpec
+from prepserver.protocol.packed import INDEXED, KEPT, SKIPPED, IndexedScan, skipped_record
+from prepserver.source import SampleError, Source, SourceError, build_index, open_source
+from prepserver.source.errors import printable
+from prepserver.source.packed import INDEX_PATTERN, open_index
+
+_NAMED_AT_MOST = 20
+"""Skipped samples of this run that are named one by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to pack.
+
+    Attributes:
+        transcoder: How images are transcoded.
+        shard_bytes: Size of a shard.
+        workers: Processes that transcode.
+        skip: Leave samples out that cannot be read, instead of giving up at the first.
+    """
+
+    transcoder: Transcoder
+    shard_bytes: int = 256 << 20
+    workers: int = 1
+    skip: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What there is in the end.
+
+    Attributes:
+        folder: Of the dataset.
+        samples: Samples that are served.
+        indexed: Those of which a part can be decoded.
+        kept: Those that are as they were.
+        skipped: Samples of the source that are left out.
+        shards: Number of shards.
+        image_bytes: Of all images.
+        total_bytes: Of the folder's shards and index.
+        settings: transcoder, segment_mcus, quality (0 for each original's own) and max_side.
+        this_run: What this run did: samples, bytes_read, seconds, images_per_s, and how many of each kind.
+        already: The dataset was there; nothing was done.
+    """
+
+    folder: str
+    samples: int
+    indexed: int
+    kept: int
+    skipped: int
+    shards: int
+    image_bytes: int
+    total_bytes: int
+    settings: dict[str, Any]
+    this_run: dict[str, Any]
+    already: bool = False
+
+
+def pack(spec: SourceSpec, folder: Path, options: Options, report: Report) -> Summary:
+    """Pack a dataset.
+
+    Args:
+        spec: The dataset.
+        folder: Where to; new, empty, or of an earlier run with the same source and options.
+        options: How.
+        report: Told how it goes.
+
+    Raises:
+        PackError: It cannot be done, or not to its end; what is done stays.
+    """
+    if isinstance(spec, Packed):
+        raise PackError(f"{spec.root} is a packed dataset; pack the one that it was made of", usage=True)
+    place = Workplace(folder)
+    try:
+        return _Packing(spec, place, options, report).run()
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise PackError(
+                f"no space left for {folder}; what is packed so far is safe. Make room and run the same command again"
+            ) from error
+        raise PackError(
+            f"cannot write to {folder}: {error.strerror or error}; run the same command to go on"
+        ) from error
+    finally:
+        place.close()
+
+
+class _Packing:
+    def __init__(self, spec: SourceSpec, place: Workplace, options: Options, report: Report) -> None:
+        self._spec = spec
+        self._place = place
+        self._options = options
+        self._report = report
+        self._how: Counter[str] = Counter()
+        self._bytes_read = 0
+        self._left_out = 0
+
+    def run(self) -> Summary:
+        folder = self._place.folder
+        source = self._listed()
+        finished = sorted(folder.glob(INDEX_PATTERN))
+        if finished:
+            shutil.rmtree(folder / LISTING_NAME, ignore_errors=True)
+            return replace(_summary_of(folder, open_index(finished[0]).meta), already=True)
+        begun_s = time.monotonic()
+        writer = ShardWriter(folder, self._options.shard_bytes, lambda _found: None)
+        try:
+            first = writer.table.done
+            if first:
+                self._report.say(f"{first} of {len(source)} samples are packed already; going on")
+            self._transcode_all(source, writer)
+            if not writer.table.samples:
+                raise PackError("not one sample could be read; nothing to pack")
+            writer.finish()
+        finally:
+            writer.close()
+        spent_s = time.monotonic() - begun_s
+        notes = {
+            "source": self._spec.to_wire(),
+            "transcoder": "pillow" if self._options.transcoder.jpegtran is None else "jpegtran",
+            "segment_mcus": self._options.transcoder.segment_mcus,
+            "quality": self._options.transcoder.quality,
+            "max_side": self._options.transcoder.max_side,
+            "indexed": writer.table.kinds[INDEXED],
+            "kept": writer.table.kinds[KEPT],
+            "skipped": writer.table.kinds[SKIPPED],
+            "image_bytes": writer.table.image_bytes,
+        }
+        path = write_index(folder, source, writer.table, writer.sizes, notes)
+        shutil.rmtree(folder / LISTING_NAME, ignore_errors=True)
+        done = writer.table.done - first
+        this_run = {
+            "samples": done,
+            "bytes_read": self._bytes_read,
+            "seconds": round(spent_s, 3),
+            "images_per_s": round(done / spent_s, 1),
+            "how": dict(self._how.most_common()),
+        }
+        return replace(_summary_of(folder, open_index(path).meta), this_run=this_run)
+
+    def _listed(self) -> Source:
+        """List the source, and agree on the plan."""
+        try:
+            index = build_index(self._spec, self._place.folder / LISTING_NAME)
+            plan = Plan.of(
+                self._spec, index.n, index.content_digest, self._options.transcoder, self._options.shard_bytes
+            )
+            self._place.settle(plan)
+            return open_source(self._spec, index.path)
+        except SourceError as error:
+            self._place.abandon()
+            raise PackError(error.reason) from error
+
+    def _transcode_all(self, source: Source, writer: ShardWriter) -> None:
+        transcoder = self._options.transcoder
+        table = writer.table
+
+        def work(sample: int) -> tuple[int, Transcoded]:
+            data = _read(source, sample)
+            return len(data), transcode(sample, data, transcoder)
+
+        self._report.begin(len(source), table.done)
+        try:
+            crew = Crew(work, self._options.workers)
+            for answer in crew.run(table.done, len(source), lambda: self._report.progress(table.done)):
+                writer.append(answer.record if answer.ok else self._leave_out(source, answer))
+                self._bytes_read += answer.read_bytes
+                self._how[answer.text if answer.ok else "skipped"] += 1
+                self._report.progress(table.done)
+        finally:
+            self._report.end()
+
+    def _leave_out(self, source: Source, answer: Answer) -> bytes:
+        """The record of a sample that could not be read, or the end of packing."""
+        name = printable(source.name(answer.sample))
+        if not self._options.skip:
+            raise PackError(
+                f"{name}: {answer.text}. What is packed so far is safe: mend the file and run the same command "
+                "again, or add --on-error skip to leave such samples out"
+            )
+        self._left_out += 1
+        if self._left_out <= _NAMED_AT_MOST:
+            more = "; further ones are only counted" if self._left_out == _NAMED_AT_MOST else ""
+            self._report.say(f"skipped {name}: {answer.text}{more}")
+        return skipped_record(answer.sample, answer.text)
+
+
+def _read(source: Source, sample: int) -> bytes:
+    try:
+        data = source.read(sample).data
+    except SampleError as error:
+        raise UnreadableError(error.reason) from error
+    except OSError as error:
+        raise UnreadableError(f"cannot read the file: {error.strerror or error}") from error
+    if isinstance(data, IndexedScan):
+        raise UnreadableError("is packed already")
+    return data
+
+
+def _summary_of(folder: Path, meta: dict[str, Any]) -> Summary:
+    notes = meta["packed"]
+    index_bytes = sum(path.stat().st_size for path in folder.glob(INDEX_PATTERN))
+    return Summary(
+        folder=os.fspath(folder),
+        samples=meta["n"],
+        indexed=notes["indexed"],
+        kept=notes["kept"],
+        skipped=notes["skipped"],
+        shards=len(meta["shards"]),
+        image_bytes=notes["image_bytes"],
+        total_bytes=sum(meta["shards"]) + index_bytes,
+        settings={name: notes[name] for name in ("transcoder", "segment_mcus", "quality", "max_side")},
+        this_run={},
+    )

@@ -1,0 +1,112 @@
+"""What a record says of an indexed JPEG: where its segments are, read from the JPEG itself.
+
+Whoever wrote the restart markers, only what is found here is believed; a JPEG that is not exactly of the kind that
+can be cut is no error, it is kept as an ordinary file.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+
+import numpy as np
+
+from prepserver.protocol.packed import INDEXED, MAX_SEGMENT_MCUS, Head, indexed_record
+from prepserver.transform.header import JpegHeader, read_header
+
+SEQUENTIAL = (0xC0, 0xC1)
+PROGRESSIVE = 0xC2
+_UNITS = (8, 16, 32)
+_END = 0xD9
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Of which kind a JPEG is, in the words that decide how it is packed.
+
+    Attributes:
+        header: Its header.
+        frame: Second byte of its frame marker: 0xC0 baseline, 0xC2 progressive and so on.
+        unit: (height, width) in pixels of an MCU of a scan that holds all components.
+    """
+
+    header: JpegHeader
+    frame: int
+    unit: tuple[int, int]
+
+
+def kind_of(jpeg: bytes) -> Kind | None:
+    """Read the header of a JPEG; None where the data is no JPEG or an odd one."""
+    header = read_header(jpeg)
+    if header is None:
+        return None
+    # A scan of a single component has MCUs of one block, whatever its sampling factors say (T.81, A.2.2).
+    unit = (8, 8) if header.components == 1 else header.unit
+    return Kind(header, jpeg[header.height_at - 4], unit)
+
+
+def interval_of(width: int, unit_width: int, at_most: int) -> int:
+    """MCUs in a segment: the largest number up to `at_most` that divides the MCUs of a row.
+
+    Args:
+        width: Of the image in pixels.
+        unit_width: Of an MCU in pixels.
+        at_most: 1 to `MAX_SEGMENT_MCUS`.
+    """
+    across = -(-width // unit_width)
+    return max(interval for interval in range(1, min(at_most, MAX_SEGMENT_MCUS) + 1) if across % interval == 0)
+
+
+def record_of(sample: int, jpeg: bytes, orientation: int) -> bytes | None:
+    """The record of a JPEG with restart markers.
+
+    Args:
+        sample: Number in the source.
+        jpeg: The JPEG.
+        orientation: EXIF orientation of the original.
+
+    Returns:
+        None where it has not exactly one scan of all components with a marker after every so many MCUs, as many
+        as divide a row, or is not of a kind that can be cut.
+    """
+    kind = kind_of(jpeg)
+    if kind is None or kind.frame not in SEQUENTIAL or kind.header.components not in (1, 3):
+        return None
+    header = kind.header
+    interval = header.restart_interval
+    across, down = -(-header.width // kind.unit[1]), -(-header.height // kind.unit[0])
+    if not 1 <= interval <= MAX_SEGMENT_MCUS or across % interval or not set(kind.unit) <= set(_UNITS):
+        return None
+    lengths = _lengths(jpeg, header.scan_at, down * across // interval)
+    if lengths is None:
+        return None
+    head = Head(
+        kind=INDEXED,
+        sample=sample,
+        image_bytes=len(jpeg),
+        image_crc=zlib.crc32(jpeg),
+        orientation=orientation,
+        unit=kind.unit,
+        height=header.height,
+        width=header.width,
+        interval=interval,
+        height_at=header.height_at,
+        scan_at=header.scan_at,
+        segments=len(lengths) // 2,
+    )
+    return indexed_record(head, lengths, jpeg)
+
+
+def _lengths(jpeg: bytes, scan_at: int, count: int) -> bytes | None:
+    """Length of each of the `count` segments of the scan with the marker at its end, as a record stores them."""
+    scan = np.frombuffer(jpeg, np.uint8)[scan_at:]
+    escapes = np.flatnonzero(scan[:-1] == 0xFF)
+    following = scan[escapes + 1]
+    marked = following != 0
+    marks, ends = following[marked], escapes[marked] + 2
+    if len(ends) != count or ends[-1] != len(scan) or marks[-1] != _END:
+        return None
+    if not np.array_equal(marks[:-1], 0xD0 + np.arange(count - 1) % 8):
+        return None
+    lengths = np.diff(ends, prepend=0)
+    return lengths.astype("<u2").tobytes() if lengths.max() < 1 << 16 else None

@@ -1,0 +1,176 @@
+"""One encoded image to one record: losslessly by jpegtran, or again by Pillow, or as it is.
+
+jpegtran moves the coefficients of a JPEG into a new scan with restart markers, so pixels stay what they were, of
+progressive JPEGs too. Pillow decodes and encodes again. What neither can do, or what they complain of, is kept to
+the last byte: a dataset may hold anything, and is served packed as it would be served unpacked.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import subprocess
+import warnings
+from dataclasses import dataclass
+
+from PIL import Image, JpegImagePlugin
+
+from prepserver.pack.segments import PROGRESSIVE, SEQUENTIAL, Kind, interval_of, kind_of, record_of
+from prepserver.protocol.packed import kept_record
+
+JPEGTRAN = "jpegtran"
+PILLOW = "pillow"
+
+KEEP_QUALITY = 0
+"""Instead of a quality from 1 to 100: the quantisation tables and the subsampling of each original."""
+
+_JPEGTRAN_TIMEOUT_S = 120
+# Coefficients of all components are in memory at once: about 6 bytes a pixel.
+_MAX_PIXELS = 1 << 27
+_PILLOW_SUBSAMPLINGS = {0: (8, 8), 1: (8, 16), 2: (16, 16)}
+_ENDINGS = {b"\x89PNG": "PNG", b"RIFF": "WebP", b"GIF8": "GIF", b"BM": "BMP", b"II*\0": "TIFF", b"MM\0*": "TIFF"}
+
+
+@dataclass(frozen=True, slots=True)
+class Transcoder:
+    """How images are transcoded.
+
+    Attributes:
+        jpegtran: Path of the program; None to encode all again by Pillow.
+        segment_mcus: Most MCUs in a segment, 1 to 8.
+        quality: Of what Pillow encodes, 1 to 100 or `KEEP_QUALITY`.
+        max_side: Longest side in pixels; JPEGs that are larger are made smaller, by Pillow. None for no limit.
+    """
+
+    jpegtran: str | None
+    segment_mcus: int = 4
+    quality: int = KEEP_QUALITY
+    max_side: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Transcoded:
+    """A record, and what was done.
+
+    Attributes:
+        record: To be written.
+        how: ``lossless``, ``re-encoded``, or ``kept: `` and why.
+    """
+
+    record: bytes
+    how: str
+
+
+class _Unable(Exception):
+    """This image cannot be transcoded; the text says why."""
+
+
+def find_jpegtran() -> str | None:
+    """Path of jpegtran, of libjpeg-turbo or another; None where it is not installed."""
+    return shutil.which(JPEGTRAN)
+
+
+def transcode(sample: int, data: bytes, transcoder: Transcoder) -> Transcoded:
+    """Make the record of an encoded image.
+
+    Args:
+        sample: Number in the source.
+        data: The file.
+        transcoder: How.
+    """
+    try:
+        kind = _transcodable(data)
+        smaller = transcoder.max_side is not None and max(kind.header.height, kind.header.width) > transcoder.max_side
+        if transcoder.jpegtran is None or smaller:
+            jpeg, how = _encoded_again(data, transcoder), "re-encoded"
+        else:
+            interval = interval_of(kind.header.width, kind.unit[1], transcoder.segment_mcus)
+            jpeg, how = _rearranged(data, transcoder.jpegtran, interval), "lossless"
+        record = record_of(sample, jpeg, kind.header.orientation)
+        if record is None:
+            raise _Unable("unusual sampling")
+    except _Unable as reason:
+        return Transcoded(kept_record(sample, data), f"kept: {reason}")
+    return Transcoded(record, how)
+
+
+def _transcodable(data: bytes) -> Kind:
+    kind = kind_of(data)
+    if kind is None:
+        raise _Unable(
+            "unusual JPEG" if data[:2] == b"\xff\xd8" else
+            next((name for begin, name in _ENDINGS.items() if data.startswith(begin)), "no JPEG")
+        )  # fmt: skip
+    if kind.header.components == 4:
+        raise _Unable("CMYK")
+    if kind.frame not in (*SEQUENTIAL, PROGRESSIVE) or kind.header.components not in (1, 3):
+        raise _Unable("unusual JPEG")
+    if kind.header.height * kind.header.width > _MAX_PIXELS:
+        raise _Unable("too large")
+    return kind
+
+
+def _rearranged(data: bytes, jpegtran: str, interval: int) -> bytes:
+    """The same coefficients in one scan with a restart marker every `interval` MCUs."""
+    # Files in memory at both ends: with pipes, Python would have to stand by and shovel.
+    with (
+        open(os.memfd_create("jpeg-in"), "w+b", buffering=0) as given,
+        open(os.memfd_create("jpeg-out"), "w+b", buffering=0) as made,
+    ):
+        given.write(data)
+        given.seek(0)
+        try:
+            ended = subprocess.run(
+                [jpegtran, "-copy", "none", "-optimize", "-restart", f"{interval}B"],
+                stdin=given,
+                stdout=made,
+                stderr=subprocess.DEVNULL,
+                timeout=_JPEGTRAN_TIMEOUT_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise _Unable("jpegtran takes too long") from None
+        if ended.returncode < 0:
+            raise _Unable(f"jpegtran died of signal {-ended.returncode}")
+        if ended.returncode:
+            # It says 2 for a warning and has then written something: not the pixels that a reader of the
+            # damaged original would see, though.
+            raise _Unable("damaged")
+        made.seek(0)
+        return made.read()
+
+
+def _encoded_again(data: bytes, transcoder: Transcoder) -> bytes:
+    """The image decoded, made smaller where it is too large, and encoded by Pillow."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with Image.open(io.BytesIO(data), formats=("JPEG",)) as opened:
+                if not isinstance(opened, JpegImagePlugin.JpegImageFile) or opened.mode not in ("L", "RGB"):
+                    raise _Unable("unusual JPEG")
+                tables = opened.quantization
+                sampling = JpegImagePlugin.get_sampling(opened) if opened.mode == "RGB" else 0
+                if transcoder.max_side is not None:
+                    # Does nothing to an image that is small enough.
+                    opened.thumbnail((transcoder.max_side, transcoder.max_side), Image.Resampling.LANCZOS)
+                opened.load()
+                return _encoded(opened, tables, sampling, transcoder)
+    except (OSError, SyntaxError, ValueError, EOFError, ArithmeticError, LookupError, TypeError) as error:
+        raise _Unable("damaged") from error
+
+
+def _encoded(image: Image.Image, tables: dict[int, list[int]], sampling: int, transcoder: Transcoder) -> bytes:
+    if sampling not in _PILLOW_SUBSAMPLINGS:  # 4:4:0 and 4:1:1, which Pillow cannot write
+        sampling = 0
+    unit_width = 8 if image.mode == "L" else _PILLOW_SUBSAMPLINGS[sampling][1]
+    file = io.BytesIO()
+    image.save(
+        file,
+        "JPEG",
+        subsampling=sampling,
+        optimize=True,
+        restart_marker_blocks=interval_of(image.width, unit_width, transcoder.segment_mcus),
+        **({"qtables": tables} if transcoder.quality == KEEP_QUALITY else {"quality": transcoder.quality}),
+    )
+    return file.getvalue()

@@ -1,0 +1,66 @@
+"""A child that scans one source and ends: dataset storage may hang, and then this process hangs, not the daemon.
+
+Killing it, or hanging up, cancels the scan; what it had written is thrown away.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from pathlib import Path
+
+from prepserver.pipeline.errors import SpecError
+from prepserver.pipeline.sources import source_from_wire
+from prepserver.protocol.schema import ProtocolError
+from prepserver.protocol.work import TO_INDEXER, BuildIndex, Indexed, IndexFailed, Indexing
+from prepserver.source import OutsideRootsError, Roots, SourceError, build_index
+from prepserver.source.errors import printable
+from prepserver.worker.channel import ChannelClosed, close_all, receive, send
+
+log = logging.getLogger("prepserver.indexer")
+
+EXIT_DONE = 0
+EXIT_CANCELLED = 1
+EXIT_BUG = 70  # sysexits.h: EX_SOFTWARE
+
+
+def run(sock: socket.socket) -> int:
+    """Does the one job that comes over `sock` (blocking).
+
+    Returns:
+        The exit status.
+    """
+    try:
+        job, fds = receive(sock, TO_INDEXER)
+        close_all(fds)
+        send(sock, _answer(job, sock))
+    except ChannelClosed:
+        return EXIT_CANCELLED
+    except ProtocolError:
+        log.exception("the daemon says what it may not")
+        return EXIT_BUG
+    return EXIT_DONE
+
+
+def _answer(job: BuildIndex, sock: socket.socket) -> Indexed | IndexFailed:
+    def report(found: int) -> None:
+        send(sock, Indexing(found))
+
+    roots = job.roots
+    try:
+        spec = source_from_wire(job.source)
+        try:
+            info = build_index(spec, Path(job.cache_dir), report, Roots(roots) if roots else None)
+        except OutsideRootsError:
+            if job.roots_only:
+                raise
+            roots = []
+            info = build_index(spec, Path(job.cache_dir), report)
+    except ChannelClosed:
+        raise
+    except (SourceError, SpecError) as e:
+        return IndexFailed(str(e)[:4096])
+    except Exception as e:
+        log.exception("indexing %s", job.source)
+        return IndexFailed(printable(f"indexing failed: {type(e).__name__}: {e}")[:4096])
+    return Indexed(str(info.path), info.n, info.num_classes, info.digest, info.content_digest, roots)

@@ -1,0 +1,183 @@
+"""The process that all children are forked from: ``python -m prepserver.worker.zygote``, started by `launch`.
+
+It imports what a worker needs once (about a second, 150 MiB) and then forks in milliseconds; children share
+its memory. It has one thread and runs no numeric code: a process forked after an OpenMP region, or beside
+a thread that holds a lock, can hang for ever.
+
+It opens each child's pidfd before the child could have been reaped, so the descriptor cannot mean anybody
+else, passes it to the daemon, and reaps. It decides nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import faulthandler
+import gc
+import importlib
+import logging
+import os
+import resource
+import select
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from prepserver.protocol.work import TO_ZYGOTE, Exited, Ready, Spawn, Spawned, SpawnFailed
+from prepserver.worker.channel import ChannelClosed, close_all, receive, send
+from prepserver.worker.lifeline import die_with
+
+log = logging.getLogger("prepserver.zygote")
+
+OOM_SCORE_ADD = 500
+"""The kernel, short of memory, takes a worker (which costs a chunk) before a training job or the daemon."""
+
+EXIT_BUG = 70  # sysexits.h: EX_SOFTWARE
+
+_IMPORTS = ("torch", "simplejpeg", "prepserver.transform", "prepserver.worker.loop", "prepserver.worker.indexer")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Serves until the daemon hangs up or ends."""
+    args = _arguments(argv)
+    try:
+        die_with(args.parent)
+    except ProcessLookupError:
+        return
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the daemon decides
+    faulthandler.enable()
+    logging.basicConfig(
+        level=args.log_level, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    _load()
+    with contextlib.suppress(ChannelClosed):
+        _Zygote(socket.socket(fileno=args.fd), args.nice).serve()
+    # The children go with this process, by their lifelines.
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Internal to prepserver.")
+    parser.add_argument("--fd", type=int, required=True, help="the line to the daemon")
+    parser.add_argument("--parent", type=int, required=True, help="the daemon's pid")
+    parser.add_argument("--nice", type=int, required=True)
+    parser.add_argument("--log-level", default="INFO")
+    return parser.parse_args(argv)
+
+
+def _load() -> None:
+    """Imports what children need, and leaves the heap so that they share it."""
+    gc.disable()  # collecting while a million objects are being made for good is a sixth of the time
+    for name in _IMPORTS:
+        importlib.import_module(name)
+    # One compute thread per child. Set here, where it costs nothing; no parallel region runs in this process.
+    sys.modules["torch"].set_num_threads(1)
+    gc.collect()
+    gc.freeze()  # a child's collector would otherwise write to, and so copy, every page of the heap
+
+
+class _Zygote:
+    def __init__(self, daemon: socket.socket, nice: int) -> None:
+        self._daemon = daemon
+        self._nice = nice
+        self._children: dict[int, tuple[int, int]] = {}  # pidfd -> (ticket, pid)
+        self._poll = select.poll()  # no descriptor of its own that a child would have to close
+        self._poll.register(daemon, select.POLLIN)
+
+    def serve(self) -> NoReturn:
+        # Asked here, so that the choice is made once and every child inherits it.
+        path = sys.modules["prepserver.transform"].path()
+        send(self._daemon, Ready(os.getpid(), path.name, path.reason[:4000]))
+        while True:
+            for fd, _ in self._poll.poll():
+                if fd in self._children:
+                    self._reap(fd)
+                else:
+                    self._spawn()
+
+    def _spawn(self) -> None:
+        request, fds = receive(self._daemon, TO_ZYGOTE)
+        sock_fd, page_fd = fds
+        zygote_pid = os.getpid()
+        # Whatever a buffer holds now would be written by the child a second time.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        try:
+            pid = os.fork()
+        except OSError as e:
+            send(self._daemon, SpawnFailed(request.ticket, f"fork: {e.strerror}"))
+            return
+        finally:
+            if os.getpid() == zygote_pid:
+                close_all(fds)
+        if pid == 0:
+            self._daemon.detach()  # closed by number below: the object must not close that number later
+            _become(request, zygote_pid, sock_fd, page_fd, self._nice)
+        pidfd = os.pidfd_open(pid)
+        self._children[pidfd] = (request.ticket, pid)
+        self._poll.register(pidfd, select.POLLIN)
+        send(self._daemon, Spawned(request.ticket, pid), [pidfd])
+
+    def _reap(self, pidfd: int) -> None:
+        ended = os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG)
+        if ended is None:
+            return
+        ticket, pid = self._children.pop(pidfd)
+        self._poll.unregister(pidfd)
+        os.close(pidfd)
+        status = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+        send(self._daemon, Exited(ticket, pid, status))
+
+
+def _become(request: Spawn, zygote_pid: int, sock_fd: int, page_fd: int, nice: int) -> NoReturn:
+    """The child's whole life. Never returns into the zygote's frames."""
+    status = EXIT_BUG
+    try:
+        die_with(zygote_pid)
+        _restrict(nice)
+        _close_all_but({0, 1, 2, sock_fd, page_fd})
+        # Imported by `_load`; at the top of the module it would come before the tie to the daemon is made.
+        if request.kind == "worker":
+            from prepserver.worker import loop
+
+            status = loop.run(request.number, socket.socket(fileno=sock_fd), page_fd)
+        else:
+            from prepserver.worker import indexer
+
+            os.close(page_fd)
+            status = indexer.run(socket.socket(fileno=sock_fd))
+    except ProcessLookupError:
+        pass  # an orphan: nobody is left to tell
+    except BaseException:
+        log.exception("%s %d: a bug", request.kind, request.number)
+    finally:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.flush()
+        os._exit(status)
+
+
+def _restrict(nice: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # it would hold the rings
+    score = Path("/proc/self/oom_score_adj")
+    with contextlib.suppress(OSError, ValueError):
+        score.write_text(str(min(1000, int(score.read_text()) + OOM_SCORE_ADD)))
+    if nice:
+        with contextlib.suppress(OSError):
+            os.nice(nice)
+
+
+def _close_all_but(keep: set[int]) -> None:
+    # Other children's lines and pidfds above all: a copy of a line held here would hide its end of file.
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) not in keep:
+            with contextlib.suppress(OSError):
+                os.close(int(name))
+
+
+if __name__ == "__main__":
+    main()
