@@ -1,0 +1,63 @@
+"""The rings of one job in the order of positions: mostly one, a second while the job moves to another ring.
+
+A job moves when the daemon separates a job that lags from those that wait for it: from some position on, its
+rows are in new memory, and what it still holds of the old is not refilled. A batch may lie across the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from prepclient.rows import Rows
+
+
+@dataclass(slots=True)
+class Link:
+    """A ring and the first position whose row is in it."""
+
+    start: int
+    rows: Rows
+
+
+class RingChain:
+    """See the module.
+
+    Args:
+        rows: Of the first ring, for all positions until another is added.
+    """
+
+    def __init__(self, rows: Rows) -> None:
+        self.links = [Link(0, rows)]
+
+    def add(self, start: int, rows: Rows) -> None:
+        """From `start` on, rows are in another ring."""
+        # Never reached, then: the job was moved again before it came so far.
+        while len(self.links) > 1 and self.links[-1].start >= start:
+            self.links.pop()
+        self.links.append(Link(start, rows))
+
+    def forget_below(self, position: int) -> list[Rows]:
+        """Lets go of rings whose rows are all below `position`; returns them."""
+        gone = []
+        while len(self.links) > 1 and self.links[1].start <= position:
+            gone.append(self.links.pop(0).rows)
+        return gone
+
+    def images(self, start: int, stop: int) -> list[torch.Tensor]:
+        """Stored images of positions [start, stop): views, in one piece but where they wrap or change rings."""
+        return [part for rows, a, b in self._runs(start, stop) for part in rows.images(a, b)]
+
+    def small(self, name: str, start: int, stop: int) -> torch.Tensor:
+        """``label`` or ``index`` of positions [start, stop), a fresh int64 tensor."""
+        parts = [rows.small(name, a, b) for rows, a, b in self._runs(start, stop)]
+        return parts[0] if len(parts) == 1 else torch.cat([torch.empty(0, dtype=torch.int64), *parts])
+
+    def _runs(self, start: int, stop: int) -> Iterator[tuple[Rows, int, int]]:
+        ends = [*(link.start for link in self.links[1:]), stop]
+        for link, end in zip(self.links, ends, strict=True):
+            a, b = max(start, link.start), min(stop, end)
+            if a < b:
+                yield link.rows, a, b

@@ -1,0 +1,368 @@
+"""The CUDA shell: device buffers, a side stream, events, and the batch that comes out of them.
+
+A batch goes host rows -> (side stream, asynchronous) -> one of ``depth + 1`` device buffers -> (consumer's
+stream) -> the user's tensors. When what may be overwritten is decided in :mod:`prepclient.delivery`; what is
+computed, in :mod:`prepclient.finish`. :class:`DeviceStage` joins the two over an :class:`Engine`, and the
+only lines that need a GPU to run are those of :class:`CudaEngine`.
+
+It knows nothing of rings, positions or sockets: it is given host tensors and says which of them are free.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import torch
+
+from prepclient.delivery import Delivery, E, Events
+from prepclient.errors import PrepClientError
+from prepclient.finish import Finish, Finisher, RowLook
+
+_ALIGN_BYTES = 256  # each small field begins where a GPU reads it at full width
+
+# torch types this module in part only, and another part in each release.
+_cuda: Any = torch.cuda
+
+IMAGE = "image"
+SMALL_FIELDS: Mapping[str, torch.dtype] = {"label": torch.int64, "index": torch.int64}
+
+
+class DeviceUnavailable(PrepClientError, RuntimeError):
+    """The device that was asked for is not there; the text says what torch sees."""
+
+
+class Engine(Events[E], Protocol[E]):
+    """A device: memory, and work queued on its two streams."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where tensors that the user computes with live."""
+
+    def buffer(self, nbytes: int) -> torch.Tensor:
+        """Device memory, uint8, that only the copies' stream has touched."""
+
+    def staging(self, nbytes: int) -> torch.Tensor:
+        """Page-locked host memory of our own, uint8."""
+
+    def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        """Queues a copy of dense host memory into device memory on the copies' stream."""
+
+    def launch(self, work: Callable[[], None]) -> None:
+        """Queues work on the consumer's stream."""
+
+    def retire(self, buffer: torch.Tensor) -> None:
+        """The buffer is dropped soon: its memory may not be reused before the consumer's queued reads."""
+
+
+class CudaEngine:
+    """An :class:`Engine` on a CUDA device. Thin on purpose: there is no decision in it.
+
+    Args:
+        device: A CUDA device with an index.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._copies = _cuda.Stream(device)
+
+    @property
+    def device(self) -> torch.device:
+        """The CUDA device."""
+        return self._device
+
+    def buffer(self, nbytes: int) -> torch.Tensor:
+        """Allocates in the side stream's pool: a block from the user's pool may still have readers."""
+        with _cuda.stream(self._copies):
+            return torch.empty(nbytes, dtype=torch.uint8, device=self._device)
+
+    def staging(self, nbytes: int) -> torch.Tensor:
+        """Allocates by torch's own caching host allocator."""
+        return torch.empty(nbytes, dtype=torch.uint8, device="cpu", pin_memory=True)
+
+    def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        """One cudaMemcpyAsync; from pageable memory the driver stages it first and the host waits."""
+        with _cuda.stream(self._copies):
+            target.copy_(source, non_blocking=True)
+
+    def launch(self, work: Callable[[], None]) -> None:
+        """Kernels are asynchronous by themselves, on the current stream of the tensors' device."""
+        work()
+
+    def retire(self, buffer: torch.Tensor) -> None:
+        """Tells the caching allocator who else reads the block; it matters once, when it is freed."""
+        buffer.record_stream(_cuda.current_stream(self._device))
+
+    def mark_copies(self) -> Any:
+        """Records a fresh event on the side stream."""
+        return self._mark(self._copies)
+
+    def mark_consumer(self) -> Any:
+        """Records a fresh event on the stream that is current for the calling thread."""
+        return self._mark(_cuda.current_stream(self._device))
+
+    def _mark(self, stream: Any) -> Any:
+        # Blocking: a host that waits sleeps, because the cores are needed by the workers.
+        event = _cuda.Event(blocking=True)
+        event.record(stream)
+        return event
+
+    def copies_wait(self, event: Any) -> None:
+        """Queues the wait on the side stream."""
+        self._copies.wait_event(event)
+
+    def consumer_waits(self, event: Any) -> None:
+        """Queues the wait on the current stream."""
+        _cuda.current_stream(self._device).wait_event(event)
+
+    def done(self, event: Any) -> bool:
+        """Asks the driver, about a microsecond."""
+        return bool(event.query())
+
+    def wait(self, event: Any) -> None:
+        """Sleeps until the event has completed, without the interpreter's lock."""
+        event.synchronize()
+
+    def synchronize(self) -> None:
+        """Sleeps until the side stream is empty."""
+        self._copies.synchronize()
+
+
+def cuda_device(device: torch.device | str) -> torch.device:
+    """A CUDA device with its index, initialised.
+
+    Args:
+        device: ``"cuda"`` (the current one) or ``"cuda:i"``.
+
+    Raises:
+        DeviceUnavailable: torch was built without CUDA, sees no GPU, or has no GPU of that index.
+    """
+    wanted = torch.device(device)
+    if wanted.type != "cuda":
+        raise DeviceUnavailable(f"device = {str(wanted)!r}: use 'cpu' or 'cuda[:i]'")
+    if not _cuda.is_available():
+        built = torch.version.cuda or getattr(torch.version, "hip", None)
+        why = "sees no GPU (nvidia-smi, CUDA_VISIBLE_DEVICES)" if built else "was built without CUDA"
+        raise DeviceUnavailable(f"device = {str(wanted)!r}: torch {torch.__version__} {why}; 'cpu' works")
+    _cuda.init()
+    index = _cuda.current_device() if wanted.index is None else wanted.index
+    if index >= _cuda.device_count():
+        raise DeviceUnavailable(f"device = {str(wanted)!r}: torch sees {_cuda.device_count()} GPU(s)")
+    return torch.device("cuda", index)
+
+
+class Taken(NamedTuple):
+    """A batch in the consumer's hands: the key that it was submitted with, and its tensors by field."""
+
+    key: int
+    fields: dict[str, torch.Tensor]
+
+
+class _Packing:
+    """Small fields (label, index) side by side in one block, so that they travel in one copy."""
+
+    def __init__(self, fields: Mapping[str, torch.dtype], max_batch: int) -> None:
+        self._spans: dict[str, tuple[int, int, torch.dtype]] = {}
+        end = 0
+        for name, dtype in fields.items():
+            begin = math.ceil(end / _ALIGN_BYTES) * _ALIGN_BYTES
+            end = begin + max_batch * dtype.itemsize
+            self._spans[name] = (begin, end, dtype)
+        self.nbytes = end
+
+    def views(self, block: torch.Tensor, n: int) -> dict[str, torch.Tensor]:
+        """The first `n` elements of each field inside a block of `nbytes` bytes."""
+        return {name: block[begin:end].view(dtype)[:n] for name, (begin, end, dtype) in self._spans.items()}
+
+
+class DeviceStage:
+    """Brings batches from host rows to the GPU ahead of the consumer, and says when the rows are free.
+
+    One step of the consumer, all in its own thread::
+
+        release(stage.poll())                 # rows whose copies have completed
+        stage.advance()                       # the batch in hand is done with
+        while stage.room and announced:       # copies for the next steps, up to `depth` ahead
+            stage.submit(end, images, small)
+        taken = stage.take()
+
+    While the consumer waits for an announcement and `travelling` is not 0, it polls (every 0.5 ms, say): the
+    server may be waiting for those very rows.
+
+    Tensors that are handed out are fresh and safe to keep: the finishing step makes new ones on the
+    consumer's stream, or a copy on the device does (38 MB take about 20 microseconds). With
+    ``zero_copy=True`` and nothing to finish, they are the device buffers themselves, valid for work that is
+    queued on the consumer's stream before the next :meth:`advance`; the stream that is current then must be
+    the one that read them.
+
+    Args:
+        device: ``"cuda[:i]"``.
+        look: The stored rows.
+        max_batch: Most rows in one batch.
+        depth: Batches ahead of the one in the consumer's hands. Device memory taken is
+            ``(depth + 1) * max_batch * look.nbytes``.
+        finish: What is computed on the device.
+        small: Fields of one number per row, by name, beside ``image``.
+        zero_copy: Lend the device buffers (see above).
+        engine: The device's streams and memory; CUDA's by default.
+
+    Raises:
+        DeviceUnavailable: No such device.
+        SpecError: `finish` does not fit `look`.
+    """
+
+    def __init__(
+        self,
+        device: torch.device | str,
+        look: RowLook,
+        max_batch: int,
+        *,
+        depth: int = 2,
+        finish: Finish | None = None,
+        small: Mapping[str, torch.dtype] = SMALL_FIELDS,
+        zero_copy: bool = False,
+        engine: Engine[Any] | None = None,
+    ) -> None:
+        if max_batch < 1:
+            raise ValueError(f"max_batch = {max_batch}: at least 1")
+        self._engine: Engine[Any] = CudaEngine(cuda_device(device)) if engine is None else engine
+        self._look = look
+        self._max_batch = max_batch
+        self._packing = _Packing(small, max_batch)
+        self._delivery = Delivery(self._engine, depth)
+        # Also for a user who starts inside inference_mode: such tensors could not be written outside of it.
+        with torch.inference_mode(False):
+            self._finisher = Finisher(finish or Finish(), look, self._engine.device)
+            self._allocate(self._delivery.slots)
+        self._lends = zero_copy and self._finisher.is_plain
+
+    def _allocate(self, slots: int) -> None:
+        """Device buffers and host staging of every slot."""
+        look, n = self._look, self._max_batch
+        self._rows = [self._engine.buffer(n * look.nbytes).view(look.dtype).view(n, *look.shape) for _ in range(slots)]
+        self._blocks = [self._engine.buffer(self._packing.nbytes) for _ in range(slots)]
+        self._staging = [self._engine.staging(self._packing.nbytes) for _ in range(slots)]
+        self._counts = [0] * slots
+
+    @property
+    def device(self) -> torch.device:
+        """Where the batches arrive, with its index."""
+        return self._engine.device
+
+    @property
+    def room(self) -> int:
+        """Batches that may be submitted now."""
+        return self._delivery.room
+
+    @property
+    def waiting(self) -> int:
+        """Batches submitted and not taken: :meth:`take` never waits on the host for these."""
+        return self._delivery.waiting
+
+    @property
+    def travelling(self) -> int:
+        """Batches whose host rows are not known to be free: while there are any, poll now and then."""
+        return self._delivery.travelling
+
+    def submit(self, key: int, images: Sequence[torch.Tensor], small: Mapping[str, Sequence[torch.Tensor]]) -> None:
+        """Starts the copy of one batch. The image rows must not change until :meth:`poll` returns `key`.
+
+        Args:
+            key: Any number that names the batch, such as the position behind its last row.
+            images: Stored rows ``(n_i, *look.shape)``, dense, in order; two parts where the batch wraps
+                around its ring.
+            small: For each small field its parts ``(n_i,)``. They are copied before this returns.
+
+        Raises:
+            ValueError: The parts do not fit; nothing was started.
+            RuntimeError: No room, closed, or what CUDA reports: then only :meth:`close` is left.
+        """
+        n = self._checked_count(images, small)
+
+        def issue(slot: int) -> None:
+            self._counts[slot] = n
+            begin = 0
+            for part in images:
+                self._engine.copy(self._rows[slot][begin : begin + len(part)], part)
+                begin += len(part)
+            if self._packing.nbytes:
+                staged = self._packing.views(self._staging[slot], n)
+                for name, target in staged.items():
+                    torch.cat(list(small[name]), out=target)
+                self._engine.copy(self._blocks[slot], self._staging[slot])
+
+        self._delivery.submit(key, issue)
+
+    def _checked_count(self, images: Sequence[torch.Tensor], small: Mapping[str, Sequence[torch.Tensor]]) -> int:
+        """Number of rows of a batch whose parts all fit this stage."""
+        for part in images:
+            if part.dtype != self._look.dtype or part.shape[1:] != self._look.shape:
+                raise ValueError(f"image rows are {part.dtype} {tuple(part.shape)}, not as the pipeline says")
+            if not part.is_contiguous():
+                # torch would gather them into pageable memory of its own and wait.
+                raise ValueError("image rows are not dense")
+        n = sum(len(part) for part in images)
+        if not 1 <= n <= self._max_batch:
+            raise ValueError(f"a batch of {n} rows; this stage takes 1 to {self._max_batch}")
+        for name, target in self._packing.views(self._staging[0], n).items():
+            parts = small.get(name, ())
+            if sum(len(part) for part in parts) != n or any(part.dtype != target.dtype for part in parts):
+                raise ValueError(f"field {name!r} is not {n} numbers of {target.dtype}")
+        return n
+
+    def take(self) -> Taken:
+        """Hands out the oldest submitted batch, without waiting on the host.
+
+        Raises:
+            RuntimeError: None was submitted, or closed.
+        """
+        key, slot = self._delivery.take()
+        n = self._counts[slot]
+        rows, block = self._rows[slot][:n], self._blocks[slot]
+        if self._lends:
+            return Taken(key, {IMAGE: self._look.view(rows), **self._packing.views(block, n)})
+        images, fresh = self._finisher.empty(n), torch.empty_like(block)
+
+        def finish() -> None:
+            self._finisher.fill(images, [rows])
+            fresh.copy_(block)
+
+        self._engine.launch(finish)
+        self._delivery.read()
+        return Taken(key, {IMAGE: images, **self._packing.views(fresh, n)})
+
+    def advance(self) -> None:
+        """The consumer asks for its next batch: what was lent may be overwritten, behind its queued work."""
+        self._delivery.advance()
+
+    def poll(self) -> list[int]:
+        """Keys of the batches whose host rows are free since the last call, in the order of submission."""
+        return self._delivery.poll()
+
+    def drain(self) -> list[int]:
+        """Waits until no host row is read any more (before an unmap); submitted batches can still be taken.
+
+        Returns:
+            As :meth:`poll`: every batch that was still travelling.
+        """
+        return self._delivery.drain()
+
+    def discard(self) -> None:
+        """Forgets the batches that nobody took; :meth:`poll` still says when their host rows are free."""
+        self._delivery.discard()
+
+    def close(self) -> list[int]:
+        """Drains and gives the device memory back. Calling it again does nothing.
+
+        Returns:
+            As :meth:`drain`.
+
+        Raises:
+            RuntimeError: What CUDA reports of a broken context; nothing reads host rows then either.
+        """
+        freed = self._delivery.close()
+        for buffer in (*self._rows, *self._blocks):
+            self._engine.retire(buffer)
+        self._rows, self._blocks, self._staging = [], [], []
+        return freed

@@ -1,0 +1,289 @@
+"""Where rows come from, behind one seam: a daemon's ring, or this very process.
+
+A feed says what there is (samples, layout, start), waits until the session's next batch is ready, and takes
+rows back. `prepclient.inline` is the other implementation.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from prepclient.chain import RingChain
+from prepclient.errors import (
+    BatchTimeout,
+    MemoryRefused,
+    PrepClientError,
+    ProtocolViolation,
+    ServerGone,
+    SourceUnavailable,
+)
+from prepclient.rows import Rows
+from prepclient.session import Session
+from prepclient.spec import Spec
+from prepclient.transport import Lease
+from prepserver import __version__
+from prepserver.memory.errors import SegmentError
+from prepserver.memory.mapping import Mapping
+from prepserver.protocol.layout import RingLayout
+from prepserver.protocol.messages import PROTOCOL, Attach, Fault, Hello, Lag, Moved, Ready, Release, Sync
+from prepserver.protocol.schema import ProtocolError
+
+log = logging.getLogger("prepclient")
+
+_SYNC_AFTER_S = 2.0
+"""Silence after which the daemon is asked again: a lost message delays, and never hangs."""
+
+_SAY_AFTER_S = 30.0
+_LEAST_WAIT_S = 0.0005
+_HELLO_WAIT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where to begin.
+
+    Attributes:
+        epoch: Number of the epoch; a fresh start, wherever an epoch may begin.
+        position: Or exactly here,
+        epoch_start: in the epoch that began here,
+        rounds: and so many batches of this rank later.
+        checkpoint: Where all ranks stand then: what a checkpoint taken here holds. None for `position`.
+    """
+
+    epoch: int = 0
+    position: int | None = None
+    epoch_start: int | None = None
+    rounds: int = 0
+    checkpoint: int | None = None
+
+
+class Feed(Protocol):
+    """Rows for one session.
+
+    Attributes:
+        samples: Length of an epoch.
+        num_classes: Distinct labels, 0 if unknown.
+        epoch_start: Where the job's epoch begins.
+        position: Its first row.
+        rows: Read access to the rings.
+    """
+
+    samples: int
+    num_classes: int
+    epoch_start: int
+    position: int
+    rows: RingChain
+
+    def attach(self, session: Session) -> None:
+        """Begins; called once, before anything below."""
+
+    def poll(self, session: Session) -> None:
+        """Takes what has arrived, without waiting."""
+
+    def wait(
+        self,
+        session: Session,
+        timeout_s: float,
+        until: Callable[[], bool],
+        pace_s: Callable[[], float | None] = lambda: None,
+    ) -> None:
+        """Waits until `until()`, which more announcements or passing time may make true.
+
+        Args:
+            session: Takes what arrives.
+            timeout_s: The longest wait.
+            until: Asked after every arrival, and as often as `pace_s` says.
+            pace_s: The longest time until `until` is asked again; None for no limit.
+
+        Raises:
+            PrepClientError: The rows will not come, or did not in time.
+        """
+
+    def release(self, session: Session, wait_ns: int, batches: int) -> None:
+        """Tells that `session.released_upto` has moved."""
+
+    def map_writable(self, rows: Rows) -> tuple[Rows, Mapping]:
+        """One of the rings mapped for page-locking: for a device's copies, never for user code."""
+
+    def close(self) -> None:
+        """Ends. Idempotent."""
+
+
+class ServedFeed:
+    """A daemon's ring.
+
+    Args:
+        runtime_dir: The daemon's.
+        spec: What is wanted.
+        start: Where to begin.
+        prefetch: Rows to have ready ahead, 0 for the daemon's choice.
+        timeout_s: For the daemon's answers.
+        join_wait_s: See `Attach`.
+        lag: See `Attach`.
+        on_scanning: Called with the number of samples found while the daemon lists the source.
+
+    Raises:
+        PrepClientError: Naming why not.
+    """
+
+    def __init__(
+        self,
+        runtime_dir: Path,
+        spec: Spec,
+        start: Start,
+        *,
+        prefetch: int,
+        timeout_s: float,
+        join_wait_s: float,
+        lag: Lag,
+        on_scanning: Callable[[int], None],
+    ) -> None:
+        self._runtime_dir = runtime_dir
+        attach = Attach(
+            protocol=(PROTOCOL, PROTOCOL),
+            version=__version__,
+            job=spec.job[:256],
+            source=spec.source.to_wire(),
+            shuffle=spec.shuffle,
+            seed=spec.seed,
+            pipeline=spec.pipeline.to_wire(),
+            batch_size=spec.shape.batch_size,
+            drop_last=spec.shape.drop_last,
+            rank=spec.ranks.rank,
+            world_size=spec.ranks.world_size,
+            local_ranks=spec.ranks.local,
+            prefetch=prefetch,
+            epoch=start.epoch,
+            position=start.position,
+            epoch_start=start.epoch_start,
+            rounds=start.rounds,
+            join_wait_s=join_wait_s,
+            lag=lag,
+        )
+        self._lease = Lease(runtime_dir, attach, timeout_s, on_scanning)
+        self._closed = False
+        self._pid = os.getpid()
+        self._session: Session | None = None
+        welcome = self._lease.welcome
+        try:
+            self.layout = RingLayout.from_wire(welcome.layout)
+            first = Rows.map(self._lease.segment_fd, self.layout)
+        except SegmentError as e:
+            self._lease.close()
+            raise MemoryRefused(f"the daemon's ring cannot be mapped: {e}") from e
+        except ProtocolError as e:
+            self._lease.close()
+            raise ProtocolViolation(f"from the daemon: {e}") from e
+        self.rows = RingChain(first)
+        # Kept, so that a device can map a ring a second time, to write.
+        self._fds: dict[int, int] = {id(first): self._lease.segment_fd}
+        self._lease.segment_fd = -1
+        self.samples = welcome.samples
+        self.num_classes = welcome.num_classes
+        self.epoch_start = welcome.epoch_start
+        self.position = welcome.position
+        if welcome.ahead > self.layout.rows:
+            log.info("joining a running stream at its next block, %d rows from now", welcome.ahead)
+
+    def attach(self, session: Session) -> None:
+        """See `Feed`."""
+        self._session = session
+        self._lease.send(Hello(session.released_upto), wait_s=_HELLO_WAIT_S)
+
+    def poll(self, session: Session) -> None:
+        """See `Feed`."""
+        self._take(session, 0.0)
+
+    def wait(
+        self,
+        session: Session,
+        timeout_s: float,
+        until: Callable[[], bool],
+        pace_s: Callable[[], float | None] = lambda: None,
+    ) -> None:
+        """See `Feed`."""
+        self._take(session, 0.0)
+        if until():
+            return
+        began_s = time.monotonic()
+        sync_s = began_s + _SYNC_AFTER_S
+        say_s = began_s + _SAY_AFTER_S
+        while True:
+            now_s = time.monotonic()
+            if now_s - began_s > timeout_s:
+                raise BatchTimeout(self._what_is_missing(session, timeout_s))
+            pause_s = min(sync_s, say_s, began_s + timeout_s) - now_s
+            pace = pace_s()
+            self._take(session, max(_LEAST_WAIT_S, pause_s if pace is None else min(pause_s, pace)))
+            if until():
+                return
+            now_s = time.monotonic()
+            if now_s >= sync_s:
+                self._lease.send(Sync(session.released_upto))
+                sync_s = now_s + _SYNC_AFTER_S
+            if now_s >= say_s:
+                log.warning("%s", self._what_is_missing(session, now_s - began_s))
+                say_s = now_s + _SAY_AFTER_S
+
+    def _take(self, session: Session, timeout_s: float) -> None:
+        for message in self._lease.receive(timeout_s):
+            match message:
+                case Ready(upto, bad, moves):
+                    for moved, fd in self._lease.moves(moves):
+                        self._move(session, moved, fd)
+                    session.ready(upto, bad)
+                case _:
+                    raise self._gone(message)
+
+    def _move(self, session: Session, moved: Moved, fd: int) -> None:
+        try:
+            rows = Rows.map(fd, RingLayout.from_wire(moved.layout))
+        except (SegmentError, ProtocolError) as e:
+            os.close(fd)
+            raise ProtocolViolation(f"the daemon's new ring cannot be used: {e}") from e
+        self.rows.add(moved.start, rows)
+        self._fds[id(rows)] = fd
+        session.lose(*moved.lost)
+        if moved.lost[0] < moved.lost[1]:
+            log.warning("this job held others back and loses the batches of rows [%d, %d) (lag='skip')", *moved.lost)
+
+    def _gone(self, fault: Fault) -> PrepClientError:
+        kinds: dict[str, type[PrepClientError]] = {"protocol": ProtocolViolation, "source": SourceUnavailable}
+        return kinds.get(fault.code, ServerGone)(f"the daemon ended this job: {fault.text}")
+
+    def _what_is_missing(self, session: Session, waited_s: float) -> str:
+        return (
+            f"no batch for {waited_s:.0f} s: rows below {session.ready_upto} are ready, "
+            f"{session.released_upto} is where this job stands. The daemon in {self._runtime_dir} is there; "
+            "`prepserver status` shows whether its workers are busy, and whether a slower job holds this one back"
+        )
+
+    def release(self, session: Session, wait_ns: int, batches: int) -> None:
+        """See `Feed`."""
+        for rows in self.rows.forget_below(session.released_upto):
+            os.close(self._fds.pop(id(rows)))
+        self._lease.send(Release(session.released_upto, wait_ns, batches))
+
+    def map_writable(self, rows: Rows) -> tuple[Rows, Mapping]:
+        """See `Feed`."""
+        return Rows.map_writable(self._fds[id(rows)], rows.layout)
+
+    def close(self) -> None:
+        """See `Feed`."""
+        # In a forked child the connection is its parent's: a Bye from here would end the parent's job.
+        if self._closed or os.getpid() != self._pid:
+            return
+        self._closed = True
+        if self._session is not None:
+            self._lease.say_bye(self._session.stands)
+            self._session = None
+        self._lease.close()
+        for fd in self._fds.values():
+            os.close(fd)
+        self._fds.clear()

@@ -1,0 +1,216 @@
+"""The last step of a batch: normalise, cast and lay out whole batches, on whichever device they are.
+
+Workers store rows as small as they can be (uint8, HWC) because memory and the bus are what several jobs
+share; what a network wants (float, normalised, half precision) is four times the bytes and costs a GPU
+microseconds, so it is made last. The same code serves ``device="cpu"``.
+
+This module knows tensors and nothing of rings, streams or events: who calls it decides on which stream the
+kernels run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import torch
+
+from prepserver.pipeline.errors import SpecError
+from prepserver.pipeline.ops import ToLayout
+from prepserver.pipeline.pipeline import Pipeline
+
+Layout: TypeAlias = Literal["HWC", "CHW"]
+
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class RowLook:
+    """How stored rows look: their bytes, and the order of axes in which the user sees them.
+
+    Attributes:
+        shape: Shape of one row as stored, ``(H, W, C)`` or ``(C, H, W)``.
+        dtype: Element type as stored.
+        stored: Order of the stored axes.
+        seen: Order of the axes that the user sees. The default, CHW seen over HWC stored, is torch's
+            ``channels_last`` and costs nothing.
+    """
+
+    shape: tuple[int, int, int]
+    dtype: torch.dtype = torch.uint8
+    stored: Layout = "HWC"
+    seen: Layout = "CHW"
+
+    @classmethod
+    def of(cls, pipeline: Pipeline) -> RowLook:
+        """The rows that a pipeline makes."""
+        last = pipeline.ops[-1]
+        stored: Layout = "CHW" if isinstance(last, ToLayout) and last.layout == "CHW" else "HWC"
+        return cls(pipeline.row.shape, getattr(torch, pipeline.row.dtype), stored, pipeline.logical)
+
+    @property
+    def channels(self) -> int:
+        """Number of channels of a row."""
+        return self.shape[2] if self.stored == "HWC" else self.shape[0]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one stored row."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def view(self, rows: torch.Tensor) -> torch.Tensor:
+        """Shows stored rows ``(n, *shape)`` in the axes that the user sees: a view, never a copy."""
+        if self.stored == self.seen:
+            return rows
+        return rows.permute(0, 3, 1, 2) if self.stored == "HWC" else rows.permute(0, 2, 3, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """What the user wants of the images beyond the stored bytes. Nothing, by default.
+
+    Attributes:
+        normalize: ``(mean, std)``, one number per channel each, in the scale where a full uint8 is 1.0, as
+            in torchvision: uint8 rows become ``(x / 255 - mean) / std``; float rows ``(x - mean) / std``.
+        dtype: ``torch.float16``, ``torch.bfloat16`` or ``torch.float32``. Without `normalize` this means
+            what torchvision's ``ToDtype(scale=True)`` means: uint8 becomes ``x / 255``. None keeps the
+            stored type, or float32 where `normalize` is given.
+        memory_format: ``torch.channels_last`` or ``torch.contiguous_format``; None keeps the stored order,
+            which is channels_last unless the pipeline said otherwise.
+
+    Raises:
+        SpecError: A value that cannot be meant; its field is the parameter's name.
+    """
+
+    normalize: tuple[Sequence[float], Sequence[float]] | None = None
+    dtype: torch.dtype | None = None
+    memory_format: torch.memory_format | None = None
+
+    def __post_init__(self) -> None:
+        if self.normalize is not None:
+            object.__setattr__(self, "normalize", _checked_normalize(self.normalize))
+        if self.dtype is not None and self.dtype not in (*_FLOATS, torch.uint8):
+            reason = "one of torch.float16, torch.bfloat16, torch.float32, torch.uint8"
+            raise SpecError("dtype", self.dtype, reason)
+        if self.normalize is not None and self.dtype == torch.uint8:
+            raise SpecError("dtype", self.dtype, "normalised values are not whole: ask for a float type")
+        if self.memory_format not in (None, torch.channels_last, torch.contiguous_format):
+            reason = "torch.channels_last or torch.contiguous_format"
+            raise SpecError("memory_format", self.memory_format, reason)
+
+
+def _checked_normalize(value: object) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """``(mean, std)`` as two tuples of finite floats of one length, every std above zero."""
+    try:
+        mean, std = (tuple(float(number) for number in numbers) for numbers in value)  # type: ignore[attr-defined]
+    except (TypeError, ValueError):
+        raise SpecError("normalize", value, "a pair (mean, std), one number per channel each") from None
+    if len(mean) != len(std) or not mean:
+        raise SpecError("normalize", value, f"{len(mean)} means but {len(std)} stds")
+    if not all(math.isfinite(number) for number in (*mean, *std)) or min(std) <= 0:
+        raise SpecError("normalize", value, "every number finite and every std above 0")
+    return mean, std
+
+
+class Finisher:
+    """A :class:`Finish` made ready for one kind of row on one device.
+
+    Arithmetic is one multiply-add in float32, ``x * scale + bias``, with the 255, the mean and the std folded
+    into two constants per channel, and one rounding to the type asked for: one kernel that reads the stored
+    bytes once and writes the result once, whatever the layout.
+
+    Args:
+        finish: What is wanted.
+        look: The stored rows.
+        device: Where the batches are.
+
+    Raises:
+        SpecError: `finish` does not fit the rows (number of channels, float rows cast to uint8,
+            channels_last of images that are seen as HWC).
+    """
+
+    def __init__(self, finish: Finish, look: RowLook, device: torch.device) -> None:
+        self._look = look
+        self._device = device
+        self._scale: torch.Tensor | None = None
+        self._bias: torch.Tensor | None = None
+        if finish.memory_format == torch.channels_last and look.seen == "HWC":
+            raise SpecError("memory_format", finish.memory_format, "the pipeline's images are seen as HWC")
+        stored = torch.empty((1, *look.shape), dtype=look.dtype, device="meta")
+        one = look.view(stored)
+        if finish.memory_format is not None:
+            one = torch.empty_like(one, memory_format=finish.memory_format)
+        self._shape = one.shape[1:]
+        self._strides = (one.numel(), *one.stride()[1:])
+        self._keeps_order = self._strides[1:] == look.view(stored).stride()[1:]
+        full = 255.0 if look.dtype == torch.uint8 else 1.0
+        self.dtype = finish.dtype or look.dtype
+        if finish.normalize is not None:
+            mean, std = finish.normalize
+            if len(mean) not in (1, look.channels):
+                raise SpecError("normalize", finish.normalize, f"the images have {look.channels} channels")
+            self.dtype = finish.dtype or torch.float32
+            self._scale = self._per_channel([1.0 / (full * s) for s in std])
+            self._bias = self._per_channel([-m / s for m, s in zip(mean, std, strict=True)])
+        elif self.dtype != look.dtype:
+            if self.dtype == torch.uint8:
+                raise SpecError("dtype", self.dtype, f"the pipeline's rows are {look.dtype}")
+            if look.dtype == torch.uint8:
+                self._scale = self._per_channel([1.0 / full])
+
+    def _per_channel(self, numbers: Sequence[float]) -> torch.Tensor:
+        """Constants shaped so that they broadcast over a seen image.
+
+        At least one axis, float32: a 0-dim tensor or a python number would take part in type promotion as a
+        mere scalar and let half rows be computed in half.
+        """
+        constants = torch.tensor(numbers, dtype=torch.float32, device=self._device)
+        return constants.reshape(-1, 1, 1) if self._look.seen == "CHW" else constants
+
+    @property
+    def is_plain(self) -> bool:
+        """True when a finished batch would be bit for bit, stride for stride, what the rows already are."""
+        return self._scale is None and self.dtype == self._look.dtype and self._keeps_order
+
+    def nbytes(self, n: int) -> int:
+        """Bytes of a finished batch of `n` images."""
+        return n * self._strides[0] * self.dtype.itemsize
+
+    def empty(self, n: int, block: torch.Tensor | None = None) -> torch.Tensor:
+        """An unfilled result for `n` images, in the type, axes and memory order asked for.
+
+        Args:
+            n: Number of images.
+            block: uint8 memory of at least ``nbytes(n)`` to lay it in; fresh memory by default.
+        """
+        shape, strides = (n, *self._shape), self._strides
+        if block is None:
+            return torch.empty_strided(shape, strides, dtype=self.dtype, device=self._device)
+        return block[: self.nbytes(n)].view(self.dtype).as_strided(shape, strides)
+
+    def fill(self, out: torch.Tensor, parts: Sequence[torch.Tensor]) -> None:
+        """Computes the batch from its stored parts into `out`.
+
+        Args:
+            out: From :meth:`empty`, for as many images as the parts hold together.
+            parts: Stored rows ``(n_i, *shape)`` in order: two where the batch wraps around its ring.
+        """
+        begin = 0
+        for part in parts:
+            target = out[begin : begin + len(part)]
+            begin += len(part)
+            seen = self._look.view(part)
+            if self._scale is None:
+                target.copy_(seen)
+            elif self._bias is None:
+                torch.mul(seen, self._scale, out=target)
+            else:
+                torch.addcmul(self._bias, seen, self._scale, out=target)
+
+    def __call__(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
+        """A fresh finished batch from its stored parts (see :meth:`fill`)."""
+        out = self.empty(sum(len(part) for part in parts))
+        self.fill(out, parts)
+        return out

@@ -1,0 +1,101 @@
+"""Rows made in this very process: no daemon, the same bytes.
+
+For debugging a pipeline, for notebooks, and as the reference that tests compare a daemon's rows with. This is
+the one place where the client reaches into the server's rooms, and only when it is asked for.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from prepclient.chain import RingChain
+from prepclient.errors import InvalidSpec, SourceUnavailable
+from prepclient.feed import Start
+from prepclient.rows import DTYPES, Rows
+from prepclient.session import Session
+from prepclient.spec import Spec
+from prepserver.memory.mapping import Mapping
+from prepserver.memory.segment import create_segment
+from prepserver.protocol.layout import sample_layout
+
+_ROUNDS = 4  # a device holds up to three batches back
+
+
+class InlineFeed:
+    """Fills a private ring of four rounds, a batch at a time, when it is asked for.
+
+    Args:
+        spec: What is wanted.
+        start: Where to begin.
+        on_scanning: Called with the number of samples found while the source is listed.
+
+    Raises:
+        SourceUnavailable: The dataset is missing, empty or unreadable.
+    """
+
+    def __init__(self, spec: Spec, start: Start, on_scanning: Callable[[int], None]) -> None:
+        from prepserver import inline  # the server's rooms: only here, only now
+
+        try:
+            self._maker = inline.InlineMaker(spec.source, spec.pipeline, spec.shuffle, spec.seed, on_scanning)
+        except inline.SourceError as e:
+            raise SourceUnavailable(str(e)) from e
+        self.samples = self._maker.samples
+        self.num_classes = self._maker.num_classes
+        first = start.epoch * self.samples
+        self.epoch_start = first if start.epoch_start is None else start.epoch_start
+        self.position = first if start.position is None else start.position
+        row = spec.pipeline.row
+        if row.dtype not in DTYPES:
+            raise InvalidSpec(f"rows of {row.dtype} are not supported", "pipeline")
+        self.layout = sample_layout(_ROUNDS * spec.shape.batch_size * spec.shape.world_size, row.shape, row.dtype)
+        image = torch.empty((self.layout.rows, *row.shape), dtype=DTYPES[row.dtype])
+        self._label = np.empty(self.layout.rows, np.int64)
+        self._index = np.empty(self.layout.rows, np.int64)
+        self._image = image.numpy()
+        self.rows = RingChain(Rows(self.layout, image, self._label, self._index))
+
+    def attach(self, session: Session) -> None:
+        """See `Feed`."""
+
+    def poll(self, session: Session) -> None:
+        """See `Feed`."""
+
+    def wait(
+        self,
+        session: Session,
+        timeout_s: float,
+        until: Callable[[], bool],
+        pace_s: Callable[[], float | None] = lambda: None,
+    ) -> None:
+        """See `Feed`. A device's copies must have let go of the rows that are filled now."""
+        while not until():
+            if session.upcoming.stop <= session.released_upto + self.layout.rows:
+                self._fill(session)
+
+    def _fill(self, session: Session) -> None:
+        batch = session.upcoming
+        bad = self._maker.fill(batch.start, batch.stop, self._image, self._label, self._index)
+        session.ready(batch.stop, bad)
+
+    def release(self, session: Session, wait_ns: int, batches: int) -> None:
+        """See `Feed`."""
+
+    def map_writable(self, rows: Rows) -> tuple[Rows, Mapping]:
+        """See `Feed`."""
+        # A private segment, so that a device's path is the same as with a daemon.
+        fd = create_segment("prepclient-inline", self.layout.nbytes)
+        try:
+            rows, mapping = Rows.map_writable(fd, self.layout)
+        finally:
+            os.close(fd)  # the mapping keeps the memory
+        self.rows = RingChain(rows)
+        self._image, self._label, self._index = rows.writable_arrays()
+        return rows, mapping
+
+    def close(self) -> None:
+        """See `Feed`."""

@@ -1,0 +1,45 @@
+"""Shows that a source is being listed: a line that counts on a terminal, a log line elsewhere."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+
+from rich.console import Console
+from rich.status import Status
+
+log = logging.getLogger("prepclient")
+
+_LOG_EVERY_S = 10.0
+
+
+class ScanProgress:
+    """Silent until the first report, and gone after `close`.
+
+    Args:
+        name: Of the source, for the line.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._status: Status | None = None
+        self._next_log_s = 0.0
+
+    def __call__(self, samples: int) -> None:
+        """`samples` were found so far."""
+        text = f"listing {self._name}: {samples:,} samples"
+        if sys.stderr.isatty():
+            if self._status is None:
+                self._status = Console(stderr=True).status(text)
+                self._status.start()
+            self._status.update(text)
+        elif time.monotonic() >= self._next_log_s:
+            log.info("%s", text)
+            self._next_log_s = time.monotonic() + _LOG_EVERY_S
+
+    def close(self) -> None:
+        """Removes the line."""
+        if self._status is not None:
+            self._status.stop()
+            self._status = None

@@ -1,0 +1,106 @@
+"""A ring as the client sees it: runs of rows as torch tensors.
+
+What user code can touch is mapped read-only, so that an in-place operation cannot reach another job's batch:
+it is a segmentation fault instead. Page-locking needs a writable mapping, which no user code ever sees.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from prepserver.memory.mapping import Mapping
+from prepserver.memory.ring import field_array
+from prepserver.memory.segment import check_segment
+from prepserver.protocol.layout import PAGE_BYTES, RingLayout
+
+DTYPES = {"uint8": torch.uint8, "float16": torch.float16, "float32": torch.float32, "int64": torch.int64}
+
+
+class Rows:
+    """Read access to the rows of one ring.
+
+    Args:
+        layout: Where its fields lie.
+        image: All stored images, shape ``(rows or 2 * rows, *row)``; twice where the memory is mapped twice
+            end to end, so that any run is one piece.
+        label: int64, shape ``(rows,)``.
+        index: int64, shape ``(rows,)``.
+    """
+
+    def __init__(
+        self, layout: RingLayout, image: torch.Tensor, label: npt.NDArray[Any], index: npt.NDArray[Any]
+    ) -> None:
+        self.layout = layout
+        self._image = image
+        self._small = {"label": label, "index": index}
+        self._mapped_twice = len(image) == 2 * layout.rows
+
+    def images(self, start: int, stop: int) -> list[torch.Tensor]:
+        """Stored images of positions [start, stop): views, one piece, or two where they wrap."""
+        spans = self.layout.spans(start, stop)
+        if self._mapped_twice or not spans:  # an empty batch is one piece, too
+            first = start % self.layout.rows
+            return [self._image[first : first + stop - start]]
+        return [self._image[a:b] for a, b in spans]
+
+    def small(self, name: str, start: int, stop: int) -> torch.Tensor:
+        """``label`` or ``index`` of positions [start, stop): a fresh int64 tensor of shape ``(stop - start,)``."""
+        array = self._small[name]
+        parts = [array[a:b] for a, b in self.layout.spans(start, stop)]
+        return torch.from_numpy(np.concatenate(parts) if parts else np.empty(0, np.int64))
+
+    def writable_arrays(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
+        """Image, label and index of a ring that was mapped writable."""
+        return self._image.numpy(), self._small["label"], self._small["index"]
+
+    @classmethod
+    def map(cls, fd: int, layout: RingLayout) -> Rows:
+        """Maps a segment read-only, its images twice end to end where they fill whole pages.
+
+        Raises:
+            SegmentError: The descriptor does not fit the layout.
+        """
+        check_segment(fd, layout.nbytes)
+        image_bytes = layout.rows * layout.field("image").row_bytes
+        copies = 2 if image_bytes % PAGE_BYTES == 0 else 1
+        whole_pages = -(-image_bytes // PAGE_BYTES) * PAGE_BYTES
+        images = Mapping(fd, layout.offset("image"), whole_pages, writable=False, copies=copies)
+        whole = Mapping(fd, 0, layout.nbytes, writable=False)
+        return cls(
+            layout,
+            _image_tensor(images, layout, 0, copies * layout.rows),
+            field_array(whole.buffer, layout, "label"),
+            field_array(whole.buffer, layout, "index"),
+        )
+
+    @classmethod
+    def map_writable(cls, fd: int, layout: RingLayout) -> tuple[Rows, Mapping]:
+        """Maps a segment writable and once, for page-locking; nothing of it may reach user code.
+
+        Raises:
+            SegmentError: The descriptor does not fit the layout.
+        """
+        check_segment(fd, layout.nbytes)
+        whole = Mapping(fd, 0, layout.nbytes, writable=True)
+        rows = cls(
+            layout,
+            _image_tensor(whole, layout, layout.offset("image"), layout.rows),
+            field_array(whole.buffer, layout, "label"),
+            field_array(whole.buffer, layout, "index"),
+        )
+        return rows, whole
+
+
+def _image_tensor(mapping: Mapping, layout: RingLayout, offset: int, rows: int) -> torch.Tensor:
+    field = layout.field("image")
+    dtype = DTYPES[field.dtype]
+    # One storage that begins where the mapping begins: is_pinned() looks at a storage's base.
+    flat = torch.frombuffer(mapping.buffer, dtype=torch.uint8)
+    run = flat[offset : offset + rows * field.row_bytes]
+    assert math.prod(field.shape) * dtype.itemsize == field.row_bytes
+    return run.view(dtype).view(rows, *field.shape)

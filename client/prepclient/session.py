@@ -1,0 +1,191 @@
+"""One attachment as the client sees it: which batch is next, which rows are ready, which may go back.
+
+Pure: events in, facts out. It opens no socket and touches no memory, so tests drive it through any order of
+announcements, hand-outs and give-backs. The numbers come from `prepserver.pipeline.batches`, which the daemon
+computes with too; so an announcement is one number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from prepserver.pipeline.batches import Batch, BatchLine
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a client asked for, as far as its batches go. See `EpochPlan` for the fields."""
+
+    batch_size: int
+    drop_last: bool
+    rank: int
+    world_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Bad:
+    """A row that holds a replacement."""
+
+    position: int
+    index: int
+    reason: str
+
+
+class Session:
+    """See the module.
+
+    Two places move along the same line of batches: `staged` is how far rows were picked up (a GPU copy is
+    under way, or a view was made), `consumed` how far the training loop has got. A checkpoint holds the latter.
+
+    Args:
+        samples: Length of an epoch.
+        epoch: Number of the epoch that begins at `epoch_start`.
+        epoch_start: Position at which it begins.
+        position: Position of the first batch, in that epoch.
+        shape: Of the batches.
+        rounds: Batches from there that this rank has had already.
+    """
+
+    def __init__(
+        self, samples: int, epoch: int, epoch_start: int, position: int, shape: Shape, rounds: int = 0
+    ) -> None:
+        line = (samples, epoch_start, position, shape.batch_size, shape.drop_last, shape.rank, shape.world_size, rounds)
+        self.samples = samples
+        self.ready_upto = position
+        self._ahead = BatchLine(*line)
+        self._consumed = BatchLine(*line)
+        self._first_epoch_start = epoch_start
+        self._first_epoch = epoch
+        self._staged: list[tuple[Batch, int]] = []  # with the number of batches skipped before it
+        self._lost: list[tuple[int, int]] = []
+        self._skipped = 0
+        self.lost_batches = 0
+        self._held: dict[int, Batch] = {}  # by start; insertion order is stream order
+        self._returned: set[int] = set()
+        self._bad: dict[int, Bad] = {}
+        self.released_upto = self._ahead.peek().start
+
+    # -- what the daemon says -----------------------------------------------------------------------
+
+    def ready(self, upto: int, bad: Iterable[tuple[int, int, str]]) -> None:
+        """All rows below `upto` are in the ring. Old news and repetitions change nothing."""
+        self.ready_upto = max(self.ready_upto, upto)
+        for position, index, reason in bad:
+            if position >= self.released_upto:
+                self._bad[position] = Bad(position, index, reason)
+
+    def lose(self, start: int, stop: int) -> None:
+        """Batches that begin in [start, stop) will not come; those before are still to be picked up."""
+        if start < stop:
+            self._lost.append((start, stop))
+            self._pass_lost()
+
+    def _pass_lost(self) -> None:
+        while self._lost and self._ahead.peek().start >= self._lost[0][0]:
+            while self._ahead.peek().start < self._lost[0][1]:
+                self._ahead.advance()
+                self._skipped += 1
+                self.lost_batches += 1
+            self._lost.pop(0)
+        if not self._held:
+            self.released_upto = self._ahead.peek().start
+
+    # -- picking rows up ----------------------------------------------------------------------------
+
+    def next_ready(self) -> Batch | None:
+        """The next batch to pick up, if its rows are ready."""
+        batch = self._ahead.peek()
+        return batch if batch.stop <= self.ready_upto else None
+
+    @property
+    def upcoming(self) -> Batch:
+        """The next batch to pick up, ready or not."""
+        return self._ahead.peek()
+
+    def stage(self) -> Batch:
+        """Picks up the batch that `next_ready` showed: its rows are held until `give_back`."""
+        batch = self._ahead.peek()
+        self._ahead.advance()
+        self._staged.append((batch, self._skipped))
+        self._skipped = 0
+        self._held[batch.start] = batch
+        if self._lost:
+            self._pass_lost()
+        return batch
+
+    def give_back(self, start: int) -> bool:
+        """The rows of the batch that starts at `start` are not needed any more.
+
+        Rows go back in stream order, whatever order this is called in.
+
+        Returns:
+            Whether `released_upto` moved: the daemon should be told.
+        """
+        self._returned.add(start)
+        before = self.released_upto
+        for key in list(self._held):
+            if key not in self._returned:
+                break
+            self._returned.discard(key)
+            del self._held[key]
+        self.released_upto = next(iter(self._held), self._ahead.peek().start)
+        if self._bad:
+            for position in [p for p in self._bad if p < min(self.released_upto, self._consumed.peek().start)]:
+                del self._bad[position]
+        return self.released_upto > before
+
+    # -- handing out --------------------------------------------------------------------------------
+
+    @property
+    def staged(self) -> int:
+        """Batches picked up and not handed out yet."""
+        return len(self._staged)
+
+    def hand_out(self) -> tuple[Batch, list[Bad]]:
+        """The oldest staged batch goes to the training loop, with its replaced rows."""
+        batch, skipped = self._staged.pop(0)
+        for _ in range(skipped + 1):
+            self._consumed.advance()
+        bad = [self._bad[p] for p in sorted(self._bad) if batch.start <= p < batch.stop] if self._bad else []
+        return batch, bad
+
+    @property
+    def epoch(self) -> int:
+        """Number of the epoch that the next batch belongs to."""
+        return self._first_epoch + (self._consumed.epoch_start - self._first_epoch_start) // self.samples
+
+    @property
+    def epoch_start(self) -> int:
+        """Where the epoch of the next batch began."""
+        return self._consumed.epoch_start
+
+    @property
+    def position(self) -> int:
+        """Where all ranks stand when this one has consumed what it has: what a checkpoint holds."""
+        return self._consumed.position
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """Exactly where this rank stands: (epoch_start, start of its run of batches, batches of it consumed)."""
+        return self._consumed.epoch_start, self._consumed.plan.start, self._consumed.number
+
+    @property
+    def stands(self) -> int:
+        """Where the next batch starts that the training loop gets."""
+        return self._consumed.peek().start
+
+    @property
+    def batches_left(self) -> int:
+        """Batches until the end of the epoch."""
+        return len(self._consumed.plan) - self._consumed.number
+
+    @property
+    def at_epoch_start(self) -> bool:
+        """Whether nothing of the epoch has been consumed yet."""
+        return self._consumed.number == 0 and self._consumed.plan.start == self._consumed.epoch_start
+
+    @property
+    def batches_per_epoch(self) -> int:
+        """Of a whole epoch, for this rank."""
+        return len(self._consumed.full_epoch)

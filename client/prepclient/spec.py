@@ -1,0 +1,217 @@
+"""What a `PrepClient` was asked for, checked and put into the form that a daemon understands.
+
+Everything that can be wrong with an argument is said here, before anything is sent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from prepclient.errors import InvalidSpec, UnknownField
+from prepclient.session import Shape
+from prepserver.pipeline.errors import SpecError
+from prepserver.pipeline.ops import Op
+from prepserver.pipeline.pipeline import Pipeline
+from prepserver.pipeline.sources import SourceSpec
+
+OnError = Literal["raise", "skip", "mask"]
+Fields = Literal["tuple", "dict"] | Sequence[str]
+
+FIELD_NAMES = ("image", "label", "index", "valid")
+
+_SHUFFLES: dict[object, Literal["none", "full", "cyclic"]] = {False: "none", "full": "full", True: "cyclic"}
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """This process among the data-parallel processes of its run.
+
+    Attributes:
+        rank: 0 <= rank < world_size.
+        world_size: Processes in all.
+        local: (first, count) of the ranks on this machine, None for all.
+    """
+
+    rank: int
+    world_size: int
+    local: tuple[int, int] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """A checked request.
+
+    Attributes:
+        source: The dataset.
+        pipeline: Canonical.
+        shuffle: The wire's word for the order.
+        seed: Of order and augmentation.
+        shape: Of the batches.
+        ranks: Where this process stands.
+        job: Name of the run.
+    """
+
+    source: SourceSpec
+    pipeline: Pipeline
+    shuffle: Literal["none", "full", "cyclic"]
+    seed: int
+    shape: Shape
+    ranks: Ranks
+    job: str
+
+    @property
+    def digest(self) -> str:
+        """Names the stream of rows: source, order, seed and pipeline, but not how it is cut into batches."""
+        # Where the dataset lies is left out: a checkpoint goes to another machine.
+        source = sorted((k, v) for k, v in self.source.to_wire().items() if k not in ("root", "path"))
+        text = f"{source} {self.shuffle} {self.seed} {self.pipeline.digest}"
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def make_spec(
+    source: SourceSpec,
+    ops: Sequence[Op],
+    *,
+    batch_size: int,
+    shuffle: bool | str,
+    seed: int,
+    drop_last: bool,
+    rank: int | None,
+    world_size: int | None,
+    job: str | None,
+) -> Spec:
+    """Checks the arguments of a `PrepClient`.
+
+    Raises:
+        InvalidSpec: Naming the field, the value and what would be right.
+    """
+    if not isinstance(source, SourceSpec):
+        raise _invalid("source", source, "ImageFolder(...), FileList(...) or SyntheticImages(...)")
+    if not isinstance(shuffle, bool | str) or shuffle not in _SHUFFLES:
+        raise _invalid("shuffle", shuffle, "True (cyclic blocks), False (sequential) or 'full'")
+    _whole("batch_size", batch_size, 1, 2**20)
+    _whole("seed", seed, 0, 2**63 - 1)
+    if not isinstance(ops, Sequence) or isinstance(ops, str):
+        raise _invalid("ops", ops, "a list of ops, such as [RandomResizedCrop(224)]")
+    if job is not None and not (isinstance(job, str) and 0 < len(job) <= 256):
+        raise _invalid("job", job, "a name of 1 to 256 characters")
+    try:
+        pipeline = Pipeline.from_ops(list(ops))
+    except SpecError as e:
+        raise InvalidSpec(str(e), e.field) from e
+    ranks = find_ranks(rank, world_size, os.environ)
+    return Spec(
+        source,
+        pipeline,
+        _SHUFFLES[shuffle],
+        seed,
+        Shape(batch_size, bool(drop_last), ranks.rank, ranks.world_size),
+        ranks,
+        job if job is not None else _job_name(ranks),
+    )
+
+
+def find_ranks(rank: int | None, world_size: int | None, environ: Mapping[str, str]) -> Ranks:
+    """Rank and world size: as given, else torch.distributed's, else the launcher's (torchrun), else one process.
+
+    Raises:
+        InvalidSpec: Only one of the two was given, or they contradict each other.
+    """
+    if (rank is None) != (world_size is None):
+        raise InvalidSpec("rank and world_size come together", "rank" if rank is None else "world_size")
+    given = rank is not None
+    if rank is None or world_size is None:
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            rank, world_size = torch.distributed.get_rank(), torch.distributed.get_world_size()
+        elif "RANK" in environ and "WORLD_SIZE" in environ:
+            rank, world_size = _number(environ, "RANK"), _number(environ, "WORLD_SIZE")
+        else:
+            rank, world_size = 0, 1
+    _whole("world_size", world_size, 1, 2**16)
+    _whole("rank", rank, 0, world_size - 1)
+    local = None
+    if not given and "LOCAL_RANK" in environ and "LOCAL_WORLD_SIZE" in environ:
+        count = _number(environ, "LOCAL_WORLD_SIZE")
+        if count < world_size:
+            first = rank - _number(environ, "LOCAL_RANK")
+            if not 0 <= first <= rank < first + count <= world_size:
+                raise InvalidSpec(
+                    f"$LOCAL_RANK = {environ['LOCAL_RANK']} and $LOCAL_WORLD_SIZE = {count} contradict "
+                    f"rank = {rank} of world_size = {world_size}",
+                    "LOCAL_RANK",
+                )
+            local = (first, count)
+    return Ranks(rank, world_size, local)
+
+
+def check_fields(fields: object, on_error: str) -> tuple[str, ...] | None:
+    """The fields of a batch in order, or None for a dict of all of them.
+
+    Raises:
+        UnknownField: One that no batch has.
+        InvalidSpec: Neither "tuple", "dict" nor a sequence of names.
+    """
+    masked = ("valid",) if on_error == "mask" else ()
+    if fields == "dict":
+        return None
+    if fields == "tuple":
+        return ("image", "label", *masked)
+    if isinstance(fields, str) or not isinstance(fields, Sequence) or not fields:
+        raise _invalid("fields", fields, "'tuple', 'dict', or names in the order in which you want them")
+    for name in fields:
+        if name not in FIELD_NAMES:
+            text = f"fields names {name!r}, which no batch has; there are {', '.join(FIELD_NAMES)}"
+            raise UnknownField(text, "fields")
+        if name == "valid" and not masked:
+            raise UnknownField("fields names 'valid', which only on_error='mask' gives", "fields")
+    return tuple(fields)
+
+
+def check_choice(field: str, value: object, allowed: Sequence[object]) -> None:
+    """Refuses a value that is none of `allowed`.
+
+    Raises:
+        InvalidSpec: Naming field, value and choices.
+    """
+    if value not in allowed:
+        raise _invalid(field, value, "one of " + ", ".join(map(repr, allowed)))
+
+
+def _job_name(ranks: Ranks) -> str:
+    if ranks.world_size == 1:
+        return f"{os.path.basename(sys.argv[0]) or 'python'}-{os.getpid()}"
+    env = os.environ
+    for name in ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID"):
+        if env.get(name, "none") != "none":
+            # a restarted attempt is another job: its ranks must not meet those of the one that failed
+            return f"{env[name]}-{env.get('TORCHELASTIC_RESTART_COUNT', env.get('SLURM_STEP_ID', '0'))}"
+    if "MASTER_PORT" in env:
+        return f"{env.get('MASTER_ADDR', 'localhost')}:{env['MASTER_PORT']}"
+    raise InvalidSpec(
+        f"world_size = {ranks.world_size}: the ranks of a run must name it alike, and no launcher's variable does. "
+        "Pass job='NAME', the same in all of them",
+        "job",
+    )
+
+
+def _number(environ: Mapping[str, str], name: str) -> int:
+    try:
+        return int(environ[name])
+    except ValueError:
+        raise InvalidSpec(f"${name} = {environ[name]!r} is not a number", name) from None
+
+
+def _whole(field: str, value: Any, low: int, high: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise _invalid(field, value, f"a whole number in [{low}, {high}]")
+
+
+def _invalid(field: str, value: object, reason: str) -> InvalidSpec:
+    return InvalidSpec(str(SpecError(field, value, reason)), field)

@@ -1,0 +1,216 @@
+"""From ready rows to the tensors that the training loop gets: on the host, or by way of a device.
+
+Both stages hold rows only as long as they must. The host stage hands out fresh tensors and gives rows back at
+once, or lends views and gives them back at the next step. The device stage (`prepclient.device`) copies ahead
+on a side stream and gives rows back when a copy has completed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import torch
+
+from prepclient.blocks import HostBlocks
+from prepclient.chain import RingChain
+from prepclient.device import DeviceStage
+from prepclient.feed import Feed
+from prepclient.finish import Finish, Finisher, RowLook
+from prepclient.pinning import HostPin, open_driver
+from prepclient.rows import Rows
+from prepclient.session import Bad, Session
+from prepserver.pipeline.batches import Batch
+
+_POLL_S = 0.0005  # while copies are under way, whose rows the daemon may be waiting for
+_SMALL = ("label", "index")
+
+
+class Step(NamedTuple):
+    """A batch in the training loop's hands.
+
+    Attributes:
+        batch: Its rows.
+        bad: Those that hold a replacement.
+        fields: ``image``, ``label`` and ``index``.
+    """
+
+    batch: Batch
+    bad: list[Bad]
+    fields: dict[str, torch.Tensor]
+
+
+class Stage(Protocol):
+    """How a session's rows become tensors."""
+
+    def step(self, timeout_s: float) -> Step:
+        """The next batch.
+
+        Raises:
+            PrepClientError: It will not come, or did not within `timeout_s`.
+        """
+
+    def close(self) -> None:
+        """Lets go of all rows: after this, the ring may be unmapped."""
+
+
+class HostStage:
+    """Tensors in host memory.
+
+    Args:
+        session: Whose batches.
+        feed: Whose rows.
+        release: Called when rows have been given back.
+        look: How the rows look.
+        finish: What is computed on top.
+        max_batch: Most rows in one batch.
+        zero_copy: Lend read-only views of the ring, valid until the next step, instead of fresh tensors.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        feed: Feed,
+        release: Callable[[], None],
+        look: RowLook,
+        finish: Finish,
+        max_batch: int,
+        *,
+        zero_copy: bool,
+    ) -> None:
+        self._session = session
+        self._feed = feed
+        self._release = release
+        self._look = look
+        self._finisher = Finisher(finish, look, torch.device("cpu"))
+        self._lends = zero_copy and self._finisher.is_plain
+        self._blocks = HostBlocks(self._finisher.nbytes(max_batch))
+        self._lent: Batch | None = None
+
+    def step(self, timeout_s: float) -> Step:
+        """See `Stage`."""
+        session = self._session
+        self._return_lent()
+        if session.next_ready() is None:
+            self._feed.wait(session, timeout_s, lambda: session.next_ready() is not None)
+        batch = session.stage()
+        rows = self._feed.rows
+        fields = {"image": self._image(rows, batch)}
+        fields |= {name: rows.small(name, batch.start, batch.stop) for name in _SMALL}
+        _, bad = session.hand_out()
+        if self._lends:
+            self._lent = batch
+        elif session.give_back(batch.start):
+            self._release()
+        return Step(batch, bad, fields)
+
+    def _image(self, rows: RingChain, batch: Batch) -> torch.Tensor:
+        parts = rows.images(batch.start, batch.stop)
+        if self._lends:
+            # Where the ring could not be mapped twice, a batch that wraps is put together: one in many.
+            return self._look.view(parts[0] if len(parts) == 1 else torch.cat(parts))
+        image = self._finisher.empty(batch.stop - batch.start, self._blocks.take())
+        self._finisher.fill(image, parts)
+        return image
+
+    def _return_lent(self) -> None:
+        if self._lent is not None and self._session.give_back(self._lent.start):
+            self._release()
+        self._lent = None
+
+    def close(self) -> None:
+        """See `Stage`."""
+        self._return_lent()
+
+
+@dataclass(frozen=True, slots=True)
+class _Pinned:
+    """A page-locked ring."""
+
+    rows: Rows
+    pin: HostPin
+
+
+class CudaStage:
+    """Tensors on a CUDA device, copied ahead of the training loop.
+
+    Args:
+        session: Whose batches.
+        feed: Whose rows; its ring is page-locked.
+        release: Called when rows have been given back.
+        stage: The device's side.
+    """
+
+    def __init__(self, session: Session, feed: Feed, release: Callable[[], None], stage: DeviceStage) -> None:
+        self._session = session
+        self._feed = feed
+        self._release = release
+        self._stage = stage
+        self._driver = open_driver(stage.device)
+        self._pins: dict[int, _Pinned] = {}
+        self._rows = RingChain(self._pinned(feed.rows.links[0].rows))
+
+    def step(self, timeout_s: float) -> Step:
+        """See `Stage`."""
+        for pinned in self._pins.values():
+            pinned.pin.warn_once()
+        self._take_back()
+        self._stage.advance()
+        self._feed.poll(self._session)
+        self._submit()
+        if not self._stage.waiting:
+            self._feed.wait(self._session, timeout_s, self._next_is_ready, pace_s=self._pace_s)
+            self._submit()
+        taken = self._stage.take()
+        batch, bad = self._session.hand_out()
+        return Step(batch, bad, taken.fields)
+
+    def _next_is_ready(self) -> bool:
+        self._take_back()
+        return self._session.next_ready() is not None
+
+    def _pace_s(self) -> float | None:
+        return _POLL_S if self._stage.travelling else None
+
+    def _pinned(self, shown: Rows) -> Rows:
+        """A second mapping of a ring, to write, which is page-locked from now on."""
+        rows, mapping = self._feed.map_writable(shown)
+        pin = HostPin(mapping.address, mapping.nbytes, self._driver, keep=mapping)
+        self._pins[id(rows)] = _Pinned(rows, pin)
+        pin.start()
+        return rows
+
+    def _follow(self) -> None:
+        """Does for this chain what has happened to the feed's: a ring more, or one less."""
+        # All of them: the feed may have let go of a ring already that this chain still begins with.
+        for link in self._feed.rows.links:
+            if link.start > self._rows.links[-1].start:
+                self._rows.add(link.start, self._pinned(link.rows))
+        if len(self._rows.links) == 1:
+            return
+        # Rows go back only when their copies have completed: nothing reads a ring that is let go here.
+        for gone in self._rows.forget_below(self._session.released_upto):
+            self._pins.pop(id(gone)).pin.close()
+
+    def _submit(self) -> None:
+        self._follow()
+        while self._stage.room and (batch := self._session.next_ready()) is not None:
+            small = {name: [self._rows.small(name, batch.start, batch.stop)] for name in _SMALL}
+            self._stage.submit(batch.start, self._rows.images(batch.start, batch.stop), small)
+            self._session.stage()
+
+    def _take_back(self) -> None:
+        moved = [self._session.give_back(start) for start in self._stage.poll()]
+        if any(moved):
+            self._release()
+
+    def close(self) -> None:
+        """See `Stage`."""
+        # ORDER: no copy may read the ring when its lock goes, and the lock goes before the mapping.
+        try:
+            self._stage.close()
+        finally:
+            for pinned in self._pins.values():
+                pinned.pin.close()
+            self._pins.clear()
