@@ -1,0 +1,112 @@
+"""Fixtures that start real daemons and clients; the daemons' logs are shown when a test fails."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.clients import ClientProcess
+from tests.support.server import ALIVE, Server
+
+_NOT_OURS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "PREPSERVER_RUNTIME_DIR", "NOTIFY_SOCKET")
+_LOG_SHOWN_CHARS = 6000
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No test finds the user's daemon, launcher or cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in _NOT_OURS:
+            patch.delenv(name, raising=False)
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    """Adds what the daemons have said since the test before this one to the report of a failure."""
+    report: pytest.TestReport = yield  # type: ignore[assignment, misc]
+    for server in ALIVE:
+        text = server.log()
+        if report.failed:
+            report.sections.append(
+                (f"log of the daemon in {server.runtime_dir}", text[server.said :][-_LOG_SHOWN_CHARS:])
+            )
+        if report.when == "teardown":
+            server.said = len(text)
+    return report  # type: ignore[return-value]
+
+
+@pytest.fixture
+def new_server() -> Iterator[Callable[..., Server]]:
+    """Starts daemons for one test; at its end they are stopped and nothing of them may be left."""
+    made: list[Server] = []
+
+    def make(**arguments: Any) -> Server:
+        made.append(Server(**arguments))
+        return made[-1].start()
+
+    yield make
+    _end(made)
+
+
+@pytest.fixture(scope="module")
+def shared_server() -> Iterator[Server]:
+    """One daemon with two workers for the tests of a module."""
+    server = Server(workers=2)
+    try:
+        server.start()
+        server.baseline = server.look()
+        yield server
+    finally:
+        _end([server])
+
+
+@pytest.fixture
+def server(shared_server: Server) -> Iterator[Server]:
+    """The module's daemon; after each test its descriptors, ring memory and processes are what they were at first."""
+    # One baseline for all: one taken here could hold what a worker has yet to drop of the test before.
+    yield shared_server
+    assert shared_server.baseline is not None
+    shared_server.assert_back_at(shared_server.baseline)
+
+
+@pytest.fixture
+def client_process() -> Iterator[Callable[..., ClientProcess]]:
+    """Starts training processes for one test."""
+    made: list[ClientProcess] = []
+
+    def make(where: Server | Path, *arguments: Any, **more: Any) -> ClientProcess:
+        made.append(ClientProcess(where.runtime_dir if isinstance(where, Server) else where, *arguments, **more))
+        return made[-1]
+
+    yield make
+    for client in made:
+        client.end()
+
+
+@pytest.fixture(scope="session")
+def photos() -> Path:
+    """A folder of class folders of real photos."""
+    given = os.environ.get("PREPSERVER_TEST_PHOTOS")
+    folder = Path(given) if given else Path(__file__).resolve().parents[2] / "shared" / "data" / "photos"
+    if not folder.is_dir():
+        pytest.skip(f"no real photos: set PREPSERVER_TEST_PHOTOS to a folder of class folders ({folder} is none)")
+    return folder
+
+
+def _end(servers: list[Server]) -> None:
+    errors: list[Exception] = []
+    for server in servers:
+        try:
+            server.stop()
+        except Exception as e:  # noqa: BLE001 - the others are to be stopped, too
+            errors.append(e)
+        finally:
+            server.discard()
+    if errors:
+        raise errors[0]

@@ -1,0 +1,155 @@
+"""Samples that are meant to hurt: none takes a worker down for good, and each is named."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from prepclient import BadSampleError, PrepClient
+from tests.support import leaks
+from tests.support.clients import OPS, ClientProcess, inline_rows, read, rows_of
+from tests.support.odd_images import encoded, header_bomb, listed, picture, scan_bomb
+from tests.support.server import Server
+from tests.support.tiny_images import jpeg, photo_tree
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.fault
+
+NewServer = Callable[..., Server]
+Start = Callable[..., ClientProcess]
+
+
+@pytest.fixture(scope="module")
+def slow_sample() -> bytes:
+    """Decoding it takes minutes."""
+    return scan_bomb()
+
+
+def restarts(server: Server) -> int:
+    return sum(int(worker["restarts"]) for worker in server.status()["workers"])
+
+
+def test_damaged_files_give_the_same_rows_everywhere_and_kill_no_worker(server: Server, tmp_path: Path) -> None:
+    rng = np.random.default_rng(5)
+    source = photo_tree(tmp_path, 20)
+    kinds = {"jpg": jpeg(1, 64, 64), "png": encoded(picture(2), "PNG"), "webp": encoded(picture(3), "WEBP")}
+    for number in range(120):
+        kind = ("jpg", "jpg", "png", "webp")[number % 4]
+        data = bytearray(kinds[kind])
+        for at in rng.integers(0, len(data), 1 + number % 7):
+            data[at] = rng.integers(256)
+        if number % 3 == 0:
+            del data[int(rng.integers(len(data))) :]
+        (tmp_path / "cats" / f"hurt{number:03d}.{kind}").write_bytes(bytes(data))
+    before = restarts(server)
+    arguments = {"batch_size": 35, "shuffle": "full", "on_error": "skip"}
+    expected = inline_rows(source, epochs=2, **arguments)
+    with PrepClient(source, OPS, fields="dict", runtime_dir=server.runtime_dir, **arguments) as client:
+        assert read(client) + read(client) == expected
+        assert client.stats()["bad_samples"] > 0
+    assert restarts(server) == before
+
+
+def test_what_is_no_regular_file_is_a_bad_sample(server: Server, tmp_path: Path) -> None:
+    names = ["good.jpg", "pipe.jpg", "folder.jpg", "dangling.jpg", "endless.jpg", "sparse.jpg", "empty.jpg", "bomb.png"]
+    (tmp_path / "good.jpg").write_bytes(jpeg(1))
+    os.mkfifo(tmp_path / "pipe.jpg")
+    (tmp_path / "folder.jpg").mkdir()
+    (tmp_path / "dangling.jpg").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "endless.jpg").symlink_to("/dev/zero")
+    with (tmp_path / "sparse.jpg").open("wb") as sparse:
+        sparse.truncate(1 << 40)
+    (tmp_path / "empty.jpg").write_bytes(b"")
+    (tmp_path / "bomb.png").write_bytes(header_bomb())
+    source = listed(tmp_path / "list.txt", [(name, 0) for name in names])
+    before = restarts(server)
+    with PrepClient(
+        source, OPS, fields="dict", batch_size=8, on_error="mask", runtime_dir=server.runtime_dir
+    ) as client:
+        (batch,) = list(client)
+    assert batch["valid"].tolist() == [True] + [False] * 7
+    with PrepClient(source, OPS, batch_size=2, runtime_dir=server.runtime_dir) as client:
+        with pytest.raises(BadSampleError, match=r"pipe\.jpg") as caught:
+            next(iter(client))
+        assert caught.value.index == 1
+    assert restarts(server) == before
+
+
+def test_a_sample_that_takes_too_long_twice_is_quarantined_and_named(
+    new_server: NewServer, tmp_path: Path, slow_sample: bytes
+) -> None:
+    source = photo_tree(tmp_path, 40)
+    (tmp_path / "cats" / "0007slow.jpg").write_bytes(slow_sample)
+    # One worker: with two, both may be at it, in rows of different epochs, and a third try be under way already.
+    server = new_server(workers=1, settings={"sample_timeout_s": 3.0})
+    with PrepClient(
+        source, OPS, fields="dict", batch_size=41, on_error="mask", runtime_dir=server.runtime_dir
+    ) as client:
+        (batch,) = list(client)
+        assert (~batch["valid"]).nonzero().flatten().tolist() == [8]
+        # Its neighbour by index takes its place; everybody else is who he should be.
+        assert batch["index"].tolist() == [n if n != 8 else 9 for n in range(41)]
+        status = server.status()
+        assert list(status["quarantined"].values()) == [[8]]
+        assert restarts(server) == 2
+    with (
+        PrepClient(source, OPS, batch_size=41, runtime_dir=server.runtime_dir) as client,
+        pytest.raises(BadSampleError, match=r"0007slow\.jpg.*quarantined"),
+    ):
+        next(iter(client))
+    assert restarts(server) == 2  # nobody has tried it again
+    wait_until(lambda: len(server.workers()) == 1, why=server.log)
+
+
+def test_a_sample_on_which_workers_are_killed_again_and_again_is_quarantined(
+    new_server: NewServer, tmp_path: Path, slow_sample: bytes
+) -> None:
+    source = photo_tree(tmp_path, 40)
+    (tmp_path / "cats" / "0007slow.jpg").write_bytes(slow_sample)
+    server = new_server(workers=2, settings={"sample_timeout_s": 600})
+    with PrepClient(
+        source, OPS, fields="dict", batch_size=41, on_error="mask", runtime_dir=server.runtime_dir
+    ) as client:
+        len(client)
+
+        def at_it() -> int | None:
+            """A worker that is busy while no row gets done: it is at the slow sample."""
+            filled = server.status()["rows_filled"]
+            time.sleep(0.3)
+            status = server.status()
+            busy = [w["pid"] for w in status["workers"] if w["state"] == "busy"]
+            return int(busy[0]) if busy and status["rows_filled"] == filled else None
+
+        killed: list[int] = []
+        while not server.status()["quarantined"]:
+            assert len(killed) < 30, server.log()
+            if (pid := at_it()) is not None:
+                os.kill(pid, signal.SIGKILL)
+                wait_until(lambda pid=pid: not leaks.state(pid))
+                killed.append(pid)
+        (batch,) = list(client)
+    assert (~batch["valid"]).nonzero().flatten().tolist() == [8]
+    assert len(killed) >= 3
+
+
+def test_a_worker_that_hangs_on_a_good_sample_is_replaced_and_the_sample_is_kept(
+    new_server: NewServer, tmp_path: Path
+) -> None:
+    source = photo_tree(tmp_path, 1500)
+    server = new_server(workers=2, settings={"sample_timeout_s": 3.0})
+    rows = []
+    with PrepClient(source, OPS, fields="dict", batch_size=50, runtime_dir=server.runtime_dir) as client:
+        for number, batch in enumerate(client):
+            rows += rows_of(batch)
+            if number == 3:
+                os.kill(server.workers()[0], signal.SIGSTOP)  # in whatever it does, as a hung disk would
+    assert rows == inline_rows(source, batch_size=50)
+    assert server.status()["quarantined"] == {}
+    for pid in leaks.marked(server.mark):
+        os.kill(pid, signal.SIGCONT)

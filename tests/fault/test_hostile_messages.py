@@ -1,0 +1,348 @@
+"""Whatever is said at its sockets, the daemon goes on serving the honest client, and holds on to nothing."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgpack
+import pytest
+import zmq
+
+from prepclient import PrepClient, SyntheticImages
+from prepserver.protocol.codec import MAX_MESSAGE_BYTES, encode
+from prepserver.protocol.messages import AskStatus, Bye, Hello, Ready, Release, Sync
+from tests.support import leaks
+from tests.support.clients import OPS, inline_rows, read, rows_of
+from tests.support.hostile import Stranger
+from tests.support.server import Server
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.fault
+
+SOURCE = SyntheticImages(600, 32)
+SPEC = {"shuffle": True, "seed": 7, "batch_size": 20}
+
+
+@pytest.fixture
+def honest(server: Server) -> Iterator[Callable[[], None]]:
+    """A client in mid-epoch; calling it reads on. At the end its whole epoch must have been right."""
+    expected = inline_rows(SOURCE, **SPEC)
+    with PrepClient(SOURCE, OPS, fields="dict", runtime_dir=server.runtime_dir, **SPEC) as client:
+        iterator = iter(client)
+        rows = rows_of(next(iterator))
+
+        def read_on() -> None:
+            rows.extend(rows_of(next(iterator)))
+
+        yield read_on
+        for batch in iterator:
+            rows += rows_of(batch)
+        assert rows == expected
+        assert len(server.status()["jobs"]) == 1
+
+
+def spoilt(stranger: Stranger) -> dict[str, Any]:
+    """Questions that look honest, each wrong in one place."""
+    good = stranger.attach(SOURCE)
+    pipeline = good["pipeline"]
+    deep: Any = 1
+    for _ in range(200):
+        deep = [deep]
+    return {
+        "unknown type": {**good, "t": "Format"},
+        "type of another channel": {"t": "Release", "upto": 3},
+        "no type": {k: v for k, v in good.items() if k != "t"},
+        "type is a list": {**good, "t": ["Attach"]},
+        "missing field": {k: v for k, v in good.items() if k != "seed"},
+        "extra field": {**good, "exec": "rm"},
+        "seed is text": {**good, "seed": "0"},
+        "seed is negative": {**good, "seed": -1},
+        "seed is a float": {**good, "seed": 0.5},
+        "seed is huge": {**good, "seed": 2**64 - 1},
+        "batch of nothing": {**good, "batch_size": 0},
+        "batch is true": {**good, "batch_size": True},
+        "batch is huge": {**good, "batch_size": 2**62},
+        "rank beyond": {**good, "rank": 5, "world_size": 2},
+        "no ranks": {**good, "world_size": 0},
+        "local ranks elsewhere": {**good, "world_size": 4, "local_ranks": [2, 2]},
+        "local ranks beyond": {**good, "world_size": 4, "local_ranks": [0, 9]},
+        "protocol of one": {**good, "protocol": [1]},
+        "protocol from the future": {**good, "protocol": [77, 99]},
+        "shuffle unknown": {**good, "shuffle": "sorted"},
+        "not a number of seconds": {**good, "join_wait_s": float("nan")},
+        "endless": {**good, "join_wait_s": float("inf")},
+        "position alone": {**good, "position": 5},
+        "position before its epoch": {**good, "position": 5, "epoch_start": 600},
+        "position far beyond its epoch": {**good, "position": 10**9, "epoch_start": 0},
+        "position beyond everything": {**good, "position": 2**63, "epoch_start": 2**63},
+        "source unknown": {**good, "source": {"source": "pickle", "data": "x"}},
+        "source with a relative path": {**good, "source": {"source": "image_folder", "root": "../etc"}},
+        "source with a zero byte": {**good, "source": {"source": "image_folder", "root": "/tmp/\0x"}},
+        "source that is the whole machine": {**good, "source": {"source": "image_folder", "root": "/proc/self"}},
+        "source of nothing": {**good, "source": {**good["source"], "n": 0}},
+        "source beyond counting": {**good, "source": {**good["source"], "n": 2**63}},
+        "op unknown": {**good, "pipeline": [*pipeline, {"op": "system", "command": "id"}]},
+        "op is text": {**good, "pipeline": ["decode"]},
+        "ops without end": {**good, "pipeline": pipeline + [pipeline[-1]] * 400},
+        "rows of a terabyte": {**good, "pipeline": [pipeline[0], {**pipeline[1], "size": [2**20, 2**20]}]},
+        "deep nesting": {**good, "source": {"source": deep}},
+        "job name of 60 kB": {**good, "job": "x" * 60_000},
+    }
+
+
+def raw() -> dict[str, bytes]:
+    """Things that are no message at all."""
+    rng = random.Random(1)
+    return {
+        "one byte": b"\0",
+        "noise": rng.randbytes(300),
+        "text": b"GET / HTTP/1.1\r\n\r\n",
+        "a number": msgpack.packb(5),
+        "a list": msgpack.packb([1, 2]),
+        "an array that claims 4 billion": b"\xdd\xff\xff\xff\xff",
+        "a map that claims 4 billion": b"\xdf\xff\xff\xff\xff",
+        "nested 60000 deep": b"\x91" * 60_000,
+        "an extension": msgpack.packb({"t": msgpack.ExtType(5, b"x")}),
+        "a timestamp": msgpack.packb({"t": msgpack.Timestamp(1)}),
+        "a key twice": b"\x82\xa1t\xa6Attach\xa1t\xa6Attach",
+        "number keys": msgpack.packb({1: 2}),
+        "broken text": b"\x81\xa1t\xa3\xff\xfe\xfd",
+        "bytes behind the end": encode(AskStatus("0")) + b"\0",
+        "cut short": encode(AskStatus("version"))[:-3],
+        "as large as may be": b"\xc6" + (MAX_MESSAGE_BYTES - 5).to_bytes(4, "big") + bytes(MAX_MESSAGE_BYTES - 5),
+        "too large": bytes(MAX_MESSAGE_BYTES + 1),
+        "much too large": bytes(200_000),
+    }
+
+
+def test_each_spoilt_question_is_refused_and_the_connection_ends(server: Server, honest: Callable[[], None]) -> None:
+    with Stranger(server) as one:
+        names = list(spoilt(one))
+    for number, name in enumerate(names):
+        with Stranger(server) as stranger:
+            stranger.send_map(spoilt(stranger)[name])
+            answer = stranger.receive()
+            assert type(answer).__name__ == "Refused", (name, answer)
+            assert answer.text, name
+            assert stranger.receive() is None, name
+        if number % 10 == 0:
+            honest()
+    assert len(server.status()["jobs"]) == 1
+
+
+def test_noise_is_refused_and_the_connection_ends(server: Server, honest: Callable[[], None]) -> None:
+    for name, data in raw().items():
+        with Stranger(server) as stranger:
+            stranger.send(data)
+            answer = stranger.receive()
+            assert type(answer).__name__ == "Refused", (name, answer)
+            assert answer.code == "protocol", name
+            assert stranger.receive() is None, name
+    honest()
+
+
+def test_descriptors_that_are_sent_along_are_closed(server: Server, honest: Callable[[], None]) -> None:
+    for _ in range(20):
+        read_end, write_end = os.pipe()
+        with Stranger(server) as stranger:
+            socket.send_fds(stranger.sock, [encode(AskStatus("0"))], [read_end] * 50)
+            os.close(read_end)
+            stranger.receive()
+            # Nobody holds the other end: writing says so.
+            with pytest.raises(BrokenPipeError):
+                wait_until(lambda end=write_end: os.write(end, b"x") == 0)
+        os.close(write_end)
+    honest()
+    wait_until(
+        lambda: not [link for link in leaks.fds(server.pid) if "pipe" in link], why=lambda: leaks.fds(server.pid)
+    )
+
+
+def test_one_question_per_connection(server: Server, honest: Callable[[], None]) -> None:
+    with Stranger(server) as stranger:
+        attach = {**stranger.attach(SOURCE), "batch_size": 7}
+        stranger.send_map(attach)
+        stranger.send_map(attach)
+        answers = []
+        while (answer := stranger.receive()) is not None:
+            answers.append(type(answer).__name__)
+    assert answers[-1] == "Refused"
+    honest()
+    wait_until(lambda: len(server.status()["jobs"]) == 1, why=server.log)
+
+
+def test_silent_and_hasty_strangers_leave_nothing(server: Server, honest: Callable[[], None]) -> None:
+    before = server.look()
+    silent = [Stranger(server) for _ in range(50)]
+    for _ in range(50):
+        with Stranger(server) as hasty:
+            hasty.send_map(hasty.attach(SOURCE))  # and gone before the answer
+    honest()
+    for stranger in silent:
+        stranger.close()
+    wait_until(lambda: len(server.status()["jobs"]) == 1, why=server.log)
+    for kind in ("socket", "anon_inode:[pidfd]"):
+        wait_until(
+            lambda kind=kind: server.look().fds[kind] == before.fds[kind],
+            why=lambda: f"before {before}\nnow    {server.look()}",
+        )
+
+
+def test_a_stranger_that_never_reads_blocks_nobody(server: Server, honest: Callable[[], None]) -> None:
+    with Stranger(server) as stranger:
+        stranger.send(encode(AskStatus("0")))
+        honest()
+        honest()
+
+
+# -- the control channel ------------------------------------------------------------------------------------
+
+
+class Dealer:
+    """A stranger's socket on the control channel."""
+
+    def __init__(self, server: Server, token: bytes | None = None) -> None:
+        self._context = zmq.Context()
+        self.socket = self._context.socket(zmq.DEALER)
+        self.socket.setsockopt(zmq.LINGER, 0)
+        if token is not None:
+            self.socket.setsockopt(zmq.ROUTING_ID, token)
+        self.socket.connect(f"ipc://{server.runtime_dir / 'ctl.sock'}")
+
+    def __enter__(self) -> zmq.Socket[bytes]:
+        return self.socket
+
+    def __exit__(self, *_: object) -> None:
+        self.socket.close(linger=1000)
+        self._context.term()
+
+
+def test_strangers_on_the_control_channel_are_not_heard(server: Server, honest: Callable[[], None]) -> None:
+    job = server.status()["jobs"][0]
+    for token in (None, b"p" + bytes(16), b"x", b"p" * 255):
+        with Dealer(server, token) as dealer:
+            for message in (Hello(0), Release(10**6), Sync(10**6), Bye(0)):
+                dealer.send(encode(message))
+            for data in raw().values():
+                dealer.send(data)
+            dealer.send_multipart([encode(Bye(0))] * 5)
+            dealer.send_multipart([b""] * 100)
+            dealer.send(b"")
+        honest()
+    jobs = server.status()["jobs"]
+    assert [j["id"] for j in jobs] == [job["id"]]
+
+
+def test_what_is_no_zeromq_at_all_is_not_heard(server: Server, honest: Callable[[], None]) -> None:
+    rng = random.Random(2)
+    for data in (b"", b"\xff" * 64, rng.randbytes(5000), b"GET / HTTP/1.1\r\n\r\n", b"\xff\0\0\0\0\0\0\0\x01\x7f"):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+            sock.connect(os.fspath(server.runtime_dir / "ctl.sock"))
+            sock.sendall(data)
+        honest()
+
+
+class Attached:
+    """A client of ours that is attached and may say anything."""
+
+    def __init__(self, server: Server) -> None:
+        self.stranger = Stranger(server)
+        self.stranger.send_map({**self.stranger.attach(SOURCE), "batch_size": 20})
+        while type(answer := self.stranger.receive()).__name__ == "Scanning":
+            pass
+        assert answer is not None
+        self.welcome = answer
+        self._dealer = Dealer(server, self.welcome.token)
+        self.socket = self._dealer.socket
+
+    def ended(self) -> bool:
+        """Waits until the daemon hangs up; what it has announced before that is passed over."""
+        while isinstance(last := self.stranger.receive(), Ready):
+            pass
+        return last is None
+
+    def __enter__(self) -> Attached:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._dealer.__exit__()
+        self.stranger.close()
+
+
+LIES: dict[str, list[list[bytes]]] = {
+    "rows that it was never told of": [[encode(Hello(0))], [encode(Release(10**9))]],
+    "rows beyond the end of numbers": [[encode(Sync(2**62))]],
+    "rows before any are ready": [[encode(Release(600))]],
+    "noise": [[b"\xc1\xc1\xc1"]],
+    "an empty message": [[b""]],
+    "two parts": [[encode(Hello(0)), encode(Hello(0))]],
+    "an attach question": [[msgpack.packb({"t": "Attach"})]],
+    "a negative position": [[msgpack.packb({"t": "Release", "upto": -5, "wait_ns": 0, "batches": 0})]],
+    "a position in words": [[msgpack.packb({"t": "Release", "upto": "all", "wait_ns": 0, "batches": 0})]],
+}
+
+
+@pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
+def test_an_attached_client_that_lies_is_dropped(
+    server: Server, honest: Callable[[], None], lie: list[list[bytes]]
+) -> None:
+    with Attached(server) as liar:
+        assert len(server.status()["jobs"]) == 2
+        for frames in lie:
+            liar.socket.send_multipart(frames)
+        assert liar.ended()
+        honest()
+    wait_until(lambda: len(server.status()["jobs"]) == 1, why=server.log)
+
+
+def test_a_token_in_the_hands_of_another_process_drops_the_job_and_nothing_else(
+    server: Server, honest: Callable[[], None]
+) -> None:
+    with Stranger(server) as stranger:
+        stranger.send_map({**stranger.attach(SOURCE), "batch_size": 20})
+        while type(answer := stranger.receive()).__name__ == "Scanning":
+            pass
+        assert answer is not None
+        pid = os.fork()
+        if pid == 0:
+            try:
+                with Dealer(server, answer.token) as dealer:
+                    dealer.send(encode(Hello(0)))
+                    dealer.poll(10_000)
+            finally:
+                os._exit(0)
+        assert stranger.receive() is None
+        os.waitpid(pid, 0)
+    honest()
+    wait_until(lambda: len(server.status()["jobs"]) == 1, why=server.log)
+
+
+def test_an_attached_client_that_says_nothing_more_costs_its_own_ring_only(
+    server: Server, honest: Callable[[], None]
+) -> None:
+    with Attached(server):
+        for _ in range(5):
+            honest()
+        assert len(server.status()["jobs"]) == 2
+    wait_until(lambda: len(server.status()["jobs"]) == 1, why=server.log)
+
+
+def test_floods_of_repeated_releases_and_syncs_do_no_harm(server: Server, honest: Callable[[], None]) -> None:
+    with Attached(server) as chatty:
+        chatty.socket.send(encode(Hello(0)))
+        for number in range(3000):
+            chatty.socket.send(encode(Sync(0) if number % 2 else Release(0)))
+        honest()
+        chatty.socket.send(encode(Bye(0)))
+        assert chatty.ended()
+    wait_until(lambda: len(server.status()["jobs"]) == 1, why=server.log)
+
+
+def test_the_daemon_is_whole_after_all_of_it(server: Server) -> None:
+    with PrepClient(SOURCE, OPS, fields="dict", runtime_dir=server.runtime_dir, **SPEC) as client:
+        assert read(client) == inline_rows(SOURCE, **SPEC)
+    assert [worker["restarts"] for worker in server.status()["workers"]] == [0, 0]

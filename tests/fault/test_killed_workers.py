@@ -1,0 +1,131 @@
+"""Workers and their parent may die at any moment: the stream's bytes do not change, and nothing is lost."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable
+
+import pytest
+
+from prepclient import PrepClient
+from prepserver.pipeline.sources import ImageFolder
+from tests.support import leaks
+from tests.support.clients import OPS, ClientProcess, Rows, inline_rows, read, rows_of
+from tests.support.server import Server
+from tests.support.tiny_images import photo_tree
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.fault
+
+Start = Callable[..., ClientProcess]
+COUNT = 1500
+SPEC = {"shuffle": True, "seed": 4, "batch_size": 30}
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> ImageFolder:
+    return photo_tree(tmp_path_factory.mktemp("tree"), COUNT)
+
+
+@pytest.fixture(scope="module")
+def expected(tree: ImageFolder) -> Rows:
+    return inline_rows(tree, epochs=2, **SPEC)
+
+
+def kill(pid: int, number: int = signal.SIGKILL) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def stop(pid: int) -> None:
+    kill(pid, signal.SIGSTOP)
+    wait_until(lambda: leaks.state(pid) == "T")
+
+
+def full_strength(server: Server) -> None:
+    wait_until(lambda: len(server.workers()) == 2, why=server.log)
+
+
+def test_a_worker_killed_with_rows_in_its_hands_loses_none(
+    server: Server, client_process: Start, tree: ImageFolder, expected: Rows
+) -> None:
+    first, second = server.workers()
+    client = client_process(server, tree, **SPEC)
+    rows = client.read(2)
+    wait_until(lambda: server.stream()["ready_upto"] >= 512, why=server.stream)
+    # Both hold work and do not move: whatever is given to them now is in the hands of one that will die.
+    stop(first)
+    stop(second)
+    client.order("read")
+    while len(rows) < 480:  # what its ring held
+        rows += client.batch()
+    kill(first)
+    wait_until(lambda: not leaks.state(first))
+    kill(second, signal.SIGCONT)
+    rows += client.collect()
+    rows += client.read()
+    assert rows == expected
+    full_strength(server)
+    assert second in server.workers()
+    assert first not in server.workers()
+    assert sum(worker["restarts"] for worker in server.status()["workers"]) == 1
+    assert server.status()["quarantined"] == {}
+    client.ask("close")
+
+
+def test_workers_killed_again_and_again_change_no_byte(server: Server, tree: ImageFolder, expected: Rows) -> None:
+    before = sum(worker["restarts"] for worker in server.status()["workers"])
+    rows: Rows = []
+    killed: set[int] = set()
+    with PrepClient(tree, OPS, fields="dict", runtime_dir=server.runtime_dir, **SPEC) as client:
+        for _ in range(2):
+            for number, batch in enumerate(client):
+                rows += rows_of(batch)
+                if number % 12 == 3:
+                    for pid in server.workers()[:1]:
+                        kill(pid)
+                        killed.add(pid)  # listed once more, maybe, until the daemon has heard of it
+        assert client.stats()["bad_samples"] == 0
+    assert rows == expected
+    assert len(killed) > 4
+    full_strength(server)
+    restarts = sum(worker["restarts"] for worker in server.status()["workers"]) - before
+    assert restarts == len(killed)
+
+
+def test_all_workers_killed_at_once_lose_nothing(server: Server, tree: ImageFolder, expected: Rows) -> None:
+    with PrepClient(tree, OPS, fields="dict", runtime_dir=server.runtime_dir, **SPEC) as client:
+        rows = read(client, batches=1)
+        old = server.workers()
+        for pid in old:
+            kill(pid)
+        client.set_epoch(0)
+        rows = read(client) + read(client)
+    assert rows == expected
+    full_strength(server)
+    assert not set(old) & set(server.workers())
+
+
+def test_a_killed_zygote_takes_its_workers_along_and_a_new_one_goes_on(
+    server: Server, client_process: Start, tree: ImageFolder, expected: Rows
+) -> None:
+    client = client_process(server, tree, **SPEC)
+    rows = client.read(2)
+    old = [server.zygote, *server.workers()]
+    kill(server.zygote)
+    rows += client.read()
+    rows += client.read()
+    assert rows == expected
+    full_strength(server)
+    assert not set(old) & {server.zygote, *server.workers()}
+    wait_until(lambda: not any(leaks.state(pid) for pid in old))
+    client.ask("close")
+
+
+def test_a_worker_killed_while_nobody_works_is_replaced(server: Server) -> None:
+    first, second = server.workers()
+    kill(first)
+    wait_until(lambda: len(server.workers()) == 2 and first not in server.workers(), why=server.log)
+    assert second in server.workers()

@@ -1,0 +1,164 @@
+"""The device stage on a real GPU: against a thread that refills rows the moment they are released."""
+
+from __future__ import annotations
+
+import gc
+import queue
+import threading
+from typing import Any
+
+import pytest
+import torch
+
+from prepclient.device import DeviceStage, DeviceUnavailable, cuda_device
+from prepclient.finish import Finish, Finisher, RowLook
+from prepclient.pinning import HostPin, open_driver
+from tests.gpu.segment import Segment
+
+SHAPE = (64, 64, 3)
+LOOK = RowLook(SHAPE)
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+def busy(cycles: int) -> None:
+    """Keeps the current stream busy."""
+    torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call,unused-ignore]
+
+
+class RefillingServer(threading.Thread):
+    """Fills the rows of released positions at once and says up to where they are full; ends on None."""
+
+    def __init__(self, segment: Segment) -> None:
+        super().__init__(daemon=True)
+        self.rows = segment.nbytes // LOOK.nbytes
+        self.images = segment.bytes[: self.rows * LOOK.nbytes].view(self.rows, *SHAPE)
+        self.labels = torch.zeros(self.rows, dtype=torch.int64)
+        self.released: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+        self.filled: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._filled = 0
+
+    def _fill(self, released: int) -> None:
+        while self._filled < released + self.rows:
+            row = self._filled % self.rows
+            self.images[row].fill_(self._filled % 251)
+            self.labels[row] = self._filled
+            self._filled += 1
+        self.filled.put(self._filled)
+
+    def run(self) -> None:
+        self._fill(0)
+        while (released := self.released.get()) is not None:
+            self._fill(released)
+
+    def parts(self, begin: int, n: int) -> list[slice]:
+        row = begin % self.rows
+        first = min(n, self.rows - row)
+        return [slice(row, row + first), slice(0, n - first)][: 1 + (n > first)]
+
+
+@pytest.mark.parametrize("lock", [True, False])
+@pytest.mark.parametrize("lend", [True, False])
+@pytest.mark.parametrize("own_stream", [True, False])
+def test_every_batch_is_right_while_released_rows_are_refilled_at_once(
+    segment: Segment, device: torch.device, lock: bool, lend: bool, own_stream: bool
+) -> None:
+    n, batches = 97, 60
+    server = RefillingServer(segment)
+    stage = DeviceStage(device, LOOK, n, zero_copy=lend)
+    pin = HostPin(segment.address, segment.nbytes, open_driver(device), keep=segment)
+    if lock:
+        pin.start()
+    server.start()
+    stream = torch.cuda.Stream(device) if own_stream else torch.cuda.current_stream(device)  # type: ignore[no-untyped-call,unused-ignore]
+    wrong, kept, filled, submitted = [], [], 0, 0
+    with torch.cuda.stream(stream):
+        for step in range(batches):
+            stage.advance()
+            while stage.room and submitted < batches * n:
+                for end in stage.poll():
+                    server.released.put(end)
+                while not server.filled.empty():
+                    filled = server.filled.get()
+                if submitted + n > filled:
+                    if stage.waiting:
+                        break
+                    continue  # nothing in hand and nothing announced: poll on
+                parts = server.parts(submitted, n)
+                small = [server.labels[part] for part in parts]
+                submitted += n
+                stage.submit(submitted, [server.images[p] for p in parts], {"label": small, "index": small})
+            _key, fields = stage.take()
+            if step % 3 == 0:
+                busy(2_000_000)
+            want = torch.arange(step * n, (step + 1) * n, device=device)
+            pixels = (want % 251).to(torch.uint8).view(-1, 1, 1, 1)
+            wrong.append((fields["image"] != pixels).sum() + (fields["label"] != want).sum())
+            if not lend:
+                kept.append((fields["image"], pixels))
+    torch.cuda.synchronize()
+    assert int(torch.stack(wrong).sum()) == 0
+    assert all(bool((image == pixels).all()) for image, pixels in kept)
+    stage.close()
+    server.released.put(None)
+    server.join(60)
+    pin.close()
+
+
+def test_rows_come_free_while_the_consumers_stream_is_still_busy(segment: Segment, device: torch.device) -> None:
+    pin = HostPin(segment.address, segment.nbytes, open_driver(device), keep=segment)
+    pin.start()
+    assert pin.wait()
+    stage = DeviceStage(device, LOOK, 64, small={})
+    torch.cuda.synchronize()
+    busy(4_000_000_000)
+    behind: Any = torch.cuda.Event()  # type: ignore[no-untyped-call,unused-ignore]
+    behind.record()
+    stage.submit(1, [segment.bytes[: 64 * LOOK.nbytes].view(64, *SHAPE)], {})
+    freed: list[int] = []
+    while not freed:
+        freed = stage.poll()
+    assert not behind.query()
+    stage.close()
+    pin.close()
+
+
+@pytest.mark.parametrize("dtype", [None, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("memory_format", [None, torch.channels_last, torch.contiguous_format])
+@pytest.mark.parametrize("normalize", [None, (MEAN, STD)])
+def test_the_finishing_step_on_the_gpu_is_the_one_on_the_cpu(
+    device: torch.device,
+    dtype: torch.dtype | None,
+    memory_format: torch.memory_format | None,
+    normalize: tuple[tuple[float, ...], tuple[float, ...]] | None,
+) -> None:
+    rows = torch.randint(0, 256, (17, *SHAPE), dtype=torch.uint8)
+    finish = Finish(normalize=normalize, dtype=dtype, memory_format=memory_format)
+    want = Finisher(finish, LOOK, torch.device("cpu"))([rows])
+    got = Finisher(finish, LOOK, device)([rows.to(device)])
+    assert got.dtype == want.dtype
+    assert got.stride() == want.stride()
+    # A fused multiply-add rounds once where the CPU rounds twice; then one unit in the last place of the type.
+    ulp = torch.finfo(got.dtype).eps if got.dtype.is_floating_point else 0.0
+    torch.testing.assert_close(got.cpu(), want, rtol=ulp, atol=1e-6 if ulp else 0.0)
+
+
+def test_closing_gives_the_device_memory_back(device: torch.device) -> None:
+    gc.collect()
+    before = torch.cuda.memory_allocated(device)
+    stage = DeviceStage(device, LOOK, 64)
+    numbers = {"label": [torch.arange(64)], "index": [torch.arange(64)]}
+    stage.submit(1, [torch.zeros((64, *SHAPE), dtype=torch.uint8)], numbers)
+    stage.take()
+    assert torch.cuda.memory_allocated(device) > before
+    stage.close()
+    del stage
+    gc.collect()
+    torch.cuda.synchronize()
+    torch.empty(1, device=device)  # a block that another stream read is freed by the next allocation
+    assert torch.cuda.memory_allocated(device) <= before
+
+
+def test_a_gpu_that_is_not_there_is_refused_with_their_number() -> None:
+    count = torch.cuda.device_count()
+    with pytest.raises(DeviceUnavailable, match=rf"torch sees {count} GPU"):
+        cuda_device(f"cuda:{count}")

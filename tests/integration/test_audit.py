@@ -1,0 +1,266 @@
+"""``prepserver audit``, ``replay`` and ``quarantine`` with a real daemon and real clients."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from prepclient import Normalize, PrepClient, RandomResizedCrop, SyntheticImages, ToDtype
+from prepserver.audit import logfile
+from prepserver.audit.records import from_line, to_line
+from prepserver.cli import exits
+from prepserver.daemon import quarantine
+from tests.support.clients import OPS, ClientProcess, read
+from tests.support.server import Server, cli
+from tests.support.tiny_images import photo_tree
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.integration
+
+NewServer = Callable[..., Server]
+Start = Callable[..., ClientProcess]
+SOURCE = SyntheticImages(200, 32)
+SPEC = {"shuffle": True, "seed": 3, "batch_size": 16}
+
+
+def where(server: Server) -> tuple[str, ...]:
+    return ("--runtime-dir", str(server.runtime_dir))
+
+
+def audit(server: Server, job: str, code: int = exits.OK, *more: str) -> dict[str, Any]:
+    done = cli("audit", job, "--json", *where(server), *more)
+    assert done.returncode == code, f"{done.stderr}{done.stdout}{log_of(server, job).read_text()}"
+    verdict: dict[str, Any] = json.loads(done.stdout)
+    return verdict
+
+
+def epochs(verdict: dict[str, Any]) -> list[tuple[str, int]]:
+    return [(epoch["verdict"], epoch["once"]) for training in verdict["trainings"] for epoch in training["epochs"]]
+
+
+def log_of(server: Server, job: str) -> Path:
+    return logfile.path_of(server.home / "cache" / logfile.FOLDER, job, os.getuid())
+
+
+def settled(server: Server) -> None:
+    """The thread that writes has written: nothing is attached, and the files do not change any more."""
+    wait_until(lambda: server.status()["jobs"] == [])
+
+
+def wait_left(server: Server, job: str, times: int) -> None:
+    wait_until(lambda: log_of(server, job).read_bytes().count(b'"k":"left"') == times)
+
+
+def test_a_job_is_proven_while_it_runs_and_after(server: Server) -> None:
+    with PrepClient(SOURCE, OPS, job="one", runtime_dir=server.runtime_dir, **SPEC) as client:
+        for _ in range(2):
+            assert sum(len(images) for images, _ in client) == 200
+        iterator = iter(client)
+        for _ in range(5):
+            next(iterator)
+        wait_until(lambda: epochs(audit(server, "one")) == [("yes", 200), ("yes", 200), ("so far", 80)])
+    wait_left(server, "one", 1)
+    verdict = audit(server, "one")
+    assert verdict["exactly_once"]
+    assert epochs(verdict) == [("yes", 200), ("yes", 200), ("so far", 80)]
+    text = cli("audit", "one", *where(server)).stdout
+    assert "epoch 1: each sample exactly once (200 of 200 once)" in text
+    assert text.endswith("verdict: exactly once\n")
+    assert epochs(audit(server, "one", exits.OK, "--epoch", "1")) == [("yes", 200)]
+
+
+def test_ranks_have_each_sample_once_together(server: Server, client_process: Start) -> None:
+    ranks = [client_process(server, SOURCE, job="two", rank=r, world_size=2, **SPEC) for r in range(2)]
+    for rank in ranks:
+        rank.order("read")
+    for rank in ranks:
+        rank.collect()
+    wait_until(lambda: epochs(audit(server, "two")) == [("yes", 200)])
+    for rank in ranks:
+        rank.ask("close")
+
+
+def test_an_epoch_that_was_left_early_is_named(server: Server) -> None:
+    with PrepClient(SOURCE, OPS, job="early", fields="dict", runtime_dir=server.runtime_dir, **SPEC) as client:
+        read(client, batches=4)
+        read(client)
+    wait_left(server, "early", 2)
+    verdict = audit(server, "early", exits.FAILED)
+    assert epochs(verdict) == [("no", 64), ("yes", 200)]
+    assert verdict["trainings"][0]["epochs"][0]["untaken"] == 136
+
+
+def test_training_and_validation_under_one_name_are_two_trainings(server: Server) -> None:
+    both = [
+        PrepClient(source, OPS, job="both", fields="dict", runtime_dir=server.runtime_dir, **SPEC)
+        for source in (SOURCE, SyntheticImages(50, 32))
+    ]
+    for _ in range(2):
+        for client in both:
+            read(client)
+    for client in both:
+        client.close()
+    wait_left(server, "both", 2)
+    assert epochs(audit(server, "both")) == [("yes", 200), ("yes", 200), ("yes", 50), ("yes", 50)]
+
+
+def test_a_job_that_lived_through_killed_daemons_has_each_sample_once(
+    new_server: NewServer, client_process: Start
+) -> None:
+    server = new_server(workers=2)
+    # so few rows ahead that it cannot live on what a dead daemon has left in its ring
+    client = client_process(server, SOURCE, job="through", prefetch=32, **SPEC)
+    rows = client.read(4)
+    for _ in range(2):
+        server.process.kill()
+        server.process.wait()
+        server.start()
+        rows += client.read(3)
+    rows += client.read()
+    assert sorted(index for index, _ in rows) == list(range(200))
+    client.ask("close")
+    wait_left(server, "through", 1)
+    verdict = audit(server, "through")
+    assert epochs(verdict) == [("yes", 200)]
+    assert verdict["trainings"][0]["attachments"] == 3
+
+
+def test_a_log_that_was_tampered_with_is_found(server: Server) -> None:
+    with PrepClient(SOURCE, OPS, job="tampered", fields="dict", runtime_dir=server.runtime_dir, **SPEC) as client:
+        read(client)
+        read(client)
+    wait_left(server, "tampered", 1)
+    path = log_of(server, "tampered")
+    whole = path.read_bytes()
+    assert audit(server, "tampered")["exactly_once"]
+
+    path.write_bytes(whole.replace(b'"seed":3', b'"seed":4'))
+    verdict = audit(server, "tampered", exits.FAILED)
+    assert "line 2: its checksum does not fit" in verdict["damage"][0]
+
+    lines = whole.splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:3] + lines[4:]))
+    verdict = audit(server, "tampered", exits.FAILED)
+    assert "lines are missing before it" in verdict["damage"][0]
+
+    # With checksums that fit, the numbers themselves must.
+    first = from_line(2, lines[2].rstrip(b"\n"))
+    lines[2] = to_line(2, type(first)(**{**{f: getattr(first, f) for f in first.__slots__}, "rounds": 2}))
+    path.write_bytes(b"".join(lines))
+    verdict = audit(server, "tampered", exits.FAILED)
+    epoch = verdict["trainings"][0]["epochs"][0]
+    assert (epoch["verdict"], epoch["missing_count"], verdict["damage"]) == ("no", 32, [])
+    assert epoch["missing"][0]["path"]
+    path.write_bytes(whole)
+
+
+def test_a_job_without_a_log_is_named_with_those_that_have_one(server: Server) -> None:
+    with PrepClient(SOURCE, OPS, job="there", fields="dict", runtime_dir=server.runtime_dir, **SPEC) as client:
+        read(client, batches=1)
+    wait_left(server, "there", 1)
+    done = cli("audit", "not there", *where(server))
+    assert done.returncode == exits.FAILED
+    assert "no job 'not there'" in done.stderr
+    assert "'there'" in done.stderr
+
+
+def test_a_replaced_sample_is_named_with_its_path(server: Server, tmp_path: Path) -> None:
+    tree = photo_tree(tmp_path / "tree", 40)
+    broken = sorted(Path(tree.root).rglob("*.jpg"))[7]
+    broken.write_bytes(b"no image")
+    with PrepClient(
+        tree, OPS, job="bad", fields="dict", on_error="skip", runtime_dir=server.runtime_dir, **SPEC
+    ) as client:
+        got = [index for index, _ in read(client)]
+    assert 7 not in got
+    wait_left(server, "bad", 1)
+    (epoch,) = audit(server, "bad", exits.FAILED)["trainings"][0]["epochs"]
+    (replaced,) = epoch["replaced"]
+    assert replaced["index"] == 7
+    assert replaced["path"].endswith(broken.name)
+    assert broken.name in replaced["reason"]
+    assert (epoch["once"], epoch["missing_count"]) == (39, 0)
+
+
+def test_replay_makes_the_very_pixels_again(server: Server, tmp_path: Path) -> None:
+    tree = photo_tree(tmp_path / "tree", 60)
+    where_ = {"job": "again", "fields": "dict", "runtime_dir": server.runtime_dir, **SPEC}
+    with PrepClient(tree, OPS, **where_) as client:
+        batches = [[{k: v.clone() for k, v in b.items()} for b in client] for _ in range(2)]
+    wait_left(server, "again", 1)
+    out = tmp_path / "x.png"
+    done = cli("replay", "--job", "again", "--epoch", "1", "--batch", "2", "--row", "5", "-o", str(out), *where(server))
+    assert done.returncode == exits.OK, done.stderr
+    batch = batches[1][2]
+    expected = batch["image"][5].permute(1, 2, 0).numpy()
+    assert np.array_equal(np.asarray(Image.open(out)), expected)
+    said = dict(line.split(" ", 1) for line in done.stdout.splitlines())
+    assert int(said["sample"]) == batch["index"][5]
+    assert int(said["label"]) == batch["label"][5]
+    assert (int(said["position"]), said["pass"], said["epoch"]) == (60 + 2 * 16 + 5, "1", "1")
+    assert (Path(tree.root) / said["path"]).is_file()
+    for wrong in (("--batch", "4"), ("--batch", "0", "--row", "16"), ("--batch", "0", "--rank", "1")):
+        assert cli("replay", "--job", "again", *wrong, "-o", str(out), *where(server)).returncode == exits.FAILED
+    assert cli("replay", "--job", "again", "--batch", "0", "-o", "x.gif", *where(server)).returncode == exits.USAGE
+
+
+def test_replay_of_floats_is_the_row_as_npy_and_a_picture_as_png(new_server: NewServer, tmp_path: Path) -> None:
+    server = new_server(workers=1)
+    ops = (RandomResizedCrop(24), ToDtype("float32", scale=True), Normalize([0.5, 0.4, 0.3], [0.2, 0.2, 0.2]))
+    plain = (RandomResizedCrop(24),)
+    with PrepClient(SOURCE, ops, job="f", fields="dict", runtime_dir=server.runtime_dir, **SPEC) as client:
+        row = next(iter(client))["image"][1].clone()
+    with PrepClient(SOURCE, plain, fields="dict", inline=True, **SPEC) as client:
+        seen = next(iter(client))["image"][1].permute(1, 2, 0).numpy()
+    server.stop()  # the log is there without a daemon
+    place = ("--job", "f", "--batch", "0", "--row", "1", "--cache-dir", str(server.home / "cache"))
+    for name in ("x.npy", "x.png"):
+        done = cli("replay", *place, "-o", str(tmp_path / name))
+        assert done.returncode == exits.OK, done.stderr
+    assert np.array_equal(np.load(tmp_path / "x.npy").transpose(2, 0, 1), row.numpy())
+    assert np.array_equal(np.asarray(Image.open(tmp_path / "x.png")), seen)
+
+
+def test_a_quarantined_sample_is_remembered_listed_and_cleared(
+    new_server: NewServer, client_process: Start, tmp_path: Path
+) -> None:
+    tree = photo_tree(tmp_path / "tree", 40)
+    server = new_server(workers=1)
+    spec = {**SPEC, "shuffle": False, "on_error": "skip"}
+    client = client_process(server, tree, job="q", **spec)
+    rows = client.read()
+    client.ask("close")
+    assert [index for index, _ in rows] == list(range(40))
+    folder = server.home / "cache" / quarantine.FOLDER
+    digest = audit(server, "q")["trainings"][0]["digest"]
+    quarantine.Quarantine(folder).add(digest, 11, "workers crashed on it", tree.root)
+    settled(server)
+    server.process.send_signal(signal.SIGTERM)
+    server.process.wait()
+    server.start()
+
+    client = client_process(server, tree, job="q2", **spec)
+    rows = client.read()
+    client.ask("close")
+    assert [index for index, _ in rows] == [12 if k == 11 else k for k in range(40)]
+    done = cli("status", "--quarantine", "--json", *where(server))
+    (entry,) = json.loads(done.stdout)
+    assert (entry["index"], entry["reason"], entry["dataset"]) == (11, "workers crashed on it", tree.root)
+    shown = cli("status", "--quarantine", *where(server), COLUMNS="300").stdout
+    assert "workers crashed on it" in shown
+
+    assert cli("quarantine", "--clear", "nothing", *where(server)).returncode == exits.FAILED
+    assert "sample 11" in cli("quarantine", "--clear", "11", *where(server)).stdout
+    assert json.loads(cli("quarantine", "--json", *where(server)).stdout) == []
+    settled(server)
+    client = client_process(server, tree, job="q3", **spec)
+    assert [index for index, _ in client.read()] == list(range(40))
+    client.ask("close")

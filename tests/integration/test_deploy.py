@@ -1,0 +1,147 @@
+"""What lies in deploy/: units that systemd accepts and that expose little, settings that the daemon accepts."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from prepserver.cli import exits
+from prepserver.config import load_settings
+from prepserver.daemon.activation import ATTACH_NAME
+from prepserver.daemon.server import KILL_S
+from prepserver.protocol.messages import ATTACH_SOCKET
+from prepserver.protocol.places import SYSTEM_RUNTIME_DIR
+
+pytestmark = pytest.mark.integration
+
+DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
+UNITS = ("prepserver.service", "prepserver.socket")
+EXPOSURE_MOST = 2.0
+
+needs_systemd = pytest.mark.skipif(
+    shutil.which("systemd-analyze") is None, reason="systemd-analyze is not on this machine"
+)
+
+
+def settings_of(unit: str) -> dict[str, list[str]]:
+    """Every setting of a unit file with its values; comments are left out."""
+    found: dict[str, list[str]] = {}
+    for line in (DEPLOY / unit).read_text().splitlines():
+        if match := re.fullmatch(r"(\w+)=(.*)", line):
+            found.setdefault(match[1], []).append(match[2])
+    return found
+
+
+@needs_systemd
+def test_systemd_accepts_the_units(tmp_path: Path) -> None:
+    for unit in UNITS:
+        # Only the program is not there on a machine where it is not installed.
+        text = (DEPLOY / unit).read_text().replace("/opt/prepserver/bin/prepserver", sys.executable)
+        (tmp_path / unit).write_text(text)
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", *(str(tmp_path / unit) for unit in UNITS)],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    ours = [line for line in done.stderr.splitlines() if "prepserver" in line]
+    assert (done.returncode, ours) == (0, []), done.stderr
+
+
+@needs_systemd
+def test_the_service_exposes_little() -> None:
+    done = subprocess.run(
+        ["systemd-analyze", "security", "--offline=true", "--no-pager", str(DEPLOY / "prepserver.service")],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    if "unrecognized option" in done.stderr:
+        pytest.skip("systemd-analyze is older than security --offline (systemd 250)")
+    found = re.search(r"Overall exposure level for \S+: ([0-9.]+)", done.stdout)
+    assert found is not None, done.stdout + done.stderr
+    assert float(found[1]) <= EXPOSURE_MOST
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("PrivateUsers", "hides the uids of clients"),
+        ("DynamicUser", "changes the uid with every start"),
+        ("MemoryDenyWriteExecute", "breaks generated code"),
+        ("MemoryHigh", "slows the daemon down for ever"),
+        ("ProcSubset", "hides /proc/meminfo"),
+    ],
+)
+def test_the_service_does_not_set_what_breaks_it(name: str, why: str) -> None:
+    assert name not in settings_of("prepserver.service"), why
+    assert f"# {name}=" in (DEPLOY / "prepserver.service").read_text(), f"says why not: {why}"
+
+
+def test_the_service_survives_a_killed_worker_and_drains() -> None:
+    service = settings_of("prepserver.service")
+    assert service["OOMPolicy"] == ["continue"]
+    assert service["KillMode"] == ["mixed"]
+    assert service["Type"] == ["notify"]
+    assert service["NotifyAccess"] == ["main"]
+    assert service["ExecReload"] == ["kill -HUP $MAINPID"]
+    assert int(service["WatchdogSec"][0]) >= 10
+    assert int(service["TimeoutStopSec"][0]) > load_settings(None, {}).drain_s + KILL_S
+
+
+def test_socket_and_service_mean_one_place() -> None:
+    socket, service = settings_of("prepserver.socket"), settings_of("prepserver.service")
+    assert socket["ListenSequentialPacket"] == [f"{SYSTEM_RUNTIME_DIR}/{ATTACH_SOCKET}"]
+    assert socket["FileDescriptorName"] == [ATTACH_NAME]
+    assert (socket["SocketGroup"], socket["SocketMode"]) == (service["Group"], ["0660"])
+    assert f"/run/{service['RuntimeDirectory'][0]}" == SYSTEM_RUNTIME_DIR
+    assert f"--runtime-dir {SYSTEM_RUNTIME_DIR}" in service["ExecStart"][0]
+    # else a stop of the service would take the socket away with the directory
+    assert service["RuntimeDirectoryPreserve"] == ["yes"]
+
+
+def test_the_example_settings_are_settings() -> None:
+    path = DEPLOY / "config.toml"
+    settings = load_settings(path, {})
+    assert settings.source_roots == ("/data",)
+    assert settings.memory_per_uid_bytes <= settings.memory_bytes
+    # what is commented out is a setting, too
+    text = re.sub(r"^#(\w+ = )", r"\1", path.read_text(), flags=re.MULTILINE)
+    names = set(tomllib.loads(text)) - {"sources", "limits"}
+    assert {"workers", "memory", "drain_s", "log_level", "socket_group", "socket_mode"} <= names
+
+
+def test_every_setting_that_is_commented_out_shows_what_can_be(tmp_path: Path) -> None:
+    text = re.sub(r"^#(\w+ = )", r"\1", (DEPLOY / "config.toml").read_text(), flags=re.MULTILINE)
+    (tmp_path / "all.toml").write_text(text)
+    assert load_settings(tmp_path / "all.toml", {}).drain_s == load_settings(None, {}).drain_s
+
+
+@pytest.mark.skipif(shutil.which("systemd-sysusers") is None, reason="systemd-sysusers is not on this machine")
+def test_the_user_and_group_can_be_made(tmp_path: Path) -> None:
+    (tmp_path / "etc").mkdir()
+    done = subprocess.run(
+        ["systemd-sysusers", f"--root={tmp_path}", str(DEPLOY / "prepserver.sysusers")],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "prepserver:" in (tmp_path / "etc/passwd").read_text()
+    assert "prepserver:" in (tmp_path / "etc/group").read_text()
+
+
+def test_containers_share_the_socket_directory_and_nothing_else_of_the_machine() -> None:
+    text = (DEPLOY / "compose.yaml").read_text()
+    assert text.count(f"- {SYSTEM_RUNTIME_DIR}:{SYSTEM_RUNTIME_DIR}\n") == 2
+    said = "\n".join(line.split("#")[0] for line in text.splitlines())
+    assert not re.search(r"\b(ipc|pid|shm_size|privileged|/dev/shm)\b", said)
+
+
+def test_the_runbook_names_every_file_and_exit_code() -> None:
+    text = (DEPLOY / "README.md").read_text()
+    for path in DEPLOY.iterdir():
+        assert path.name == "README.md" or f"`{path.name}`" in text, path.name
+    for name, code in vars(exits).items():
+        if isinstance(code, int):
+            assert f"| {code} |" in text, name

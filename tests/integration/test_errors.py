@@ -1,0 +1,291 @@
+"""What a training script is told when it cannot have its rows: which error, and what to do."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import prepclient.feed
+from prepclient import (
+    BadSampleError,
+    FileList,
+    ImageFolder,
+    InvalidSpec,
+    MemoryRefused,
+    NoPermission,
+    Normalize,
+    NoServer,
+    PrepClient,
+    PrepClientError,
+    RandomResizedCrop,
+    SourceUnavailable,
+    SyntheticImages,
+    VersionMismatch,
+)
+from prepserver.pipeline import sources
+from prepserver.protocol.codec import encode
+from prepserver.protocol.messages import PROTOCOL, AskStop
+from tests.support.clients import OPS, ClientError, ClientProcess, inline_rows, read
+from tests.support.hostile import Stranger
+from tests.support.odd_images import header_bomb, odd_tree
+from tests.support.server import Server
+from tests.support.tiny_images import jpeg, photo_tree
+
+pytestmark = pytest.mark.integration
+
+Start = Callable[..., ClientProcess]
+NewServer = Callable[..., Server]
+SOURCE = SyntheticImages(64, 32)
+NOBODY = 65534
+
+as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
+
+
+def test_no_server_says_how_to_start_one(tmp_path: Path) -> None:
+    with PrepClient(SOURCE, OPS, runtime_dir=tmp_path) as client, pytest.raises(NoServer) as caught:
+        len(client)
+    text = str(caught.value)
+    assert f"prepserver start --runtime-dir {tmp_path}" in text
+    assert "inline=True" in text
+    assert "workers=" in text
+
+
+def test_a_client_can_be_used_once_the_server_is_there(new_server: NewServer) -> None:
+    server = new_server(workers=1)
+    server.stop()
+    with PrepClient(SOURCE, OPS, batch_size=64, runtime_dir=server.runtime_dir) as client:
+        with pytest.raises(NoServer):
+            len(client)
+        server.start()
+        assert len(list(client)) == 1
+
+
+@as_root
+def test_another_users_daemon_is_no_permission(server: Server, client_process: Start) -> None:
+    # The way to the sockets is open, so that it is the daemon's own directory that says no.
+    os.chmod(server.home, 0o711)
+    assert stat.S_IMODE(server.runtime_dir.stat().st_mode) == 0o700
+    client = client_process(server, SOURCE, uid=NOBODY)
+    with pytest.raises(ClientError) as caught:
+        client.ask("attach")
+    assert caught.value.kind == "NoPermission"
+    assert f"uid {NOBODY}" in caught.value.text
+    assert "--runtime-dir" in caught.value.text
+    os.chmod(server.runtime_dir, 0o711)
+    try:
+        client = client_process(server, SOURCE, uid=NOBODY)
+        with pytest.raises(ClientError) as caught:
+            client.ask("attach")
+        assert caught.value.kind == "NoPermission"
+        assert "group" in caught.value.text
+        assert "uid 0, gid 0, mode 660" in caught.value.text
+    finally:
+        os.chmod(server.runtime_dir, 0o700)
+
+
+@as_root
+def test_two_users_get_equal_rows_in_memory_of_their_own(server: Server, client_process: Start, tmp_path: Path) -> None:
+    os.chmod(server.home, 0o711)
+    os.chmod(server.runtime_dir, 0o711)
+    for name in ("attach.sock", "ctl.sock"):
+        os.chmod(server.runtime_dir / name, 0o666)
+    try:
+        arguments: dict[str, Any] = {"batch_size": 16, "shuffle": True}
+        mine = client_process(server, SOURCE, **arguments)
+        theirs = client_process(server, SOURCE, uid=NOBODY, **arguments)
+        assert mine.ask("attach") == theirs.ask("attach") == 4
+        lanes = [lane for stream in server.status()["streams"] for lane in stream["lanes"]]
+        assert sorted(lane["uid"] for lane in lanes) == [0, NOBODY]
+        for client in (mine, theirs):
+            client.order("read")
+        rows = [client.collect() for client in (mine, theirs)]
+        assert [sorted(index for index, _ in r) for r in rows] == [list(range(64))] * 2
+        theirs.order("close")
+        theirs.answer()
+        # Another user may use this daemon and may not end it.
+        with Stranger(server, uid=NOBODY) as stranger:
+            stranger.send(encode(AskStop("0")))
+            refused = stranger.receive()
+        assert refused is not None
+        assert refused.code == "permission"
+        assert mine.read(1)
+        mine.ask("close")
+    finally:
+        for name in ("attach.sock", "ctl.sock"):
+            os.chmod(server.runtime_dir / name, 0o660)
+        os.chmod(server.runtime_dir, 0o700)
+
+
+def test_a_client_of_another_protocol_is_told_both_versions(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prepclient.feed, "PROTOCOL", PROTOCOL + 7)
+    with PrepClient(SOURCE, OPS, runtime_dir=server.runtime_dir) as client, pytest.raises(VersionMismatch) as caught:
+        len(client)
+    assert f"protocol {PROTOCOL + 7}" in str(caught.value)
+    assert f"speaks {PROTOCOL}" in str(caught.value)
+    assert "install" in str(caught.value)
+
+
+def test_an_unknown_field_is_named(server: Server) -> None:
+    with Stranger(server) as stranger:
+        stranger.send_map({**stranger.attach(SOURCE), "colour": 1})
+        refused = stranger.receive()
+    assert refused is not None
+    assert refused.code == "protocol"
+    assert "colour" in refused.text
+
+
+def test_an_unknown_parameter_of_an_op_is_named(server: Server) -> None:
+    with Stranger(server) as stranger:
+        attach = stranger.attach(SOURCE)
+        attach["pipeline"][1]["colour"] = 1
+        stranger.send_map(attach)
+        refused = stranger.receive()
+    assert refused is not None
+    assert refused.code == "spec"
+    assert refused.field.startswith("pipeline[1]")
+    assert "colour" in refused.field + refused.text
+
+
+def test_a_wrong_argument_is_refused_before_anything_is_sent(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSpec, match="float") as caught:
+        PrepClient(SOURCE, [RandomResizedCrop(32), Normalize([0.5] * 3, [0.2] * 3)], runtime_dir=tmp_path)
+    assert caught.value.field == "pipeline[1].mean"  # as the user counts them
+    for name, value in {"batch_size": 0, "seed": -1, "shuffle": "some", "on_error": "ignore", "prefetch": 0}.items():
+        with pytest.raises(InvalidSpec, match=name) as caught:
+            PrepClient(SOURCE, OPS, runtime_dir=tmp_path, **{name: value})
+        assert caught.value.field == name
+
+
+def test_memory_short_says_asked_free_limit_and_knob(new_server: NewServer) -> None:
+    server = new_server(workers=1, memory="3M")
+    with (
+        PrepClient(SOURCE, [RandomResizedCrop(224)], batch_size=64, runtime_dir=server.runtime_dir) as client,
+        pytest.raises(MemoryRefused) as caught,
+    ):
+        len(client)
+    text = str(caught.value)
+    # two batches of 64 rows of 224 x 224 x 3 bytes and their labels and indices
+    asked_mib = -(-2 * 64 * 224 * 224 * 3 // 2**20)
+    assert re.search(rf"\b{asked_mib}(\.\d)? MiB|\b1[89](\.\d)? MiB", text), text
+    assert "3 MiB" in text
+    assert "free" in text
+    assert "--memory" in text
+    assert "batch_size" in text
+    with PrepClient(SOURCE, OPS, batch_size=16, runtime_dir=server.runtime_dir) as client:
+        assert len(list(client)) == 4  # a smaller one fits
+
+
+@pytest.mark.parametrize("kind", [ImageFolder, FileList])
+def test_a_missing_dataset_is_named(server: Server, tmp_path: Path, kind: Callable[[Path], Any]) -> None:
+    missing = tmp_path / "not there"
+    for where in ({"runtime_dir": server.runtime_dir}, {"inline": True}):
+        with PrepClient(kind(missing), OPS, **where) as client, pytest.raises(SourceUnavailable) as caught:
+            len(client)
+        assert str(missing) in str(caught.value)
+
+
+def test_an_empty_dataset_is_named(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "tree" / "cats").mkdir(parents=True)
+    (tmp_path / "list.txt").write_text("")
+    for source in (ImageFolder(tmp_path / "tree"), FileList(tmp_path / "list.txt")):
+        for where in ({"runtime_dir": server.runtime_dir}, {"inline": True}):
+            with PrepClient(source, OPS, **where) as client, pytest.raises(SourceUnavailable) as caught:
+                len(client)
+            assert str(tmp_path) in str(caught.value)
+
+
+def test_every_error_is_a_prepclient_error() -> None:
+    for kind in (BadSampleError, InvalidSpec, MemoryRefused, NoPermission, NoServer, SourceUnavailable):
+        assert issubclass(kind, PrepClientError)
+
+
+# -- bad samples --------------------------------------------------------------------------------------------
+
+BROKEN = {"cats/broken.jpg": b"no image", "cats/short.jpg": jpeg(1)[:60], "dogs/bomb.png": header_bomb()}
+
+
+@pytest.fixture
+def damaged(tmp_path: Path) -> sources.ImageFolder:
+    """Forty good images and three bad ones."""
+    source = photo_tree(tmp_path / "tree", 40)
+    for name, data in BROKEN.items():
+        (tmp_path / "tree" / name).write_bytes(data)
+    return source
+
+
+def bad_indices(source: sources.ImageFolder) -> list[int]:
+    paths = sorted(str(path.relative_to(source.root)) for path in Path(source.root).rglob("*.*"))
+    return [paths.index(name) for name in sorted(BROKEN)]
+
+
+def test_a_bad_sample_raises_with_its_path_and_the_next_batches_are_to_be_had(
+    server: Server, damaged: sources.ImageFolder
+) -> None:
+    bad = bad_indices(damaged)
+    with PrepClient(damaged, OPS, fields="dict", batch_size=1, runtime_dir=server.runtime_dir) as client:
+        raised = []
+        got = []
+        iterator = iter(client)
+        while True:
+            try:
+                batch = next(iterator)
+            except StopIteration:
+                break
+            except BadSampleError as e:
+                raised.append(e)
+            else:
+                got += batch["index"].tolist()
+    assert [e.index for e in raised] == bad
+    for name, error in zip(sorted(BROKEN), raised, strict=True):
+        assert name in error.reason
+        assert name in str(error)
+        assert "on_error" in str(error)
+    assert "60000" in raised[-1].reason  # what the header claims
+    assert sorted(got + bad) == list(range(43))
+
+
+@pytest.mark.parametrize("batch_size", [8, 43])
+def test_skip_and_mask_replace_bad_samples_by_the_same_rule_everywhere(
+    server: Server, damaged: sources.ImageFolder, batch_size: int
+) -> None:
+    expected = inline_rows(damaged, batch_size=batch_size, shuffle="full", on_error="skip")
+    assert len(expected) == 43
+    bad = set(bad_indices(damaged))
+    assert not bad & {index for index, _ in expected}
+    where = {"fields": "dict", "batch_size": batch_size, "shuffle": "full", "runtime_dir": server.runtime_dir}
+    with PrepClient(damaged, OPS, on_error="skip", **where) as client:
+        assert read(client) == expected
+        assert client.stats()["bad_samples"] == 3
+    with PrepClient(damaged, OPS, on_error="mask", **where) as client:
+        batches = list(client)
+    valid = [flag for batch in batches for flag in batch["valid"].tolist()]
+    indices = [index for batch in batches for index in batch["index"].tolist()]
+    assert valid.count(False) == 3
+    assert sorted(index for index, flag in zip(indices, valid, strict=True) if flag) == sorted(set(range(43)) - bad)
+    with PrepClient(damaged, OPS, on_error="mask", batch_size=43, runtime_dir=server.runtime_dir) as client:
+        ((_, _, flags),) = list(client)
+        assert flags.tolist() == [index not in bad for index in range(43)]
+
+
+def test_a_file_that_vanishes_after_the_scan_is_a_bad_sample(server: Server, tmp_path: Path) -> None:
+    source = photo_tree(tmp_path, 800)
+    with PrepClient(source, OPS, batch_size=50, runtime_dir=server.runtime_dir) as client:
+        iterator = iter(client)
+        next(iterator)
+        (tmp_path / "dogs" / "0790.jpg").unlink()
+        with pytest.raises(BadSampleError, match=r"dogs/0790\.jpg") as caught:
+            list(iterator)
+        assert caught.value.index == 790
+
+
+def test_odd_images_are_no_errors(server: Server, tmp_path: Path) -> None:
+    source = odd_tree(tmp_path)
+    with PrepClient(source, OPS, batch_size=1000, on_error="mask", runtime_dir=server.runtime_dir) as client:
+        ((_, _, valid),) = list(client)
+    assert valid.all()

@@ -1,0 +1,128 @@
+"""Jobs that share a stream and do not keep step: who waits, who parts, who loses nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from prepclient import PrepClient, RandomResizedCrop, SyntheticImages
+from tests.support.client_process import rows_of
+from tests.support.server import Server
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.integration
+
+SAMPLES = 2000
+SOURCE = SyntheticImages(SAMPLES, size=(48, 64))
+OPS = [RandomResizedCrop(16)]
+
+
+def client(server: Server | None, job: str, **options: Any) -> PrepClient:
+    options = {"batch_size": 50, "shuffle": True, "fields": "dict", "timeout_s": 60.0, "job": job, **options}
+    if server is None:
+        return PrepClient(SOURCE, OPS, inline=True, **options)
+    return PrepClient(SOURCE, OPS, runtime_dir=server.runtime_dir, prefetch=100, **options)
+
+
+def epoch(job: PrepClient) -> list[tuple[int, str]]:
+    return [row for batch in job for row in rows_of(batch)]
+
+
+@pytest.fixture(scope="module")
+def expected() -> list[list[tuple[int, str]]]:
+    with client(None, "reference") as reference:
+        return [epoch(reference) for _ in range(2)]
+
+
+@pytest.mark.parametrize("lag", ["detach", "auto"])
+def test_a_job_that_stops_reading_is_left_behind_and_loses_nothing(
+    new_server: Callable[..., Server], expected: list[list[tuple[int, str]]], lag: str
+) -> None:
+    """The one that reads gets all its epoch while the other holds its rows; then that one gets all of its own."""
+    server = new_server()
+    with client(server, "slow", lag=lag) as slow, client(server, "quick", lag=lag) as quick:
+        slow_batches, quick_batches = iter(slow), iter(quick)
+        got_slow = rows_of(next(slow_batches))
+        got_quick = [row for batch in quick_batches for row in rows_of(batch)]
+        assert got_quick == expected[0]
+        assert len(server.status()["streams"]) == 2
+        got_slow += [row for batch in slow_batches for row in rows_of(batch)]
+        assert got_slow == expected[0]
+        assert epoch(slow) == expected[1]
+        assert epoch(quick) == expected[1]
+
+
+def test_a_lent_batch_stays_as_it_was_while_the_others_go_on(
+    new_server: Callable[..., Server], expected: list[list[tuple[int, str]]]
+) -> None:
+    """Memory that a job still looks at is not refilled, however far the others have got."""
+    server = new_server()
+    with client(server, "looks", zero_copy=True, lag="detach") as looks, client(server, "reads", lag="detach") as reads:
+        looking, reading = iter(looks), iter(reads)
+        lent = next(looking)
+        assert [row for batch in reading for row in rows_of(batch)] == expected[0]
+        assert rows_of(lent) == expected[0][:50]
+        rest = [row for batch in looking for row in rows_of(batch)]
+        assert rest == expected[0][50:]
+
+
+def test_with_wait_the_others_wait(new_server: Callable[..., Server], expected: list[list[tuple[int, str]]]) -> None:
+    """A job that may hold the others back does; all get everything, from one pass of decoding."""
+    server = new_server()
+    with client(server, "slow", lag="wait") as slow, client(server, "quick", lag="wait") as quick:
+        slow_batches, quick_batches = iter(slow), iter(quick)
+        got_slow, got_quick = [], []
+        for _ in range(SAMPLES // 50):  # in step: a ring holds less than an epoch
+            got_quick += rows_of(next(quick_batches))
+            got_slow += rows_of(next(slow_batches))
+        assert got_quick == got_slow == expected[0]
+        (stream,) = server.status()["streams"]
+        assert stream["sharing_factor"] > 1.5
+
+
+def test_with_skip_it_loses_rows_and_says_how_many(
+    new_server: Callable[..., Server], expected: list[list[tuple[int, str]]]
+) -> None:
+    """What a skipping job gets are the very rows of the positions that it did not lose, in order."""
+    server = new_server()
+    with client(server, "loses", lag="skip") as loses, client(server, "quick", lag="skip") as quick:
+        losing, reading = iter(loses), iter(quick)
+        got = rows_of(next(losing))
+        assert [row for batch in reading for row in rows_of(batch)] == expected[0]
+        both = expected[0] + expected[1]
+        for _ in range(20):
+            got += rows_of(next(losing))
+        lost = loses.stats()["lost_batches"]
+        assert lost > 0
+        places = [both.index(row) for row in got]
+        assert places == sorted(places)
+        assert len(set(places)) == len(places) == 21 * 50
+        assert len(server.status()["streams"]) == 1
+
+
+def test_jobs_that_meet_again_share_again(
+    new_server: Callable[..., Server], expected: list[list[tuple[int, str]]]
+) -> None:
+    """A job that was left behind and has caught up comes back to the shared stream, with all its rows."""
+    server = new_server()
+    with client(server, "slow", lag="detach") as slow, client(server, "quick", lag="detach") as quick:
+        slow_batches, quick_batches = iter(slow), iter(quick)
+        got_slow, got_quick = rows_of(next(slow_batches)), []
+        for _ in range(20):
+            got_quick += rows_of(next(quick_batches))
+        assert len(server.status()["streams"]) == 2
+        got_slow += [row for batch in slow_batches for row in rows_of(batch)]
+        got_quick += [row for batch in quick_batches for row in rows_of(batch)]
+        assert got_slow == got_quick == expected[0]
+        wait_until(lambda: len(server.status()["streams"]) == 1)
+        assert epoch_in_step(slow, quick) == (expected[1], expected[1])
+
+
+def epoch_in_step(one: PrepClient, other: PrepClient) -> tuple[list[Any], list[Any]]:
+    rows: tuple[list[Any], list[Any]] = ([], [])
+    for a, b in zip(one, other, strict=True):
+        rows[0].extend(rows_of(a))
+        rows[1].extend(rows_of(b))
+    return rows

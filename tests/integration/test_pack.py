@@ -1,0 +1,177 @@
+"""``prepserver pack`` as people use it, and what it makes, served by a daemon."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prepclient import BadSampleError, ImageFolder, Packed, PrepClient
+from prepserver.cli import exits
+from tests.support.clients import OPS, Rows, inline_rows, read
+from tests.support.photos import JPEGTRAN, jpeg, pixels, saved
+from tests.support.server import Server, cli, environment
+from tests.support.waiting import PATIENCE_S
+
+pytestmark = pytest.mark.integration
+
+COUNT = 60
+needs_jpegtran = pytest.mark.skipif(JPEGTRAN is None, reason="jpegtran is not installed (libjpeg-turbo-progs)")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Sixty images in three classes: JPEGs of several kinds and some that cannot be transcoded."""
+    root = tmp_path_factory.mktemp("data")
+    for index in range(COUNT):
+        path = root / "abc"[index % 3] / f"{index:02d}.jpg"
+        path.parent.mkdir(exist_ok=True)
+        if index % 10 == 7:
+            data = saved(pixels(50 + index, 70, index), "PNG")
+        else:
+            data = jpeg(60 + index, 90 + 3 * index, ("444", "420", "422", "Gray")[index % 4], index)
+        path.write_bytes(data)
+    return root
+
+
+def shards_of(out: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in out.glob("*.packed")}
+
+
+def running(folder: Path, out: Path, *more: str) -> subprocess.Popen[str]:
+    words = [sys.executable, "-m", "prepserver.cli", "pack", str(folder), str(out), "--workers", "2", *more]
+    return subprocess.Popen(
+        words, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+
+
+def slow_jpegtran(tmp_path: Path) -> str:
+    """A PATH whose jpegtran takes its time, so that there is time to kill."""
+    script = tmp_path / "bin" / "jpegtran"
+    script.parent.mkdir()
+    script.write_text(f'#!/bin/sh\nsleep 0.02\nexec {JPEGTRAN} "$@"\n')
+    script.chmod(0o755)
+    return f"{script.parent}:{os.environ['PATH']}"
+
+
+def wait_for_records(out: Path, process: subprocess.Popen[str]) -> None:
+    end_s = time.monotonic() + PATIENCE_S
+    while not any(path.stat().st_size > 50_000 for path in out.glob("unfinished.shard")):
+        assert process.poll() is None
+        assert time.monotonic() < end_s
+        time.sleep(0.005)
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+@needs_jpegtran
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_whenever_it_is_killed_a_second_run_goes_on_to_the_same_files(
+    folder: Path, tmp_path: Path, how: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = cli("pack", str(folder), str(tmp_path / "whole"), "--quiet")
+    assert whole.returncode == exits.OK
+    with monkeypatch.context() as slowed:
+        slowed.setenv("PATH", slow_jpegtran(tmp_path))
+        process = running(folder, tmp_path / "out")
+        wait_for_records(tmp_path / "out", process)
+        crew = children_of(process.pid)
+        process.send_signal(how)
+        process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == (130 if how == signal.SIGINT else -how)
+    end_s = time.monotonic() + PATIENCE_S
+    while any(Path(f"/proc/{pid}").exists() for pid in crew):
+        assert time.monotonic() < end_s, "a process of the crew outlived the first one"
+        time.sleep(0.01)
+    done = cli("pack", str(folder), str(tmp_path / "out"), "--json")
+    assert done.returncode == exits.OK
+    assert "are packed already; going on" in done.stderr
+    assert 0 < json.loads(done.stdout)["this_run"]["samples"] < COUNT
+    assert shards_of(tmp_path / "out") == shards_of(tmp_path / "whole")
+
+
+@pytest.fixture(scope="module")
+def packed(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("packed") / "out"
+    done = cli("pack", str(folder), str(out), "--json")
+    assert done.returncode == exits.OK, done.stderr
+    summary = json.loads(done.stdout)
+    assert (summary["samples"], summary["indexed"], summary["kept"], summary["skipped"]) == (COUNT, 54, 6, 0)
+    return out
+
+
+def served(server: Server, root: Path, **arguments: Any) -> Rows:
+    with PrepClient(Packed(root), OPS, fields="dict", runtime_dir=server.runtime_dir, **arguments) as client:
+        return read(client)
+
+
+@pytest.mark.parametrize("shuffle", [False, True, "full"])
+def test_a_daemon_serves_a_packed_dataset_as_the_inline_mode_does(
+    shared_server: Server, packed: Path, shuffle: bool | str
+) -> None:
+    arguments: dict[str, Any] = {"shuffle": shuffle, "batch_size": 7, "seed": 5}
+    rows = served(shared_server, packed, **arguments)
+    assert rows == inline_rows(Packed(packed), **arguments)
+    assert len(rows) == COUNT
+
+
+@needs_jpegtran
+def test_packed_losslessly_it_gives_the_very_rows_of_the_folder(folder: Path, packed: Path) -> None:
+    arguments: dict[str, Any] = {"shuffle": True, "batch_size": 16, "seed": 3}
+    assert inline_rows(Packed(packed), **arguments) == inline_rows(ImageFolder(folder), **arguments)
+
+
+def test_ranks_share_a_packed_dataset_without_overlap(packed: Path) -> None:
+    parts = [
+        inline_rows(Packed(packed), shuffle=True, batch_size=5, seed=3, rank=rank, world_size=3, job="three")
+        for rank in range(3)
+    ]
+    seen = [row for part in parts for row in part]
+    assert len(seen) == COUNT
+    assert len(set(map(repr, seen))) == COUNT
+
+
+def test_damage_names_the_original_file(packed: Path, tmp_path: Path) -> None:
+    shutil.copytree(packed, tmp_path / "out")
+    shard = tmp_path / "out" / "shard-00000.packed"
+    data = bytearray(shard.read_bytes())
+    data[30] ^= 1
+    shard.write_bytes(data)
+    with pytest.raises(BadSampleError, match=r"a/00\.jpg: shard-00000\.packed is damaged"):
+        inline_rows(Packed(tmp_path / "out"), shuffle=False, batch_size=5, on_error="raise")
+
+
+def test_a_full_disk_loses_nothing_and_says_what_to_do(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "small" / "out"
+    out.parent.mkdir()
+    pack = f"{sys.executable} -m prepserver.cli pack {folder} {out} --quiet --workers 1"
+    script = f"mount -t tmpfs -o size=200k none {out.parent} || exit 99; {pack}; a=$?; mount -o remount,size=50m " \
+        f"{out.parent}; {pack} --json; echo $a $?"  # fmt: skip
+    done = subprocess.run(
+        ["unshare", "--map-root-user", "--mount", "sh", "-c", script],
+        env=environment(), capture_output=True, text=True, timeout=PATIENCE_S, check=False,
+    )  # fmt: skip
+    if done.returncode == 99 or "unshare failed" in done.stderr or "Operation not permitted" in done.stderr:
+        pytest.skip("no mount namespaces here")
+    assert "no space left" in done.stderr
+    assert "are packed already; going on" in done.stderr
+    summary, codes = done.stdout.splitlines()
+    assert codes == f"{exits.FAILED} {exits.OK}"
+    assert json.loads(summary)["samples"] == COUNT
+    assert 0 < json.loads(summary)["this_run"]["samples"] < COUNT
+
+
+def test_help_and_exit_codes_are_those_of_the_other_commands(tmp_path: Path) -> None:
+    assert "exit codes" in cli("pack", "--help").stdout
+    assert cli("pack").returncode == exits.USAGE
+    assert cli("pack", str(tmp_path / "nothing"), str(tmp_path / "out")).returncode == exits.FAILED

@@ -1,0 +1,88 @@
+"""``workers=N``: a daemon of one's own that ends with its process, however that ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from prepclient import NoServer, PrepClient, SyntheticImages
+from tests.support import leaks
+from tests.support.clients import OPS, ClientProcess, inline_rows
+from tests.support.server import Server
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.integration
+
+Start = Callable[..., ClientProcess]
+SOURCE = SyntheticImages(200, 32)
+SPEC = {"shuffle": True, "batch_size": 16}
+
+
+@pytest.fixture
+def owner(client_process: Start, tmp_path: Path) -> ClientProcess:
+    """A process whose client has a private daemon; the mark is the directory's name."""
+    env = {leaks.MARK: tmp_path.name, "TMPDIR": "/tmp"}
+    return client_process(tmp_path / "none", SOURCE, workers=2, env=env, **SPEC)
+
+
+def daemons(tmp_path: Path) -> dict[int, str]:
+    found = leaks.marked(tmp_path.name)
+    return {pid: command for pid, command in found.items() if "prepserver" in command}
+
+
+def runtime_dir(commands: dict[int, str]) -> Path:
+    (daemon,) = (command for command in commands.values() if "--runtime-dir" in command)
+    words = daemon.split()
+    return Path(words[words.index("--runtime-dir") + 1])
+
+
+def test_it_serves_the_same_rows_and_ends_when_the_client_is_closed(owner: ClientProcess, tmp_path: Path) -> None:
+    assert owner.read() == inline_rows(SOURCE, **SPEC)
+    running = daemons(tmp_path)
+    assert len(running) == 4  # the daemon, the zygote, two workers
+    place = runtime_dir(running)
+    owner.ask("close")
+    assert daemons(tmp_path) == {}
+    assert not place.exists()
+
+
+def test_it_ends_when_its_process_ends_without_closing(owner: ClientProcess, tmp_path: Path) -> None:
+    owner.read(2)
+    place = runtime_dir(daemons(tmp_path))
+    assert owner.process.stdin is not None
+    owner.process.stdin.close()
+    owner.process.wait()
+    assert leaks.marked(tmp_path.name) == {}
+    assert not place.exists()
+
+
+def test_it_ends_when_its_process_is_killed(owner: ClientProcess, tmp_path: Path) -> None:
+    owner.read(2)
+    rings = {inode for pid in leaks.marked(tmp_path.name) for inode in leaks.rings(pid)}
+    assert rings
+    owner.kill()
+    owner.process.wait()
+    wait_until(lambda: leaks.marked(tmp_path.name) == {}, why=lambda: leaks.marked(tmp_path.name))
+    assert leaks.holders(rings) == {}
+
+
+def test_a_running_daemon_is_preferred(server: Server, client_process: Start) -> None:
+    client = client_process(server, SOURCE, workers=3, **SPEC)
+    client.ask("attach")
+    assert [job["pid"] for job in server.status()["jobs"]] == [client.pid]
+    assert leaks.children(client.pid) == []
+    client.ask("close")
+
+
+def test_a_private_daemon_that_cannot_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    deep = tmp_path / ("x" * 120)
+    deep.mkdir()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(deep))
+    with (
+        PrepClient(SOURCE, OPS, workers=1, runtime_dir=tmp_path / "none") as client,
+        pytest.raises(NoServer, match="too long"),
+    ):
+        len(client)
+    assert list(deep.iterdir()) == []

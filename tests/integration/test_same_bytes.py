@@ -1,0 +1,171 @@
+"""The law that everything else rests on: a row is a function of spec, seed and position, and of nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from prepclient import (
+    CenterCrop,
+    ColorJitter,
+    Grayscale,
+    Normalize,
+    Pad,
+    PrepClient,
+    RandomCrop,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    RandomVerticalFlip,
+    Resize,
+    SyntheticImages,
+    ToDtype,
+    ToLayout,
+)
+from prepserver.pipeline.ops import Op
+from prepserver.pipeline.sources import ImageFolder
+from tests.support.clients import OPS, Rows, inline_rows, read, rows_of
+from tests.support.odd_images import listed, odd_files, odd_tree
+from tests.support.server import Server
+
+pytestmark = pytest.mark.integration
+
+WORKERS = (1, 2, 7)
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[list[Server]]:
+    """Daemons that differ in their number of workers, and cut the stream into chunks differently."""
+    made = [Server(workers=n, settings={"chunk_rows": rows}) for n, rows in zip(WORKERS, (16, 5, 3), strict=True)]
+    try:
+        for server in made:
+            server.launch()
+        for server in made:
+            server.wait_up()
+        yield made
+    finally:
+        for server in made:
+            server.stop()
+            server.discard()
+
+
+@pytest.fixture(scope="module")
+def odd(tmp_path_factory: pytest.TempPathFactory) -> ImageFolder:
+    return odd_tree(tmp_path_factory.mktemp("odd"))
+
+
+def served_rows(server: Server, source: Any, epochs: int = 1, ops: Any = OPS, **arguments: Any) -> Rows:
+    with PrepClient(source, ops, fields="dict", runtime_dir=server.runtime_dir, **arguments) as client:
+        return [row for _ in range(epochs) for row in read(client)]
+
+
+@pytest.mark.parametrize("shuffle", [False, True, "full"])
+@pytest.mark.parametrize("batch_size", [1, 7, 48, 500])
+def test_the_stream_is_the_same_for_any_number_of_workers_and_without_a_server(
+    servers: list[Server], odd: ImageFolder, shuffle: bool | str, batch_size: int
+) -> None:
+    arguments: dict[str, Any] = {"epochs": 2, "shuffle": shuffle, "batch_size": batch_size, "seed": 11}
+    expected = inline_rows(odd, **arguments)
+    assert len(expected) == 2 * (len(odd_files()) + 24)
+    for server in servers:
+        assert served_rows(server, odd, **arguments) == expected
+
+
+PIPELINES: dict[str, list[Op]] = {
+    "jitter": [RandomResizedCrop((24, 40)), ColorJitter(0.4, 0.4, 0.4, 0.1), RandomVerticalFlip()],
+    "classic": [Resize(40), CenterCrop(32), ToDtype("float32"), Normalize([0.5, 0.4, 0.3], [0.2, 0.2, 0.3])],
+    "crops": [RandomCrop(36, padding=4, pad_if_needed=True), Pad(2), RandomHorizontalFlip(), ToLayout("CHW")],
+    "half": [RandomResizedCrop(16), Grayscale(3), ToDtype("float16"), ToLayout("HWC")],
+    "one channel": [Resize((20, 30)), Grayscale()],
+}
+
+
+@pytest.mark.parametrize("ops", PIPELINES.values(), ids=PIPELINES)
+def test_every_pipeline_gives_the_same_rows_everywhere(servers: list[Server], odd: ImageFolder, ops: list[Op]) -> None:
+    expected = inline_rows(odd, ops=ops, shuffle=True, batch_size=16, seed=3)
+    for server in servers:
+        assert served_rows(server, odd, ops=ops, shuffle=True, batch_size=16, seed=3) == expected
+
+
+def test_another_batch_size_cuts_the_same_stream(servers: list[Server], odd: ImageFolder) -> None:
+    streams = [
+        served_rows(server, odd, epochs=2, shuffle="full", batch_size=size, seed=5)
+        for server, size in zip(servers, (4, 17, 50), strict=True)
+    ]
+    assert streams[0] == streams[1] == streams[2]
+
+
+def test_another_seed_gives_another_order_and_other_crops(servers: list[Server], odd: ImageFolder) -> None:
+    one, two = (served_rows(servers[1], odd, shuffle="full", batch_size=16, seed=seed) for seed in (1, 2))
+    assert sorted(index for index, _ in one) == sorted(index for index, _ in two)
+    assert [index for index, _ in one] != [index for index, _ in two]
+    # One pixel is the same whatever is cut from it, and a thin strip has one crop and its mirror image.
+    assert len({digest for _, digest in one} & {digest for _, digest in two}) <= 2
+
+
+def test_each_epoch_draws_new_crops_of_the_same_samples(servers: list[Server], odd: ImageFolder) -> None:
+    rows = served_rows(servers[1], odd, epochs=2, batch_size=16)
+    first, second = rows[: len(rows) // 2], rows[len(rows) // 2 :]
+    assert [index for index, _ in first] == [index for index, _ in second] == list(range(len(first)))
+    changed = sum(a != b for a, b in zip(first, second, strict=True))
+    # One pixel is the same whatever is cut from it, and a thin strip has one crop and its mirror image.
+    assert changed >= len(first) - 2
+
+
+def test_a_list_of_files_gives_its_labels_and_its_order(
+    servers: list[Server], odd: ImageFolder, tmp_path: Path
+) -> None:
+    names = [f"{odd.root}/odd/{name}" for name in sorted(odd_files(), reverse=True)]
+    source = listed(tmp_path / "train.txt", [(name, 3 * n) for n, name in enumerate(names)])
+    expected = inline_rows(source, batch_size=5)
+    for server in servers:
+        assert served_rows(server, source, batch_size=5) == expected
+    with PrepClient(source, OPS, batch_size=len(names), runtime_dir=servers[0].runtime_dir) as client:
+        ((_, labels),) = list(client)
+        assert labels.tolist() == [3 * n for n in range(len(names))]
+
+
+def test_synthetic_images_need_no_files(servers: list[Server]) -> None:
+    source = SyntheticImages(40, (60, 80), seed=2, num_classes=5)
+    expected = inline_rows(source, shuffle=True, batch_size=16)
+    assert sorted(index for index, _ in expected) == list(range(40))
+    for server in servers:
+        assert served_rows(server, source, shuffle=True, batch_size=16) == expected
+
+
+@pytest.mark.parametrize("shuffle", [False, True, "full"])
+def test_real_photos_are_the_same_everywhere(servers: list[Server], photos: Path, shuffle: bool | str) -> None:
+    arguments: dict[str, Any] = {"ops": [RandomResizedCrop(64), RandomHorizontalFlip()], "batch_size": 64, "seed": 9}
+    expected = inline_rows(ImageFolder(str(photos)), shuffle=shuffle, **arguments)
+    assert sorted(index for index, _ in expected) == list(range(len(expected)))
+    for server in servers:
+        assert served_rows(server, ImageFolder(str(photos)), shuffle=shuffle, **arguments) == expected
+
+
+def test_what_is_computed_in_the_client_is_the_same_too(servers: list[Server], odd: ImageFolder) -> None:
+    def batches(**where: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        with PrepClient(
+            odd, OPS, batch_size=16, normalize=([0.4, 0.5, 0.6], [0.2, 0.3, 0.2]), dtype=torch.float32, **where
+        ) as client:
+            return [tuple(batch) for batch in client]
+
+    expected = batches(inline=True)
+    got = batches(runtime_dir=servers[1].runtime_dir)
+    assert all(torch.equal(a[0], b[0]) and torch.equal(a[1], b[1]) for a, b in zip(expected, got, strict=True))
+    assert expected[0][0].dtype == torch.float32
+
+
+def test_zero_copy_views_hold_the_same_rows(servers: list[Server], odd: ImageFolder) -> None:
+    expected = inline_rows(odd, epochs=3, shuffle=True, batch_size=13)
+    for server in servers:
+        assert served_rows(server, odd, epochs=3, shuffle=True, batch_size=13, zero_copy=True) == expected
+
+
+def test_fresh_tensors_may_be_kept(servers: list[Server], odd: ImageFolder) -> None:
+    with PrepClient(odd, OPS, fields="dict", shuffle=True, batch_size=8, runtime_dir=servers[1].runtime_dir) as client:
+        kept = [batch for _ in range(12) for batch in client]  # twice round the ring
+        now = [rows_of(batch) for batch in kept]
+    assert [row for rows in now for row in rows] == inline_rows(odd, epochs=12, shuffle=True, batch_size=8)

@@ -1,0 +1,263 @@
+"""One daemon for several users: what they share, and what is kept from them. With real uids, so as root only.
+
+The packages may lie in a folder that only root may enter. So a client starts as root, imports everything and then
+becomes its user, before it looks for the daemon; and the daemon runs as its user from the start, with the one
+capability CAP_DAC_READ_SEARCH, which lets it and its workers read any file of the machine. That makes the tests
+stricter: nothing but its own rules keeps the daemon from reading a secret for somebody.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prepserver.pipeline.sources import FileList, ImageFolder, SourceSpec, SyntheticImages
+from prepserver.protocol.codec import encode
+from prepserver.protocol.messages import AskStop
+from tests.support import leaks
+from tests.support.clients import ClientError, ClientProcess, inline_rows
+from tests.support.hostile import Stranger
+from tests.support.server import Server, environment
+from tests.support.tiny_images import photo_tree
+from tests.support.waiting import wait_until
+
+DAEMON = 60990
+"""The daemon's user."""
+
+MEMBER = 60991
+"""A user; the group of the same number is the one that may connect."""
+
+STRANGER = 60992
+"""A user outside the group."""
+
+N = 64
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(os.getuid() != 0, reason="only root can be several users"),
+    pytest.mark.skipif(shutil.which("setpriv") is None, reason="setpriv (util-linux) is not on this machine"),
+]
+
+Start = Callable[..., ClientProcess]
+
+
+class OthersServer(Server):
+    """A daemon of `DAEMON`, open to the group of `MEMBER`."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(workers=1, settings={"socket_group": str(MEMBER), "drain_s": 0.2})
+        self.config = self.home / "config.toml"
+        with self.config.open("a") as config:
+            config.write(text)
+        for path in (self.home, self.config):
+            os.chown(path, DAEMON, DAEMON)
+        self.home.chmod(0o711)
+
+    def launch(self) -> None:
+        command = [
+            *("setpriv", f"--reuid={DAEMON}", f"--regid={DAEMON}", f"--groups={MEMBER}"),
+            *("--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"),
+            *(sys.executable, "-m", "prepserver.cli", "start", "--runtime-dir", str(self.runtime_dir)),
+            *self._arguments,
+        ]
+        with self.log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment(**{leaks.MARK: self.mark})
+            )
+
+
+class World:
+    """A dataset below the roots, a secret elsewhere, and a daemon."""
+
+    def __init__(self, tmp_path: Path, client_process: Start) -> None:
+        self._client_process = client_process
+        self.public, self.secret = tmp_path / "data", tmp_path / "secret"
+        self.source = photo_tree(self.public / "set", N)
+        self.hidden = photo_tree(self.secret / "set", N)
+        self.secret.chmod(0o700)
+        self._servers: list[Server] = []
+        self.server: OthersServer
+
+    def serve(self, *, roots: bool = True, limits: str = "") -> None:
+        sources = f"[sources]\nroots = ['{self.public}']\n" if roots else ""
+        self.server = OthersServer(f"{sources}[limits]\n{limits}\n")
+        self._servers.append(self.server)
+        self.server.start()
+
+    def client(self, uid: int | None, source: SourceSpec | None = None, **arguments: Any) -> ClientProcess:
+        arguments = {"batch_size": 16, "shuffle": True, "seed": 5} | arguments
+        return self._client_process(self.server, source or self.source, uid=uid, **arguments)
+
+    def refused(self, uid: int | None, source: SourceSpec | None = None, **arguments: Any) -> ClientError:
+        client = self.client(uid, source, **arguments)
+        with pytest.raises(ClientError) as caught:
+            client.ask("attach")
+        client.end()
+        return caught.value
+
+    def close(self) -> None:
+        for server in self._servers:
+            server.stop()
+            server.discard()
+
+
+@pytest.fixture
+def world(tmp_path: Path, client_process: Start) -> Iterator[World]:
+    made = World(tmp_path, client_process)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def test_two_users_share_the_decode_and_no_memory(world: World) -> None:
+    world.serve()
+    # The second one joins where the next epoch begins: the first must not be far ahead of its reading by then.
+    first = world.client(DAEMON, prefetch=32)
+    assert first.ask("attach") == 4
+    second = world.client(MEMBER, prefetch=32)
+    assert second.ask("attach") == 4
+    lanes = [lane for stream in world.server.status()["streams"] for lane in stream["lanes"]]
+    assert sorted(lane["uid"] for lane in lanes) == [DAEMON, MEMBER]
+    assert sorted(job["uid"] for job in world.server.status()["jobs"]) == [DAEMON, MEMBER]
+    mapped = [set(leaks.rings(client.pid)) for client in (first, second)]
+    assert all(mapped)
+    assert not mapped[0] & mapped[1]
+    for client, epochs in ((first, 3), (second, 2)):
+        for _ in range(epochs):
+            client.order("read", new=True)
+    theirs = [row for _ in range(2) for row in second.collect()]
+    mine = [row for _ in range(3) for row in first.collect()]
+    assert mine == inline_rows(world.source, epochs=3, batch_size=16, shuffle=True, seed=5)
+    assert theirs == mine[N:]
+    # One stream; all but the first epoch was decoded once for both of them.
+    assert world.server.stream()["sharing_factor"] > 1.5
+    for client in (first, second):
+        client.ask("close")
+
+
+def test_a_user_outside_the_group_cannot_connect_and_is_told_the_group(world: World) -> None:
+    world.serve()
+    assert stat.S_IMODE(world.server.runtime_dir.stat().st_mode) == 0o710
+    assert world.refused(STRANGER).kind == "NoPermission"
+    world.server.runtime_dir.chmod(0o755)  # as systemd makes it: the sockets decide
+    refused = world.refused(STRANGER)
+    assert refused.kind == "NoPermission"
+    assert f"gid {MEMBER}, mode 660" in refused.text
+
+
+def test_a_user_cannot_stop_the_daemon(world: World) -> None:
+    world.serve()
+    os.setegid(MEMBER)
+    try:
+        stranger = Stranger(world.server, uid=MEMBER)
+    finally:
+        os.setegid(0)
+    with stranger:
+        stranger.send(encode(AskStop("0")))
+        answer = stranger.receive()
+    assert answer is not None
+    assert answer.code == "permission"
+    assert world.server.status()["state"] == "running"
+
+
+def test_nothing_outside_the_roots_is_read_for_a_user(world: World) -> None:
+    world.serve()
+    (world.public / "link").symlink_to(world.hidden.root)
+    (world.public / "list.txt").write_text(f"{world.hidden.root}/cats/0000.jpg 0\n")
+    (world.public / "linked.txt").symlink_to(world.secret / "list.txt")
+    (world.secret / "list.txt").write_text("set/cats/0000.jpg 0\n")
+    for source in (
+        world.hidden,
+        ImageFolder(str(world.public / "link")),
+        FileList(str(world.public / "list.txt")),
+        FileList(str(world.public / "linked.txt")),
+        FileList(str(world.secret / "list.txt")),
+    ):
+        refused = world.refused(MEMBER, source, batch_size=1)
+        assert refused.kind == "SourceUnavailable"
+        assert f"source roots of the server, from which alone it reads for other users: {world.public}" in refused.text
+        assert "[sources]" in refused.text
+    # The daemon's own user could read these without it.
+    own = world.client(DAEMON, world.hidden)
+    assert own.read() == inline_rows(world.hidden, batch_size=16, shuffle=True, seed=5)
+    own.ask("close")
+
+
+def test_a_link_that_is_laid_while_a_job_runs_leads_nowhere(world: World) -> None:
+    world.serve()
+    client = world.client(MEMBER, batch_size=4, shuffle=False, prefetch=8, on_error="mask")
+    client.read(1)
+    victim = sorted(Path(world.source.root).rglob("*.jpg"))[-1]
+    victim.unlink()
+    victim.symlink_to(f"{world.hidden.root}/dogs/{victim.name}")
+    client.read()
+    # In the next pass at the latest, it is opened anew.
+    client.read(new=True)
+    wait_until(lambda: "outside the source roots" in world.server.log())
+    client.ask("close")
+
+
+def test_without_roots_a_user_gets_what_is_made_and_nothing_that_is_read(world: World) -> None:
+    world.serve(roots=False)
+    refused = world.refused(MEMBER)
+    assert refused.kind == "NoPermission"
+    assert "no source roots" in refused.text
+    assert "--root" in refused.text
+    made = world.client(MEMBER, SyntheticImages(32, size=32))
+    assert made.ask("attach") == 2
+    made.ask("close")
+
+
+def test_limits_hold_for_each_user_and_name_themselves(world: World) -> None:
+    world.serve(limits="jobs_per_uid = 2\nstreams_per_uid = 1\nmemory_per_uid = '4M'")
+    first = world.client(MEMBER, job="one")
+    first.ask("attach")
+    other_stream = world.refused(MEMBER, seed=6)
+    assert other_stream.kind == "NoPermission"
+    assert "1 more of streams" in other_stream.text
+    assert f"uid {MEMBER}, which has 1 of its streams_per_uid = 1" in other_stream.text
+    second = world.client(MEMBER, job="two")
+    second.ask("attach")
+    third = world.refused(MEMBER, job="three")
+    assert "has 2 of its jobs_per_uid = 2" in third.text
+    # Another user has limits of its own, and room comes back when a job ends.
+    other = world.client(None, job="roots")
+    assert other.ask("attach") == 4
+    second.ask("close")
+    wait_until(lambda: len(world.server.status()["jobs"]) == 2)
+    again = world.client(MEMBER, job="three")
+    assert again.ask("attach") == 4
+    for client in (first, again, other):
+        client.ask("close")
+
+
+def test_a_ring_over_a_users_limit_is_refused_with_its_figures(world: World) -> None:
+    world.serve(limits="memory_per_uid = '64K'")
+    refused = world.refused(MEMBER)
+    assert refused.kind == "MemoryRefused"
+    assert "memory_per_uid" in refused.text
+    assert f"uid {MEMBER}" in refused.text
+
+
+def test_roots_that_are_taken_away_by_a_reload_are_closed_to_new_jobs(world: World) -> None:
+    world.serve()
+    running = world.client(MEMBER)
+    rows = running.read(1)
+    text = world.server.config.read_text()
+    world.server.config.write_text(text.replace(str(world.public), str(world.public / "set" / "cats")))
+    world.server.process.send_signal(signal.SIGHUP)
+    wait_until(lambda: "reloaded: source_roots" in world.server.log())
+    assert world.refused(MEMBER).kind == "SourceUnavailable"
+    rows += running.read()
+    assert rows == inline_rows(world.source, batch_size=16, shuffle=True, seed=5)
+    running.ask("close")

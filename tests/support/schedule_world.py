@@ -1,0 +1,342 @@
+"""A world around the scheduler: rings that remember who wrote what, workers that die and hang, clients that hold.
+
+Everything is plain data. Rings are dictionaries from row to position, clients are real `prepclient.session.Session`s,
+and every action of the scheduler is checked against what the world knows before it is carried out.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from prepclient.session import Session, Shape
+from prepserver.order import make_order
+from prepserver.pipeline.batches import Batch, BatchLine
+from prepserver.schedule.actions import Action, Announce, DropLane, DropStream, QuarantineSample, Submit
+from prepserver.schedule.join import Place, Request, place
+from prepserver.schedule.scheduler import Scheduler
+from prepserver.schedule.stream import BadRow, Cursor, Lane
+
+N = 24
+BLOCK = 8
+
+
+def next_block(position: int) -> int:
+    """`next_start` of a cyclic order with blocks small enough for a test."""
+    return -(-position // BLOCK) * BLOCK
+
+
+NEXT_START: dict[str, Callable[[int], int]] = {
+    "cyclic": next_block,
+    "full": make_order("full", N, 0).next_start,
+    "none": make_order("none", N, 0).next_start,
+}
+
+
+@dataclass
+class WorldLane:
+    """A ring: which position each row holds, and which positions were finished in it."""
+
+    id: int
+    stream: int
+    pipeline: int
+    rows: int
+    holds: dict[int, int] = field(default_factory=dict)
+    made: set[int] = field(default_factory=set)
+
+
+@dataclass
+class WorldTask:
+    """A chunk in the hands of a worker, which may have written part of it."""
+
+    submit: Submit
+    written: int = 0
+
+
+@dataclass
+class Client:
+    """A rank: its session and what it holds."""
+
+    cursor: int
+    stream: int
+    lane: int
+    group: int
+    session: Session
+    told: int
+    present: bool
+    held: list[Batch] = field(default_factory=list)
+    had: list[Batch] = field(default_factory=list)
+
+
+class World:
+    """See the module."""
+
+    def __init__(self, chunk_rows: int = 4) -> None:
+        self.scheduler = Scheduler(chunk_rows)
+        self.chunk_rows = chunk_rows
+        self.lanes: dict[int, WorldLane] = {}
+        self.streams: set[int] = set()
+        self.clients: dict[int, Client] = {}
+        self.workers: dict[int, list[WorldTask]] = {}
+        self.stuck: dict[int, list[WorldTask]] = {}
+        self.quarantined: list[tuple[str, int]] = []
+        self.now_s = 0.0
+        self._ids = 0
+
+    def new_id(self) -> int:
+        self._ids += 1
+        return self._ids
+
+    # -- the scheduler's actions, each checked --------------------------------------------------------
+
+    def do(self, actions: Iterable[Action]) -> None:
+        for action in actions:
+            match action:
+                case Submit():
+                    self._submit(action)
+                case Announce(cursor, upto, bad):
+                    self._announced(self.clients[cursor], upto, bad)
+                case DropLane(lane):
+                    assert not any(c.lane == lane for c in self.clients.values()), "a lane in use was dropped"
+                    del self.lanes[lane]  # a second drop is a KeyError
+                case DropStream(stream):
+                    assert not any(lane.stream == stream for lane in self.lanes.values())
+                    self.streams.remove(stream)
+                case QuarantineSample(source, index):
+                    assert (source, index) not in self.quarantined, "quarantined twice"
+                    self.quarantined.append((source, index))
+
+    def _submit(self, submit: Submit) -> None:
+        tasks = self.workers[submit.worker]
+        assert len(tasks) < 2, "more than one running and one queued"
+        assert 1 <= submit.count <= self.chunk_rows
+        assert submit.stream in self.streams
+        assert submit.lanes
+        assert all(self.lanes[lane].stream == submit.stream for lane in submit.lanes)
+        for lane_id in submit.lanes:
+            self._check_free(self.lanes[lane_id], range(submit.position, submit.position + submit.count))
+        tasks.append(WorldTask(submit))
+
+    def _check_free(self, lane: WorldLane, positions: range) -> None:
+        """Nobody needs what these rows hold, and nobody may yet write another position into them."""
+        rows = {p % lane.rows: p for p in positions}
+        assert len(rows) == len(positions), "a chunk longer than its ring"
+        for row, p in rows.items():
+            before = lane.holds.get(row, p)
+            if before != p and before in lane.made:
+                assert self._released(lane.id) > before, f"{p} is to be put over {before}, which is needed"
+        for task in [t for held in (*self.workers.values(), *self.stuck.values()) for t in held]:
+            if lane.id in task.submit.lanes:
+                for q in range(task.submit.position, task.submit.position + task.submit.count):
+                    assert rows.get(q % lane.rows, q) == q, f"{q} may yet be written where {rows[q % lane.rows]} goes"
+
+    def _released(self, lane: int) -> int:
+        """No client of the lane needs a row below."""
+        return min(c.session.released_upto for c in self.clients.values() if c.lane == lane)
+
+    def _announced(self, client: Client, upto: int, bad: tuple[tuple[int, int, str], ...]) -> None:
+        assert client.present, "told before it attached"
+        assert upto >= client.told
+        client.told = upto
+        client.session.ready(upto, bad)
+        line = copy.copy(client.session._ahead)
+        while (batch := line.peek()).stop <= upto:
+            self._check_rows(client, batch)
+            line.advance()
+        assert batch.start >= upto, "told of rows that are no whole batch of this rank"
+
+    def _check_rows(self, client: Client, batch: Batch) -> None:
+        """Every row of a batch that was announced and not released is there, made for this lane."""
+        lane = self.lanes[client.lane]
+        for p in range(max(batch.start, client.session.released_upto), batch.stop):
+            assert lane.holds.get(p % lane.rows) == p, f"position {p} was promised, its row holds another"
+            assert p in lane.made, f"position {p} was promised before it was made"
+
+    # -- jobs -------------------------------------------------------------------------------------------
+
+    def join(
+        self, request: Request, shape: Shape, extra_rows: int, prefetch: int, rows_per_s: float = 100.0
+    ) -> tuple[Place, int]:
+        """A job comes, as the daemon admits one: its first rank is present, places are kept for the others."""
+        where = place(request, self.scheduler.streams.values(), rows_per_s)
+        stream_id = where.stream if where.stream is not None else self.new_id()
+        if where.stream is None:
+            self.scheduler.add_stream(
+                stream_id, request.stream_key, "source", N, NEXT_START[request.shuffle], where.position
+            )
+            self.streams.add(stream_id)
+        lane_id = where.lane if where.lane is not None else self.new_id()
+        if where.lane is None:
+            rows = request.rows_needed + extra_rows
+            assert where.position >= self.scheduler.streams[stream_id].head
+            self.scheduler.add_lane(stream_id, Lane(lane_id, request.lane_key, rows, where.position))
+            self.lanes[lane_id] = WorldLane(lane_id, stream_id, request.lane_key[1], rows)
+        lane = self.lanes[lane_id]
+        assert lane.rows >= request.rows_needed
+        group = self.new_id()
+        for rank in range(shape.world_size):
+            ranked = Shape(shape.batch_size, shape.drop_last, rank, shape.world_size)
+            session = Session(N, 0, where.epoch_start, where.position, ranked)
+            line = BatchLine(
+                N, where.epoch_start, where.position, shape.batch_size, shape.drop_last, rank, shape.world_size
+            )
+            first = line.peek().start
+            cursor = Cursor(self.new_id(), lane_id, group, line, prefetch or lane.rows, first, first, present=False)
+            self.clients[cursor.id] = Client(cursor.id, stream_id, lane_id, group, session, first, False)
+            self.scheduler.add_cursor(stream_id, cursor)
+        self.present(min(c.cursor for c in self.clients.values() if c.group == group))
+        return where, group
+
+    def present(self, cursor: int) -> None:
+        self.clients[cursor].present = True
+        self.do(self.scheduler.cursor_present(cursor))
+
+    def leave(self, cursor: int) -> None:
+        del self.clients[cursor]
+        self.do(self.scheduler.remove_cursor(cursor))
+
+    def pick_up(self, client: Client) -> bool:
+        """The client looks at its next batch, if it was told of it."""
+        expected = client.session.next_ready()
+        if expected is None:
+            return False
+        batch = client.session.stage()
+        assert batch == expected
+        handed, bad = client.session.hand_out()
+        assert handed == batch
+        pipeline = self.lanes[client.lane].pipeline
+        assert [b.position for b in bad] == [p for p in range(batch.start, batch.stop) if is_bad(p, pipeline)]
+        self._check_rows(client, batch)
+        client.held.append(batch)
+        client.had.append(batch)
+        return True
+
+    def give_back(self, client: Client, which: int) -> None:
+        """The client is done with one of the batches that it holds; until now nobody touched its rows."""
+        batch = client.held.pop(which % len(client.held))
+        self._check_rows(client, batch)
+        if client.session.give_back(batch.start):
+            self.do(self.scheduler.release(client.cursor, client.session.released_upto))
+
+    def ask_again(self, client: Client) -> None:
+        announce = self.scheduler.repeat(client.cursor)
+        assert announce.upto >= client.told
+        self.do([announce])
+
+    # -- workers ----------------------------------------------------------------------------------------
+
+    def worker_up(self) -> None:
+        worker = self.new_id()
+        self.workers[worker] = []
+        self.do(self.scheduler.worker_up(worker))
+
+    def write(self, task: WorldTask, count: int) -> None:
+        """A worker writes its next rows: never over one that some client of the lane still needs."""
+        submit = task.submit
+        stop = min(submit.count, task.written + count)
+        for p in range(submit.position + task.written, submit.position + stop):
+            for lane_id in submit.lanes:
+                lane = self.lanes.get(lane_id)
+                if lane is None:
+                    continue  # dropped meanwhile: that memory is nobody's
+                before = lane.holds.get(p % lane.rows)
+                if before is not None and before != p:
+                    for client in self.clients.values():
+                        if client.lane == lane_id and before in lane.made:
+                            assert before < client.session.released_upto, f"{p} overwrites {before}, which is needed"
+                lane.holds[p % lane.rows] = p
+        task.written = stop
+
+    def finish(self, worker: int, which: int = 0) -> None:
+        task = self.workers[worker].pop(which)
+        submit = task.submit
+        self.write(task, submit.count)
+        for lane_id in submit.lanes:
+            if lane_id in self.lanes:
+                self.lanes[lane_id].made.update(range(submit.position, submit.position + submit.count))
+        self.do(self.scheduler.task_done(worker, submit.task, self._bad_rows(submit)))
+
+    def _bad_rows(self, submit: Submit) -> list[BadRow]:
+        bad = []
+        for p in range(submit.position, submit.position + submit.count):
+            where = [x for x in submit.lanes if x in self.lanes and is_bad(p, self.lanes[x].pipeline)]
+            if where:
+                everywhere = len(where) == len(submit.lanes)
+                bad.append(BadRow(p, p % N, f"no. {p}", () if everywhere else tuple(where)))
+        return bad
+
+    def fail(self, worker: int) -> None:
+        task = self.workers[worker].pop(0)
+        self.do(self.scheduler.task_failed(worker, task.submit.task))
+
+    def kill(self, worker: int, suspect: int | None = None) -> None:
+        """It may have written anything of its tasks."""
+        del self.workers[worker]
+        self.do(self.scheduler.worker_lost(worker, suspect))
+
+    def hang(self, worker: int, suspect: int | None = None) -> None:
+        self.stuck[worker] = self.workers.pop(worker)
+        self.do(self.scheduler.worker_stuck(worker, suspect))
+
+    def wait(self, seconds: float) -> None:
+        """Time passes: chunks that take too long may be made a second time."""
+        self.now_s += seconds
+        self.do(self.scheduler.hedge(self.now_s))
+
+    def stuck_ends(self, worker: int) -> None:
+        for task in self.stuck.pop(worker):
+            self.write(task, 1)  # its last breath
+        self.do(self.scheduler.worker_lost(worker))
+
+    # -- in the end -------------------------------------------------------------------------------------
+
+    def settle(self, batches: int) -> None:
+        """With working workers and clients that read, every client gets `batches` more; else there is a deadlock."""
+        for worker in list(self.stuck):
+            self.stuck_ends(worker)
+        for client in list(self.clients.values()):
+            if not client.present:
+                self.present(client.cursor)
+        if not self.workers:
+            self.worker_up()
+        goals = {c.cursor: len(c.had) + batches for c in self.clients.values()}
+        rounds = 0
+        while any(len(self.clients[c].had) < goal for c, goal in goals.items()):
+            rounds += 1
+            # each round ends a task of each worker, so at least one row is made where one is wanted
+            assert self._go_round(), self._stand()
+            assert rounds < 40 * len(goals) * batches, self._stand()
+
+    def _go_round(self) -> bool:
+        """Each worker ends a task, each client takes all that there is; whether anything moved."""
+        moved = False
+        for worker in list(self.workers):
+            if self.workers[worker]:
+                self.finish(worker)
+                moved = True
+        for client in list(self.clients.values()):
+            while self.pick_up(client):  # a fast one goes on beyond its goal: who stops would hold others back
+                moved = True
+            while client.held:
+                self.give_back(client, 0)
+                moved = True
+        return moved
+
+    def _stand(self) -> str:
+        """Who stands where: the text of a deadlock."""
+        lines = ["nobody can move"]
+        for stream in self.scheduler.streams.values():
+            lines.append(f"stream {stream.id}: low {stream.low} floor {stream.floor} watermark {stream.watermark} "
+                         f"head {stream.head} limit {stream.limit}")  # fmt: skip
+            lines += [f"  lane {x.id}: {x.rows} rows from {x.start}" for x in stream.lanes.values()]
+            lines += [
+                f"  cursor {c.id} on lane {c.lane}: released {c.released} announced {c.announced} next {c.line.peek()}"
+                for c in stream.cursors.values()
+            ]
+        return "\n".join(lines)
+
+
+def is_bad(position: int, pipeline: int) -> bool:
+    """Which rows hold a replacement: some in every lane, some only where `pipeline` is 1."""
+    return position % 7 == 3 or (pipeline == 1 and position % 11 == 5)

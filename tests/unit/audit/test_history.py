@@ -1,0 +1,168 @@
+"""Stays of ranks put together: coming back, going back, and being cut short."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from prepserver.audit.history import History
+from prepserver.audit.proof import Account, account
+from prepserver.audit.records import Attached, Bad, Job, Left, Passed, Progress, Record, Rows
+from prepserver.audit.stays import Stay, chains
+from prepserver.order import make_order
+
+N = 100
+ROWS = Rows({"source": "SyntheticImages"}, "d", "/i", N, "cyclic", 0, [])
+
+
+def stay(told: int, back: int, left: int | None = None, rows: Rows = ROWS, **more: object) -> Stay:
+    fields = {
+        "rows": 0, "daemon": "1", "time": "t", "rank": 0, "world_size": 1, "batch_size": 8, "drop_last": False,
+        "epoch": 0, "epoch_start": 0, "position": 0, "rounds": 0, "ring": 64, "resumed": False,
+    }  # fmt: skip
+    end = Left(0, "t", left) if left is not None else None
+    return Stay(rows, Attached(**{**fields, **more}), told, back, end)  # type: ignore[arg-type]
+
+
+def accounts(*stays: Stay) -> list[Account]:
+    history = History(stays)
+    order = make_order(history.rows.shuffle, N, history.rows.seed)
+    return [
+        account(
+            order, e.start, e.taken(), untaken=e.untaken(), left_out=e.left_out(), elsewhere=e.elsewhere(),
+            lost=e.passed, replaced=e.bad,
+        )
+        for e in history.epochs
+    ]  # fmt: skip
+
+
+def verdicts(*stays: Stay) -> list[tuple[int, int, int, int]]:
+    return [(a.once, len(a.missing), len(a.repeated), a.untaken) for a in accounts(*stays)]
+
+
+def test_two_epochs_and_a_bit() -> None:
+    assert verdicts(stay(240, 216)) == [(100, 0, 0, 0), (100, 0, 0, 0), (16, 0, 0, 84)]
+
+
+def test_what_was_told_and_not_given_back_counts_as_taken_if_the_client_said_so_at_its_end() -> None:
+    assert verdicts(stay(100, 96, left=100)) == [(100, 0, 0, 0)]
+    assert verdicts(stay(100, 96)) == [(96, 0, 0, 4)]
+
+
+def test_a_client_cannot_have_taken_more_than_it_was_told() -> None:
+    assert verdicts(stay(48, 40, left=100)) == [(48, 0, 0, 52)]
+
+
+def test_a_client_that_prefetched_more_than_its_loop_took_says_so() -> None:
+    assert verdicts(stay(80, 72, left=40)) == [(40, 0, 0, 60)]
+
+
+def test_coming_back_after_a_restart_goes_on_where_the_loop_stood() -> None:
+    again = stay(100, 100, position=0, rounds=7, resumed=True, daemon="2")
+    assert verdicts(stay(64, 48), again) == [(100, 0, 0, 0)]  # 48 to 56: the client says that it has them
+    assert verdicts(stay(64, 64), again) == [(100, 0, 0, 0)]  # 56 to 64: given back, but its loop never saw them
+    assert History([stay(40, 40), again]).epochs[0].by_word == 16  # the log ends 16 rows before the daemon did
+
+
+def test_coming_back_beyond_what_a_ring_can_hold_leaves_a_hole() -> None:
+    again = stay(100, 100, rounds=10, resumed=True, daemon="2", ring=16)
+    assert verdicts(stay(24, 24, ring=16), again) == [(44, 56, 0, 0)]
+
+
+def test_a_fresh_start_vouches_for_nothing_before_it() -> None:
+    fresh = stay(200, 200, epoch=1, epoch_start=N, position=N, daemon="2")
+    assert verdicts(stay(96, 88), fresh) == [(88, 0, 0, 12), (100, 0, 0, 0)]
+
+
+def test_going_back_to_a_checkpoint_takes_what_came_after_it_again() -> None:
+    back = stay(200, 200, epoch=0, position=48, resumed=True, daemon="2", batch_size=13)
+    history = History([stay(140, 132), back])
+    assert [e.again for e in history.epochs] == [52, 32]
+    assert verdicts(stay(140, 132), back) == [(100, 0, 0, 0), (100, 0, 0, 0)]
+
+
+def test_the_same_epoch_begun_anew_at_another_place_replaces_the_first_try() -> None:
+    rows = replace(ROWS, shuffle="none")
+    moved = stay(150, 150, rows=rows, epoch_start=50, position=50, daemon="2")
+    assert verdicts(stay(48, 48, rows=rows), moved) == [(100, 0, 0, 0)]
+
+
+@given(st.integers(1, 5), st.integers(1, 30), st.booleans(), st.randoms(use_true_random=False))
+def test_ranks_that_come_back_again_and_again_have_each_row_once_together(
+    world_size: int, batch_size: int, drop_last: bool, random: object
+) -> None:
+    shape = {"world_size": world_size, "batch_size": batch_size, "drop_last": drop_last}
+    if drop_last and world_size * batch_size > N:
+        return
+    cuts = [random.randrange(4) for _ in range(world_size)]  # type: ignore[attr-defined]
+    stays = []
+    for daemon, rank in itertools.product(range(5), range(world_size)):
+        line = stay(0, 0, rank=rank, **shape).line()
+        for _ in range(min(cuts[rank] * daemon, len(line.plan) - 1)):
+            line.advance()
+        rounds = line.number
+        begun = stay(0, 0, rank=rank, rounds=rounds, resumed=daemon > 0, daemon=str(daemon), **shape)
+        begun.told = begun.back = begun.first
+        if daemon == 4:
+            begun.told = begun.back = N + begun.line().plan.batch(0).start
+        else:
+            begun.told += batch_size * world_size
+        begun.attached = replace(begun.attached, ring=10 * batch_size * world_size)
+        stays.append(begun)
+    first, *_ = accounts(*stays)
+    assert (first.missing, first.repeated, first.untaken) == ([], [], 0)
+    assert first.once + first.left_out == N
+    assert first.left_out == (N % (world_size * batch_size) if drop_last else 0)
+
+
+def test_ranks_at_other_daemons_are_not_missed() -> None:
+    local = {"world_size": 4, "local_ranks": (0, 2), "batch_size": 5}
+    stays = [stay(100, 200, rank=rank, **local) for rank in (0, 1)]
+    (first, *_) = accounts(*stays)
+    assert (first.once, first.elsewhere, first.missing, first.untaken) == (50, 50, [], 0)
+
+
+def test_a_rank_that_never_came_has_its_rows_before_it() -> None:
+    (first, *_) = accounts(stay(100, 200, world_size=2, batch_size=5))
+    assert (first.once, first.untaken, first.missing) == (50, 50, [])
+
+
+def test_rows_that_passed_a_slow_rank_are_lost_and_those_of_its_siblings_are_not() -> None:
+    slow = stay(200, 200, world_size=2, batch_size=5)
+    slow.passed = [(20, 40)]
+    (first, *_) = accounts(slow, stay(205, 205, world_size=2, batch_size=5, rank=1))
+    assert (first.once, len(first.lost), first.missing) == (90, 10, [])
+
+
+def test_batches_are_numbered_as_the_rank_got_them() -> None:
+    history = History([stay(100, 48), stay(100, 64, position=48, batch_size=16, resumed=True, daemon="2")])
+    batches = history.epochs[0].batches(0)
+    assert [b.start for b in batches] == [0, 8, 16, 24, 32, 40, 48, 64, 80, 96]
+
+
+def test_clients_that_share_a_name_are_told_apart_by_what_they_read_and_by_being_there_at_once() -> None:
+    other = replace(ROWS, digest="validation")
+    log: list[Record] = [
+        Job(1, "j", 0), ROWS, replace(stay(0, 0).attached, rows=1), Progress(2, 100, 100),
+        other, replace(stay(0, 0).attached, rows=4), Progress(5, 100, 100), Left(5, "t", 100),
+        replace(stay(0, 0).attached, rows=1), Progress(8, 50, 48), Left(2, "t", 100),
+        Bad(8, [(3, 4, "bad")]), Passed(8, 16, 24),
+        replace(stay(0, 0, epoch=1, epoch_start=N, position=N).attached, rows=1), Progress(13, 200, 200),
+    ]  # fmt: skip
+    found, wrong = chains([list(enumerate(log))])
+    assert wrong == []
+    assert [len(chain) for chain in found] == [2, 1, 1]
+    assert [s.first for s in found[0]] == [0, N]
+    assert found[1][0].rows == other
+    assert (found[2][0].bad, found[2][0].passed) == ({3: (4, "bad")}, [(16, 24)])
+
+
+def test_records_of_what_is_not_there_are_reported() -> None:
+    log: list[Record] = [Job(1, "j", 0), Progress(7, 1, 1), replace(stay(0, 0).attached, rows=5), ROWS]
+    log.append(replace(stay(0, 0, position=300).attached, rows=3))
+    found, wrong = chains([list(enumerate(log))])
+    assert found == []
+    assert [text.split(":")[0] for text in wrong] == ["line 2", "line 3", "line 5"]

@@ -1,0 +1,127 @@
+"""The command line says what it does, and its exit codes tell cases apart."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from prepserver import __version__
+from prepserver.cli import exits, main
+from prepserver.protocol.codec import encode
+from prepserver.protocol.messages import Refused
+
+COMMANDS = ["start", "status", "stop", "demo"]
+
+
+def said(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of a command."""
+    try:
+        code = main(arguments)
+    except SystemExit as e:
+        code = e.code if isinstance(e.code, int) else -1
+    out = capsys.readouterr()
+    return code, " ".join(out.out.split()), " ".join(out.err.split())
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_help_of_each_command_explains_it_and_its_exit_codes(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = said([command, "--help"], capsys)
+    assert (code, err) == (0, "")
+    assert f"usage: prepserver {command}" in out
+    assert "exit codes: 0 ok; 1 failed; 2 bad argument" in out
+    assert len(out) > 400
+
+
+def test_the_help_of_all_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = said(["--help"], capsys)
+    assert code == 0
+    assert all(f" {command} " in out for command in COMMANDS)
+    assert "exit codes" in out
+
+
+def test_the_help_of_start_tells_settings_defaults_and_signals(capsys: pytest.CaptureFixture[str]) -> None:
+    out = said(["start", "--help"], capsys)[1]
+    for word in ("--workers", "--memory", "--runtime-dir", "--config", "--log-level", "--foreground", "--daemon",
+                 "SIGTERM", "TOML", "sample_timeout_s", "PREPSERVER_RUNTIME_DIR"):  # fmt: skip
+        assert word in out
+    assert "--lifeline" not in out
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert said(["--version"], capsys) == (0, f"prepserver {__version__}", "")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["dance"], ["start", "--wrokers", "3"], ["status", "--yaml"], ["stop", "now"],
+     ["start", "--log-level", "loud"],
+     ["demo", "--jobs", "many"]],
+)  # fmt: skip
+def test_what_is_no_argument_exits_with_2_and_says_so_on_stderr(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = said(arguments, capsys)
+    assert (code, out) == (exits.USAGE, "")
+    assert "error:" in err
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--workers", "0"], ["--memory", "lots"], ["--config", "/none.toml"], ["-d", "--foreground"]]
+)
+def test_a_setting_that_cannot_be_exits_with_2_and_names_it(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = said(["start", "--runtime-dir", str(tmp_path / "run"), *arguments], capsys)
+    assert (code, out) == (exits.USAGE, "")
+    assert arguments[0].lstrip("-") in err or "--daemon" in err
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("command", [["status"], ["status", "--json"], ["stop"]])
+@pytest.mark.parametrize("there", [True, False])
+def test_without_a_daemon_a_command_exits_with_3_and_names_the_directory(
+    command: list[str], there: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = tmp_path if there else tmp_path / "none"
+    code, out, err = said([*command, "--runtime-dir", str(place)], capsys)
+    assert (code, out) == (exits.NO_DAEMON, "")
+    assert err == f"prepserver {command[0]}: no daemon runs in {place}"
+
+
+def test_a_socket_that_a_killed_daemon_left_is_no_daemon(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as s:
+        s.bind(str(tmp_path / "attach.sock"))
+    assert said(["status", "--runtime-dir", str(tmp_path)], capsys)[0] == exits.NO_DAEMON
+
+
+@pytest.mark.parametrize(("code", "exit_code"), [("permission", exits.NO_PERMISSION), ("busy", exits.FAILED)])
+def test_a_refusal_is_told_in_the_daemons_words(
+    code: str, exit_code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import threading
+
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as s:
+        s.bind(str(tmp_path / "attach.sock"))
+        s.listen(1)
+
+        def refuse() -> None:
+            peer, _ = s.accept()
+            with peer:
+                peer.recv(1024)
+                peer.send(encode(Refused(code, "not for you")))
+
+        daemon = threading.Thread(target=refuse)
+        daemon.start()
+        found = said(["stop", "--runtime-dir", str(tmp_path)], capsys)
+        daemon.join(10)
+    assert found == (exit_code, "", "prepserver stop: not for you")
+
+
+def test_a_daemon_in_a_bad_place_is_not_started(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = said(["start", "--workers", "1", "--runtime-dir", str(tmp_path / "no" / "such")], capsys)
+    assert code == exits.NO_PERMISSION
+    assert "no/such" in err

@@ -1,0 +1,81 @@
+"""Quarantined samples on disk."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from prepserver.daemon import quarantine
+from prepserver.daemon.quarantine import Quarantine, clear, entries, file_name
+
+SOURCE = "ab" * 32
+
+
+def test_a_sample_is_known_to_the_next_daemon_with_its_path(tmp_path: Path) -> None:
+    kept = Quarantine(tmp_path / "q")
+    kept.add(SOURCE, 5, "workers crashed on it", "/data")
+    kept.name(SOURCE, 5, "x/five.jpg: quarantined: workers died or hung on it")
+    kept.name(SOURCE, 6, "x/six.jpg: cut off")
+    (entry,) = Quarantine(tmp_path / "q").of(SOURCE)
+    assert (entry.index, entry.path, entry.reason) == (5, "x/five.jpg", "workers crashed on it")
+    assert entry.dataset == "/data"
+    assert entry.time.startswith("20")
+    assert Quarantine(tmp_path / "q").of("another") == []
+    assert [path.name for path in (tmp_path / "q").iterdir()] == [file_name(entry)]
+
+
+def test_a_cleared_sample_is_forgotten_by_a_daemon_that_runs(tmp_path: Path) -> None:
+    kept = Quarantine(tmp_path)
+    kept.add(SOURCE, 5, "r", "")
+    kept.add(SOURCE, 6, "r", "")
+    assert {entry.index for entry in kept.of(SOURCE)} == {5, 6}
+    clear(tmp_path, [entry for entry in entries(tmp_path) if entry.index == 5])
+    os.utime(tmp_path, ns=(1, 1))  # the folder's time may not have moved within one tick of the clock
+    assert {entry.index for entry in kept.of(SOURCE)} == {6}
+
+
+def test_without_a_disk_it_holds_for_the_daemons_life(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "file").write_text("")
+    kept = Quarantine(tmp_path / "file" / "q")
+    kept.add(SOURCE, 5, "r", "")
+    assert {entry.index for entry in kept.of(SOURCE)} == {5}
+    assert "cannot be kept" in caplog.text
+
+
+def test_there_is_a_most_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(quarantine, "MAX_ENTRIES", 2)
+    kept = Quarantine(tmp_path)
+    for index in range(3):
+        kept.add(SOURCE, index, "r", "")
+    assert len(entries(tmp_path)) == 2
+    assert {entry.index for entry in kept.of(SOURCE)} == {0, 1, 2}
+    assert "not remembered" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"", b"\xff\xfe", b"[]", b"null", b'"x"', b"{}", b'{"source":1,"index":2,"reason":"","time":""}', b"[" * 20000,
+        b'{"source":"s","index":-1,"reason":"","time":""}', bytes(range(128, 128 + 100)),
+    ],
+)  # fmt: skip
+def test_garbage_is_passed_over(tmp_path: Path, data: bytes) -> None:
+    kept = Quarantine(tmp_path)
+    kept.add(SOURCE, 5, "r", "")
+    (tmp_path / "garbage.json").write_bytes(data)
+    (tmp_path / "folder.json").mkdir()
+    assert [entry.index for entry in entries(tmp_path)] == [5]
+
+
+def test_an_entry_under_another_name_than_its_own_does_not_count(tmp_path: Path) -> None:
+    kept = Quarantine(tmp_path)
+    kept.add(SOURCE, 5, "r", "")
+    (entry,) = entries(tmp_path)
+    (tmp_path / "copy.json").write_text(json.dumps(dataclasses.asdict(dataclasses.replace(entry, index=9))))
+    assert entries(tmp_path) == [entry]

@@ -1,0 +1,79 @@
+"""How long a ring is, and what happens where memory is short."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from prepserver.daemon.rings import Rings, ring_rows
+from prepserver.memory.errors import MemoryShort
+from prepserver.memory.segment import check_segment
+from prepserver.protocol.layout import PAGE_BYTES, sample_layout, whole_page_rows
+
+ROW = 224 * 224 * 3
+
+
+@given(st.integers(1, 10**7), st.integers(1, 10**5), st.integers(0, 10**5), st.integers(1, 2000))
+def test_a_ring_holds_what_works_what_was_asked_and_whole_pages_where_cheap(
+    row_bytes: int, round_rows: int, prefetch: int, in_work: int
+) -> None:
+    wanted, needed = ring_rows(row_bytes, round_rows, prefetch, in_work)
+    assert needed == 2 * round_rows
+    assert wanted >= 4 * round_rows
+    assert wanted >= needed + 2 * in_work
+    assert wanted >= prefetch + round_rows
+    if whole_page_rows(row_bytes) <= 4 * round_rows:
+        assert wanted * row_bytes % PAGE_BYTES == 0
+
+
+def test_small_rows_get_a_long_ring_and_large_ones_do_not() -> None:
+    assert ring_rows(ROW, 4, 0, 8)[0] >= 512
+    assert ring_rows(4 << 20, 4, 0, 2)[0] == 16
+
+
+@pytest.fixture
+def rings() -> Iterator[Rings]:
+    made = Rings(64 << 20)
+    yield made
+    made.close()
+
+
+def test_a_ring_is_a_sealed_segment_of_its_layout_and_counts_until_it_is_dropped(rings: Rings) -> None:
+    ring = rings.create(7, (32, 32, 3), "uint8", 3072, (256, 64))
+    assert ring.layout == sample_layout(256, (32, 32, 3), "uint8")
+    check_segment(ring.fd, ring.layout.nbytes)
+    assert rings.held_bytes == ring.layout.nbytes
+    rings.drop(7)
+    assert rings.held_bytes == 0
+    with pytest.raises(OSError, match="Bad file"):
+        os.fstat(ring.fd)
+
+
+def test_where_the_wanted_rows_do_not_fit_the_needed_ones_are_made(rings: Rings) -> None:
+    ring = rings.create(1, (224, 224, 3), "uint8", ROW, (512, 128))
+    assert ring.layout.rows == 128
+
+
+def test_where_not_even_the_needed_rows_fit_nothing_is_kept(rings: Rings) -> None:
+    rings.create(1, (224, 224, 3), "uint8", ROW, (400, 400))
+    held = rings.held_bytes
+    with pytest.raises(MemoryShort) as e:
+        rings.create(2, (224, 224, 3), "uint8", ROW, (512, 128))
+    assert e.value.asked_bytes == sample_layout(128, (224, 224, 3), "uint8").nbytes
+    assert e.value.free_bytes == (64 << 20) - held
+    assert rings.held_bytes == held
+    assert list(rings.held) == [1]
+
+
+def test_closing_leaves_no_descriptor_and_no_thread() -> None:
+    before = sorted(os.listdir("/proc/self/fd"))
+    made = Rings(64 << 20)
+    for lane in range(4):
+        made.create(lane, (32, 32, 3), "uint8", 3072, (256, 64))
+    made.close()
+    assert not made._toucher.is_alive()
+    assert len(os.listdir("/proc/self/fd")) == len(before)

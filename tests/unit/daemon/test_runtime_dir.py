@@ -1,0 +1,146 @@
+"""One directory, one daemon: who may take it, and what is said to those who may not."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from prepserver.daemon.runtime_dir import AlreadyRunning, RuntimeDir, RuntimeDirError
+
+
+def test_it_is_made_for_its_owner_alone_and_named_in_the_lock(tmp_path: Path) -> None:
+    with RuntimeDir(tmp_path / "run") as place:
+        assert place.path == tmp_path / "run"
+        assert place.path.stat().st_mode & 0o777 == 0o700
+        assert (place.path / "lock").read_text() == f"{os.getpid()}\n"
+        assert (place.attach_socket.name, place.control_socket.name) == ("attach.sock", "ctl.sock")
+
+
+def test_a_second_daemon_is_told_who_runs_and_what_to_do(tmp_path: Path) -> None:
+    with RuntimeDir(tmp_path / "run"):
+        with pytest.raises(AlreadyRunning) as e:
+            RuntimeDir(tmp_path / "run")
+        for said in (
+            f"pid {os.getpid()}",
+            str(tmp_path / "run"),
+            "prepserver status",
+            "prepserver stop",
+            "--runtime-dir",
+        ):
+            assert said in str(e.value)
+
+
+def test_a_refused_daemon_leaves_the_sockets_of_the_running_one(tmp_path: Path) -> None:
+    with RuntimeDir(tmp_path / "run") as place, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as s:
+        s.bind(str(place.attach_socket))
+        with pytest.raises(AlreadyRunning):
+            RuntimeDir(tmp_path / "run")
+        assert place.attach_socket.exists()
+
+
+def test_it_can_be_taken_again_and_what_a_killed_daemon_left_is_cleared(tmp_path: Path) -> None:
+    RuntimeDir(tmp_path / "run").close()
+    for name in ("attach.sock", "ctl.sock"):
+        (tmp_path / "run" / name).touch()
+    with RuntimeDir(tmp_path / "run") as place:
+        assert sorted(p.name for p in place.path.iterdir()) == ["lock"]
+
+
+def test_closing_removes_the_sockets_keeps_the_lock_file_and_may_be_repeated(tmp_path: Path) -> None:
+    place = RuntimeDir(tmp_path / "run")
+    place.attach_socket.touch()
+    place.close()
+    place.close()
+    assert [p.name for p in place.path.iterdir()] == ["lock"]
+    assert (place.path / "lock").read_text() == ""
+
+
+def test_no_descriptor_is_left_after_a_refusal(tmp_path: Path) -> None:
+    with RuntimeDir(tmp_path / "run"):
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(5):
+            with pytest.raises(AlreadyRunning):
+                RuntimeDir(tmp_path / "run")
+        assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_link_is_refused_even_to_a_directory_of_ours(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir(mode=0o700)
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    with pytest.raises(RuntimeDirError, match="link is not a directory"):
+        RuntimeDir(tmp_path / "link")
+    assert not list((tmp_path / "real").iterdir())
+
+
+def test_a_lock_that_is_a_link_is_refused_and_its_target_untouched(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir(mode=0o700)
+    target = tmp_path / "precious"
+    target.write_text("precious")
+    (tmp_path / "run" / "lock").symlink_to(target)
+    with pytest.raises(RuntimeDirError, match="lock"):
+        RuntimeDir(tmp_path / "run")
+    assert target.read_text() == "precious"
+
+
+def test_a_file_in_its_place_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("")
+    with pytest.raises(RuntimeDirError, match=r"run.*(File exists|not a directory)"):
+        RuntimeDir(tmp_path / "run")
+
+
+def test_a_missing_parent_is_named(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeDirError, match="deep/er: No such file"):
+        RuntimeDir(tmp_path / "deep" / "er")
+
+
+def test_a_directory_that_everybody_may_write_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run").chmod(0o777)
+    with pytest.raises(RuntimeDirError, match="writable for everybody; `chmod o-w` it"):
+        RuntimeDir(tmp_path / "run")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a directory away")
+def test_a_directory_of_another_owner_is_refused_with_both_uids(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir(mode=0o700)
+    os.chown(tmp_path / "run", 12345, 12345)
+    with pytest.raises(RuntimeDirError, match=r"belongs to uid 12345, not to you \(uid 0\)"):
+        RuntimeDir(tmp_path / "run")
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="everything is root's or root may do it")
+def test_a_directory_of_another_owner_is_refused_for_an_ordinary_user() -> None:
+    with pytest.raises(RuntimeDirError, match=r"belongs to uid 0"):
+        RuntimeDir(Path("/"))
+
+
+def test_a_path_that_no_socket_can_have_is_refused_with_its_length(tmp_path: Path) -> None:
+    long = tmp_path / ("x" * 110)
+    with pytest.raises(RuntimeDirError, match="is too long: a socket's path has at most 107 bytes, this would have"):
+        RuntimeDir(long)
+
+
+def test_a_path_of_exactly_the_longest_length_can_be_bound(tmp_path: Path) -> None:
+    exact = tmp_path / ("x" * (107 - len("/attach.sock") - len(os.fsencode(tmp_path)) - 1))
+    with RuntimeDir(exact) as place, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as s:
+        s.bind(str(place.attach_socket))
+        assert len(os.fsencode(place.attach_socket)) == 107
+
+
+def test_the_first_usable_of_the_usual_places_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PREPSERVER_RUNTIME_DIR", raising=False)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    with RuntimeDir() as place:
+        assert place.path == tmp_path / "prepserver"
+    monkeypatch.setenv("PREPSERVER_RUNTIME_DIR", str(tmp_path / "mine"))
+    with RuntimeDir() as place:
+        assert place.path == tmp_path / "mine"
+
+
+def test_where_none_is_usable_each_is_named_with_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PREPSERVER_RUNTIME_DIR", str(tmp_path / "no" / "such"))
+    with pytest.raises(RuntimeDirError, match=r"no usable runtime directory: .*no/such: No such file"):
+        RuntimeDir()

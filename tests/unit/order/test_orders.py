@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+import tracemalloc
+from typing import get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from prepserver.order import CyclicOrder, Order, Shuffle, make_order
+
+KINDS: tuple[Shuffle, ...] = get_args(Shuffle)
+SEEDS = st.integers(0, 2**63 - 1)
+
+# An order is a promise: a job that was saved under one release is resumed under another.
+GOLDEN: list[tuple[Shuffle, int, int, int, list[int]]] = [
+    ("none", 10, 0, 7, [7, 8, 9, 0, 1, 2]),
+    ("none", 1281167, 42, 10**12, [472154, 472155, 472156, 472157, 472158, 472159]),
+    ("full", 10, 0, 0, [5, 9, 0, 3, 2, 8]),
+    ("full", 10, 0, 7, [1, 7, 6, 4, 6, 2]),
+    ("full", 20000, 0, 9998, [13630, 7532, 18582, 8014, 10349, 9806]),
+    ("full", 50000, 2**63 - 1, 149997, [10388, 43899, 48150, 939, 4933, 11885]),
+    ("full", 1281167, 42, 10**12, [72442, 590023, 322065, 45081, 276165, 154930]),
+    ("full", 10**9, 5, 2**62, [383315393, 889783460, 28159385, 696184530, 404743073, 683645502]),
+    ("cyclic", 10, 0, 0, [4, 0, 7, 3, 2, 9]),
+    ("cyclic", 10, 0, 7, [5, 8, 6, 0, 5, 7]),
+    ("cyclic", 20000, 0, 9998, [13380, 1553, 17228, 6113, 8895, 1714]),
+    ("cyclic", 50000, 2**63 - 1, 149997, [45070, 22972, 15920, 40384, 23207, 22264]),
+    ("cyclic", 1281167, 42, 10**12, [972857, 512803, 225880, 999344, 909453, 978926]),
+    ("cyclic", 10**9, 5, 2**62, [689376282, 615929690, 363907503, 421760992, 738689392, 308005408]),
+]
+
+
+def cyclic(n: int, seed: int) -> CyclicOrder:
+    order = make_order("cyclic", n, seed)
+    assert isinstance(order, CyclicOrder)
+    return order
+
+
+@pytest.mark.parametrize(("kind", "n", "seed", "position", "expected"), GOLDEN)
+def test_values_are_those_of_the_first_release(
+    kind: Shuffle, n: int, seed: int, position: int, expected: list[int]
+) -> None:
+    assert make_order(kind, n, seed).indices(position, 6) == expected
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(n=st.integers(1, 3000), seed=SEEDS, pass_=st.integers(0, 2**40))
+def test_a_pass_visits_every_sample_once(kind: Shuffle, n: int, seed: int, pass_: int) -> None:
+    assert sorted(make_order(kind, n, seed).indices(pass_ * n, n)) == list(range(n))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(
+    n=st.integers(1, 40) | st.integers(500, 30_000) | st.integers(1, 1 << 40),
+    seed=SEEDS,
+    position=st.integers(0, 200_000) | st.integers(0, 2**62 - 40),
+    count=st.integers(0, 40),
+)
+def test_a_run_is_the_sequence_of_its_single_positions(
+    kind: Shuffle, n: int, seed: int, position: int, count: int
+) -> None:
+    order = make_order(kind, n, seed)
+    singly = [make_order(kind, n, seed).indices(position + i, 1)[0] for i in range(min(count, 3))]
+    singly += [order.indices(position + i, 1)[0] for i in range(len(singly), count)]
+    assert order.indices(position, count) == singly
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(n=st.integers(1, 10**6), seed=SEEDS, position=st.integers(0, 2**62), splits=st.lists(st.integers(0, 700)))
+def test_values_do_not_depend_on_how_a_run_is_cut_or_on_what_was_asked_before(
+    kind: Shuffle, n: int, seed: int, position: int, splits: list[int]
+) -> None:
+    order = make_order(kind, n, seed)
+    at, pieces = position - min(position, sum(splits)), []
+    start = at
+    for size in splits:
+        pieces += order.indices(at, size)
+        at += size
+    assert make_order(kind, n, seed).indices(start, sum(splits)) == pieces
+
+
+@pytest.mark.parametrize("n", [16_384, 24_577, 50_000, 600_000])
+def test_n_positions_from_any_block_boundary_visit_every_sample_once(n: int) -> None:
+    order = cyclic(n, 11)
+    starts = order.block_starts
+    for start in {starts[1], starts[len(starts) // 2], starts[-1]}:
+        position = order.next_start(3 * n + start)
+        assert position == 3 * n + start
+        assert sorted(order.indices(position, n)) == list(range(n))
+
+
+def test_a_block_holds_the_same_samples_in_every_pass_in_another_order() -> None:
+    n = 50_000
+    order = cyclic(n, 1)
+    first = order.indices(0, order.block_starts[1])
+    later = order.indices(7 * n, order.block_starts[1])
+    assert sorted(first) == sorted(later)
+    assert sum(a == b for a, b in zip(first, later, strict=True)) < 10
+
+
+def test_blocks_are_dealt_from_the_whole_source() -> None:
+    order = cyclic(100_000, 1)
+    block = order.indices(0, order.block_starts[1])
+    tenths = [sum(index // 10_000 == k for index in block) for k in range(10)]
+    assert min(tenths) > 0.9 * len(block) / 10
+
+
+@pytest.mark.parametrize(("n", "blocks"), [(1, 1), (8191, 1), (16_383, 1), (16_384, 2), (8192 * 64, 64), (10**9, 64)])
+def test_the_number_of_blocks_is_n_over_8192_from_1_to_64(n: int, blocks: int) -> None:
+    order = cyclic(n, 0)
+    assert order.num_blocks == blocks == len(order.block_starts)
+    assert order.block_starts == tuple(k * n // blocks for k in range(blocks))
+
+
+@given(n=st.integers(1, 10**6), position=st.integers(0, 2**50))
+def test_the_next_start_is_the_first_boundary_at_or_after_the_position(n: int, position: int) -> None:
+    order = cyclic(n, 0)
+    start = order.next_start(position)
+    pass_, offset = divmod(start, n)
+    assert offset in order.block_starts
+    before = [pass_ * n + s for s in order.block_starts if s < offset] or [(pass_ - 1) * n + order.block_starts[-1]]
+    assert before[-1] < position <= start
+    assert order.next_start(start) == start
+
+
+@pytest.mark.parametrize("kind", ["none", "full"])
+def test_epochs_of_the_other_orders_begin_at_passes(kind: Shuffle) -> None:
+    order = make_order(kind, 20_000, 0)
+    assert [order.next_start(p) for p in (0, 1, 19_999, 20_000, 20_001)] == [0, 20_000, 20_000, 20_000, 40_000]
+
+
+@pytest.mark.parametrize("kind", ["full", "cyclic"])
+def test_other_seeds_and_other_passes_give_other_orders(kind: Shuffle) -> None:
+    n = 1000
+    orders = [make_order(kind, n, seed).indices(pass_ * n, n) for seed in (0, 1, 2**63 - 1) for pass_ in (0, 1, 2**40)]
+    for i, one in enumerate(orders):
+        for other in orders[i + 1 :]:
+            # Two random permutations agree in one place on average.
+            assert sum(a == b for a, b in zip(one, other, strict=True)) < 9
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_thousand_million_samples_cost_no_memory(kind: Shuffle) -> None:
+    tracemalloc.start()
+    try:
+        order: Order = make_order(kind, 10**9, 3)
+        for position in (0, 10**9 - 8, 2**62):
+            assert len(set(order.indices(position, 16))) >= 15
+        assert tracemalloc.get_traced_memory()[1] < 500_000
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_a_run_may_cross_many_passes_of_a_tiny_source(kind: Shuffle, n: int) -> None:
+    values = make_order(kind, n, 4).indices(0, 30)
+    for start in range(0, 30, n):
+        assert sorted(values[start : start + n]) == list(range(n))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_caller_does_to_a_run_does_not_come_back(kind: Shuffle) -> None:
+    order = make_order(kind, 100, 0)
+    first = order.indices(0, 100)
+    kept = list(first)
+    first.clear()
+    assert order.indices(0, 100) == kept
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("position", "count"), [(-1, 1), (0, -1), (2**62 + 1, 1)])
+def test_positions_and_counts_out_of_range_are_refused(kind: Shuffle, position: int, count: int) -> None:
+    with pytest.raises(ValueError, match="position"):
+        make_order(kind, 10, 0).indices(position, count)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_start_after_a_negative_position_is_refused(kind: Shuffle) -> None:
+    with pytest.raises(ValueError, match="position"):
+        make_order(kind, 10, 0).next_start(-1)
+
+
+@pytest.mark.parametrize("n", [0, -5, (1 << 40) + 1])
+def test_a_number_of_samples_out_of_range_is_refused(n: int) -> None:
+    with pytest.raises(ValueError, match="n = "):
+        make_order("full", n, 0)
+
+
+@pytest.mark.parametrize("seed", [-1, 2**63])
+def test_a_seed_out_of_range_is_refused(seed: int) -> None:
+    with pytest.raises(ValueError, match="seed"):
+        make_order("full", 10, seed)

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+
+from prepserver.pack.crew import Answer, Crew, UnreadableError
+from prepserver.pack.transcode import Transcoded
+
+
+def run(crew: Crew, begin: int, end: int) -> list[Answer]:
+    return list(crew.run(begin, end, lambda: None))
+
+
+def as_bytes(sample: int) -> tuple[int, Transcoded]:
+    if sample % 5 == 0:
+        time.sleep(0.01)  # results of other samples come first
+    return sample + 1, Transcoded(sample.to_bytes(4, "big") * 40_000, "done")
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_answers_come_in_the_order_of_the_samples(count: int) -> None:
+    answers = run(Crew(as_bytes, count), 3, 80)
+    assert [answer.sample for answer in answers] == list(range(3, 80))
+    assert all(answer.record == as_bytes(answer.sample)[1].record for answer in answers)
+    assert all(answer.read_bytes == answer.sample + 1 and answer.text == "done" for answer in answers)
+
+
+def test_a_sample_that_cannot_be_read_is_said_so_and_the_rest_goes_on() -> None:
+    def work(sample: int) -> tuple[int, Transcoded]:
+        if sample == 4:
+            raise UnreadableError("the file is gone")
+        return as_bytes(sample)
+
+    answers = run(Crew(work, 2), 0, 9)
+    assert [(answer.ok, answer.text) for answer in answers if not answer.ok] == [(False, "the file is gone")]
+    assert len(answers) == 9
+
+
+def test_a_process_that_dies_is_replaced_and_only_its_sample_is_bad() -> None:
+    def work(sample: int) -> tuple[int, Transcoded]:
+        if sample in (0, 6, 7):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return as_bytes(sample)
+
+    answers = run(Crew(work, 2), 0, 20)
+    assert [answer.sample for answer in answers] == list(range(20))
+    bad = {answer.sample: answer.text for answer in answers if not answer.ok}
+    assert bad == dict.fromkeys((0, 6, 7), "the process that packed it died (signal 9)")
+
+
+def test_nobody_is_left_behind_when_the_one_who_asks_stops_early() -> None:
+    answers = Crew(as_bytes, 3).run(0, 1000, lambda: None)
+    next(answers)
+    answers.close()  # type: ignore[attr-defined]
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+def test_nothing_to_do_starts_nobody() -> None:
+    assert run(Crew(as_bytes, 3), 7, 7) == []

@@ -1,0 +1,192 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from prepserver.pack.errors import PackError
+from prepserver.pack.plan import LISTING_NAME
+from prepserver.pack.run import Options, Summary, pack
+from prepserver.pack.transcode import Transcoder
+from prepserver.pipeline.sources import FileList, ImageFolder, Packed, SourceSpec, SyntheticImages
+from prepserver.source import build_index, open_source
+from tests.support.photos import jpeg, pixels, saved
+
+
+class Told:
+    """A report that remembers."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+        self.seen: list[int] = []
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+    def begin(self, total: int, done: int) -> None:
+        self.seen.append(done)
+
+    def progress(self, done: int) -> None:
+        self.seen.append(done)
+
+    def end(self) -> None:
+        pass
+
+
+def tree(root: Path) -> ImageFolder:
+    for index in range(6):
+        path = root / ("cats" if index < 3 else "dogs") / f"{index}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(jpeg(40 + index, 60, seed=index))
+    (root / "dogs" / "7.png").write_bytes(saved(pixels(20, 30), "PNG"))
+    return ImageFolder(str(root))
+
+
+def do(spec: SourceSpec, out: Path, skip: bool = False, told: Told | None = None, **how: int) -> Summary:
+    return pack(spec, out, Options(Transcoder(None, **how), shard_bytes=1 << 20, skip=skip), told or Told())
+
+
+def sources(tmp_path: Path) -> dict[str, SourceSpec]:
+    folder = tree(tmp_path / "data")
+    names = tmp_path / "list.txt"
+    names.write_text(f"data/dogs/7.png 4\ndata/cats/1.jpg 0\n{tmp_path}/data/cats/0.jpg 9\n")
+    return {"folder": folder, "list": FileList(str(names)), "synthetic": SyntheticImages(9, 64, 1, 3)}
+
+
+@pytest.mark.parametrize("kind", ["folder", "list", "synthetic"])
+def test_a_packed_dataset_has_the_labels_names_and_classes_of_its_source(kind: str, tmp_path: Path) -> None:
+    spec = sources(tmp_path)[kind]
+    summary = do(spec, tmp_path / "out")
+    index, packed_index = build_index(spec, tmp_path / "cache"), build_index(Packed(summary.folder), tmp_path / "cache")
+    plain, packed = open_source(spec, index.path), open_source(Packed(summary.folder), packed_index.path)
+    assert len(packed) == len(plain) == packed_index.n == summary.samples
+    assert packed.classes() == plain.classes()
+    assert [packed.name(k) for k in range(len(plain))] == [plain.name(k) for k in range(len(plain))]
+    assert [packed.label(k) for k in range(len(plain))] == [plain.label(k) for k in range(len(plain))]
+    assert packed_index.num_classes <= index.num_classes
+    if kind != "synthetic":
+        assert packed_index.content_digest == index.content_digest
+    assert packed_index.digest != index.digest
+
+
+def test_a_second_run_does_nothing(tmp_path: Path) -> None:
+    spec = tree(tmp_path / "data")
+    first = do(spec, tmp_path / "out")
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()}
+    second = do(spec, tmp_path / "out")
+    assert second.already
+    assert not first.already
+    assert (second.samples, second.indexed, second.kept, second.total_bytes) == (
+        first.samples, first.indexed, first.kept, first.total_bytes
+    )  # fmt: skip
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()} == before
+
+
+def test_other_options_on_the_same_folder_are_refused_by_name(tmp_path: Path) -> None:
+    spec = tree(tmp_path / "data")
+    do(spec, tmp_path / "out")
+    with pytest.raises(PackError, match="segment_mcus was 4, is 8") as refused:
+        do(spec, tmp_path / "out", segment_mcus=8)
+    assert refused.value.usage
+
+
+def test_a_source_that_has_changed_is_refused(tmp_path: Path) -> None:
+    spec = tree(tmp_path / "data")
+    do(spec, tmp_path / "out")
+    (tmp_path / "data" / "cats" / "9.jpg").write_bytes(jpeg(40, 40))
+    os.utime(tmp_path / "data" / "cats", (1, 1))
+    with pytest.raises(PackError, match="samples was 7, is 8"):
+        do(spec, tmp_path / "out")
+
+
+def test_a_folder_with_other_things_is_refused_and_left_alone(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "thesis.tex").write_text("years of work")
+    with pytest.raises(PackError, match="not empty") as refused:
+        do(tree(tmp_path / "data"), out)
+    assert refused.value.usage
+    assert [path.name for path in out.iterdir()] == ["thesis.tex"]
+
+
+def test_a_source_that_is_not_there_leaves_no_folder_behind(tmp_path: Path) -> None:
+    with pytest.raises(PackError, match="does not exist"):
+        do(ImageFolder(str(tmp_path / "nothing")), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_packed_dataset_is_not_packed_again(tmp_path: Path) -> None:
+    do(tree(tmp_path / "data"), tmp_path / "out")
+    with pytest.raises(PackError, match="is a packed dataset"):
+        do(Packed(str(tmp_path / "out")), tmp_path / "again")
+
+
+def test_a_file_that_cannot_be_read_ends_it_by_default_and_what_is_done_is_safe(tmp_path: Path) -> None:
+    spec = tree(tmp_path / "data")
+    bad = tmp_path / "data" / "dogs" / "4.jpg"
+    whole = bad.read_bytes()
+    bad.write_bytes(b"")
+    with pytest.raises(PackError, match=r"dogs/4\.jpg: the file is empty") as refused:
+        do(spec, tmp_path / "out")
+    assert not refused.value.usage
+    with pytest.raises(PackError, match="not finished"):
+        pack_index(tmp_path)
+    bad.write_bytes(whole)
+    told = Told()
+    assert do(spec, tmp_path / "out", told=told).samples == 7
+    assert told.seen[0] == 4
+    assert "4 of 7 samples are packed already" in told.said[0]
+
+
+def test_files_that_cannot_be_read_are_left_out_where_asked_and_named(tmp_path: Path) -> None:
+    spec = tree(tmp_path / "data")
+    (tmp_path / "data" / "cats" / "1.jpg").write_bytes(b"")
+    told = Told()
+    summary = do(spec, tmp_path / "out", skip=True, told=told)
+    assert (summary.samples, summary.indexed, summary.kept, summary.skipped) == (6, 5, 1, 1)
+    assert told.said == ["skipped cats/1.jpg: the file is empty"]
+    packed = open_source(Packed(summary.folder), pack_index(tmp_path))
+    assert [packed.name(k) for k in range(6)] == [
+        "cats/0.jpg", "cats/2.jpg", "dogs/3.jpg", "dogs/4.jpg", "dogs/5.jpg", "dogs/7.png"
+    ]  # fmt: skip
+    assert [packed.label(k) for k in range(6)] == [0, 0, 1, 1, 1, 1]
+
+
+def test_two_packers_do_not_meet_in_one_folder(tmp_path: Path) -> None:
+    spec = tree(tmp_path / "data")
+    ready, ready_in = os.pipe()
+    ended, end = os.pipe()
+    pid = os.fork()  # a lock of the same process would let us in
+    if pid == 0:
+        from prepserver.pack.plan import Workplace
+
+        place = Workplace(tmp_path / "out")
+        os.write(ready_in, b"1")
+        os.read(ended, 1)
+        place.close()
+        os._exit(0)
+    os.read(ready, 1)
+    try:
+        with pytest.raises(PackError, match="another process packs"):
+            do(spec, tmp_path / "out")
+    finally:
+        os.write(end, b"1")
+        os.waitpid(pid, 0)
+        for descriptor in (ready, ready_in, ended, end):
+            os.close(descriptor)
+    assert do(spec, tmp_path / "out").samples == 7
+
+
+def test_nothing_but_shards_index_and_plan_stays(tmp_path: Path) -> None:
+    do(tree(tmp_path / "data"), tmp_path / "out")
+    names = sorted(path.name for path in (tmp_path / "out").iterdir())
+    assert [name.split("-")[0] for name in names] == ["index", "pack.json", "shard"]
+    assert LISTING_NAME not in names
+
+
+def pack_index(tmp_path: Path) -> Path:
+    try:
+        return build_index(Packed(str(tmp_path / "out")), tmp_path / "cache").path
+    except Exception as error:
+        raise PackError(str(error)) from error

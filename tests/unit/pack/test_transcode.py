@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+import simplejpeg
+from PIL import Image
+
+from prepserver.pack.segments import interval_of
+from prepserver.pack.transcode import Transcoder, transcode
+from prepserver.protocol.packed import INDEXED, KEPT, read_record
+from tests.support.photos import JPEGTRAN, SUBSAMPLINGS, jpeg, pixels, saved
+
+needs_jpegtran = pytest.mark.skipif(JPEGTRAN is None, reason="jpegtran is not installed (libjpeg-turbo-progs)")
+BOTH = [pytest.param(JPEGTRAN, marks=needs_jpegtran, id="jpegtran"), pytest.param(None, id="pillow")]
+
+
+def psnr(a: np.ndarray, b: np.ndarray) -> float:
+    error = np.mean((a.astype(float) - b.astype(float)) ** 2)
+    return float("inf") if error == 0 else 10 * np.log10(255**2 / error)
+
+
+@needs_jpegtran
+@pytest.mark.parametrize("subsampling", SUBSAMPLINGS)
+def test_jpegtran_keeps_every_pixel(subsampling: str) -> None:
+    original = jpeg(97, 131, subsampling)
+    done = transcode(0, original, Transcoder(JPEGTRAN))
+    head, _, image = read_record(done.record)
+    assert (head.kind, done.how) == (INDEXED, "lossless")
+    assert np.array_equal(simplejpeg.decode_jpeg(image), simplejpeg.decode_jpeg(original))
+
+
+@needs_jpegtran
+def test_a_progressive_jpeg_becomes_an_indexed_one_with_the_same_pixels() -> None:
+    original = saved(pixels(97, 131), "JPEG", progressive=True)
+    head, _, image = read_record(transcode(0, original, Transcoder(JPEGTRAN)).record)
+    assert head.kind == INDEXED
+    assert np.array_equal(np.asarray(Image.open(io.BytesIO(image))), np.asarray(Image.open(io.BytesIO(original))))
+
+
+@pytest.mark.parametrize("subsampling", SUBSAMPLINGS)
+def test_pillow_with_the_tables_of_the_original_changes_next_to_nothing(subsampling: str) -> None:
+    original = jpeg(97, 131, subsampling, quality=80)
+    done = transcode(0, original, Transcoder(None))
+    head, _, image = read_record(done.record)
+    assert (head.kind, done.how) == (INDEXED, "re-encoded")
+    assert psnr(simplejpeg.decode_jpeg(image), simplejpeg.decode_jpeg(original)) > 40
+    assert 0.8 < len(image) / len(original) < 1.6  # 4:4:0 and 4:1:1 become 4:4:4
+
+
+def test_a_stated_quality_is_what_pillow_writes() -> None:
+    original = jpeg(97, 131, "420", quality=95)
+    sizes = [len(transcode(0, original, Transcoder(None, quality=quality)).record) for quality in (30, 60, 90)]
+    assert sizes == sorted(sizes)
+    assert sizes[0] < sizes[2] / 2
+
+
+@pytest.mark.parametrize("jpegtran", BOTH)
+def test_an_image_above_the_longest_side_is_made_smaller(jpegtran: str | None) -> None:
+    head, _, image = read_record(transcode(0, jpeg(120, 200), Transcoder(jpegtran, max_side=100)).record)
+    assert (head.height, head.width) == (60, 100)
+    assert simplejpeg.decode_jpeg(image).shape == (60, 100, 3)
+
+
+@needs_jpegtran
+def test_an_image_below_the_longest_side_loses_nothing() -> None:
+    assert transcode(0, jpeg(60, 100), Transcoder(JPEGTRAN, max_side=100)).how == "lossless"
+
+
+@pytest.mark.parametrize("jpegtran", BOTH)
+@pytest.mark.parametrize("orientation", [1, 3, 6, 8])
+def test_the_orientation_goes_into_the_record(jpegtran: str | None, orientation: int) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    original = saved(pixels(40, 60), "JPEG", exif=exif)
+    head, _, image = read_record(transcode(0, original, Transcoder(jpegtran)).record)
+    assert (head.kind, head.orientation, head.height, head.width) == (INDEXED, orientation, 40, 60)
+    assert b"Exif" not in bytes(image)
+
+
+@pytest.mark.parametrize("jpegtran", BOTH)
+@pytest.mark.parametrize(
+    ("data", "how"),
+    [
+        (saved(pixels(20, 30), "PNG"), "kept: PNG"),
+        (saved(pixels(20, 30), "WEBP"), "kept: WebP"),
+        (saved(Image.fromarray(pixels(20, 30)).convert("CMYK"), "JPEG"), "kept: CMYK"),
+        (b"no image at all", "kept: no JPEG"),
+        (b"\xff\xd8\xff and no more", "kept: unusual JPEG"),
+        (jpeg(97, 131)[:2000], "kept: damaged"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_cannot_be_transcoded_is_kept_to_the_last_byte(data: bytes, how: str, jpegtran: str | None) -> None:
+    done = transcode(4, data, Transcoder(jpegtran))
+    head, _, image = read_record(done.record)
+    assert (head.kind, head.sample, done.how) == (KEPT, 4, how)
+    assert bytes(image) == data
+
+
+def test_a_jpegtran_that_fails_leaves_the_file_as_it_is() -> None:
+    done = transcode(0, jpeg(40, 60), Transcoder("/bin/false"))
+    assert done.how == "kept: damaged"
+    assert bytes(read_record(done.record)[2]) == jpeg(40, 60)
+
+
+@pytest.mark.parametrize(
+    ("width", "unit", "at_most", "interval"),
+    [(500, 8, 4, 3), (500, 8, 8, 7), (500, 16, 4, 4), (500, 16, 8, 8), (375, 8, 8, 1), (9, 8, 8, 2), (1, 16, 4, 1)],
+)
+def test_segments_divide_the_row(width: int, unit: int, at_most: int, interval: int) -> None:
+    assert interval_of(width, unit, at_most) == interval

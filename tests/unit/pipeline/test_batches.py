@@ -1,0 +1,177 @@
+"""How an epoch is cut: every row once, every rank alike, also after a resume with other sizes."""
+
+from __future__ import annotations
+
+import itertools
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import assume, given, settings
+
+from prepserver.pipeline.batches import Batch, BatchLine, EpochPlan
+
+SIZES = st.integers(1, 9)
+WORLDS = st.integers(1, 6)
+
+
+def dealt(start: int, stop: int, batch_size: int, drop_last: bool, world: int) -> list[list[Batch]]:
+    """The batches of each rank."""
+    plans = [EpochPlan(start, stop, batch_size, drop_last, rank, world) for rank in range(world)]
+    return [[plan.batch(i) for i in range(len(plan))] for plan in plans]
+
+
+def rows_of(ranks: list[list[Batch]]) -> list[int]:
+    """All rows of all ranks, in stream order."""
+    return sorted(p for batches in ranks for b in batches for p in range(b.start, b.stop))
+
+
+@given(st.integers(0, 200), st.integers(0, 120), SIZES, WORLDS, st.booleans())
+@settings(deadline=None, max_examples=400)
+def test_every_rank_gets_as_many_batches_and_each_row_goes_to_one(
+    start: int, n: int, batch_size: int, world: int, drop_last: bool
+) -> None:
+    ranks = dealt(start, start + n, batch_size, drop_last, world)
+    assert len({len(batches) for batches in ranks}) == 1
+    whole = n // (batch_size * world) * batch_size * world
+    assert rows_of(ranks) == list(range(start, start + (whole if drop_last else n)))
+    for batches in ranks:
+        assert [b.number for b in batches] == list(range(len(batches)))
+        assert all(0 <= b.stop - b.start <= batch_size for b in batches)
+        assert all(a.stop <= b.start for a, b in itertools.pairwise(batches))
+        if drop_last:
+            assert all(b.stop - b.start == batch_size for b in batches)
+
+
+@given(st.integers(1, 120), st.integers(2, 9), WORLDS)
+@settings(deadline=None, max_examples=300)
+def test_no_batch_is_empty_where_there_is_a_row_for_each_rank(n: int, batch_size: int, world: int) -> None:
+    assume(n >= world)
+    ranks = dealt(0, n, batch_size, False, world)
+    assert all(b.stop > b.start for batches in ranks for b in batches)
+
+
+@given(st.integers(1, 120), SIZES, WORLDS, st.booleans())
+@settings(deadline=None, max_examples=300)
+def test_only_the_last_two_rounds_are_split_and_evenly(n: int, batch_size: int, world: int, drop_last: bool) -> None:
+    ranks = dealt(0, n, batch_size, drop_last, world)
+    rounds = list(zip(*ranks, strict=True))
+    assert all(b.stop - b.start == batch_size for batches in rounds[:-2] for b in batches)
+    for batches in rounds[-2:]:
+        sizes = {b.stop - b.start for b in batches}
+        assert max(sizes) - min(sizes) <= 1
+
+
+@given(st.integers(1, 120), SIZES, WORLDS, st.booleans(), SIZES, WORLDS, st.data())
+@settings(deadline=None, max_examples=400)
+def test_what_is_left_after_some_rounds_is_dealt_exactly_whatever_the_new_sizes(
+    n: int, batch_size: int, world: int, drop_last: bool, new_size: int, new_world: int, data: st.DataObject
+) -> None:
+    plan = EpochPlan(0, n, batch_size, drop_last, 0, world)
+    had = data.draw(st.integers(0, len(plan)))
+    ranks = dealt(0, n, batch_size, drop_last, world)
+    at = plan.resume_position(had)
+    assert rows_of([batches[:had] for batches in ranks]) == list(range(at))
+    assert rows_of(dealt(at, n, new_size, False, new_world)) == list(range(at, n))
+
+
+def test_all_ranks_agree_on_where_they_stand() -> None:
+    plans = [EpochPlan(7, 60, 5, rank=rank, world_size=3) for rank in range(3)]
+    for done in range(len(plans[0]) + 1):
+        assert len({plan.resume_position(done) for plan in plans}) == 1
+    assert plans[0].resume_position(len(plans[0])) == 60
+
+
+def test_a_plain_epoch_is_a_dataloaders() -> None:
+    plan = EpochPlan(0, 10, 4)
+    assert [plan.batch(i) for i in range(len(plan))] == [Batch(0, 4, 0), Batch(4, 8, 1), Batch(8, 10, 2)]
+    assert len(EpochPlan(0, 10, 4, drop_last=True)) == 2
+
+
+@pytest.mark.parametrize("number", [-1, 3])
+def test_a_batch_that_the_epoch_has_not_is_an_index_error(number: int) -> None:
+    with pytest.raises(IndexError, match="epoch with 3"):
+        EpochPlan(0, 10, 4).batch(number)
+
+
+def line(n: int, at: int, size: int, drop_last: bool, world: int, rank: int = 0, start: int = 0) -> BatchLine:
+    return BatchLine(n, start, at, size, drop_last, rank, world)
+
+
+@given(st.integers(1, 60), SIZES, WORLDS, st.booleans(), st.integers(0, 3), st.data())
+@settings(deadline=None, max_examples=300)
+def test_a_line_goes_over_the_ends_of_epochs_for_ever(
+    n: int, size: int, world: int, drop_last: bool, epochs: int, data: st.DataObject
+) -> None:
+    assume(n >= world * (size if drop_last else 1))
+    start = epochs * n
+    lines = [line(n, start, size, drop_last, world, rank, start) for rank in range(world)]
+    per_epoch = len(lines[0].full_epoch)
+    for epoch in range(start, start + 3 * n, n):
+        got = []
+        for one in lines:
+            assert one.epoch_start == one.position == epoch
+            batches = []
+            for _ in range(per_epoch):
+                batches.append(one.peek())
+                one.advance()
+            got.append(batches)
+        assert got == dealt(epoch, epoch + n, size, drop_last, world)
+
+
+@given(st.integers(1, 60), SIZES, WORLDS, st.booleans(), SIZES, WORLDS, st.integers(0, 40))
+@settings(deadline=None, max_examples=300)
+def test_resuming_a_line_at_its_position_goes_on_with_the_very_next_row(
+    n: int, size: int, world: int, drop_last: bool, new_size: int, new_world: int, steps: int
+) -> None:
+    assume(n >= max(world, new_world) and (not drop_last or n >= size * world))
+    old = [line(n, 0, size, drop_last, world, rank) for rank in range(world)]
+    for one in old:
+        for _ in range(steps):
+            one.advance()
+    at, epoch_start = old[0].position, old[0].epoch_start
+    assert {(one.position, one.epoch_start) for one in old} == {(at, epoch_start)}
+    new = [line(n, at, new_size, False, new_world, rank, epoch_start) for rank in range(new_world)]
+    got = []
+    for one in new:
+        batches = []
+        while one.epoch_start == epoch_start:
+            batches.append(one.peek())
+            one.advance()
+        got.append(batches)
+    assert rows_of(got) == list(range(at, epoch_start + n))
+
+
+@given(st.integers(1, 60), SIZES, WORLDS, st.integers(0, 30))
+@settings(deadline=None, max_examples=200)
+def test_a_line_with_rounds_behind_it_is_where_one_is_that_went_them(n: int, size: int, world: int, steps: int) -> None:
+    assume(n >= world)
+    went = line(n, 0, size, False, world, world - 1)
+    for _ in range(steps):
+        went.advance()
+    came = BatchLine(n, went.epoch_start, went.plan.start, size, False, world - 1, world, went.number)
+    assert (came.peek(), came.position, came.epoch_start) == (went.peek(), went.position, went.epoch_start)
+
+
+def test_a_line_at_the_end_of_an_epoch_stands_at_the_next() -> None:
+    at_end = BatchLine(10, 20, 30, 4)
+    assert (at_end.epoch_start, at_end.position, at_end.peek()) == (30, 30, Batch(30, 34, 0))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((10, 0, 0, 4, False, 2, 2), "rank = 2 is not in"),
+        ((10, 0, 0, 4, False, -1, 2), "rank = -1 is not in"),
+        ((10, 0, 0, 0), "batch_size = 0"),
+        ((10, 10, 9, 4), "position 9 is not in the epoch"),
+        ((10, 0, 11, 4), "position 11 is not in the epoch"),
+        ((10, 0, 0, 4, True, 0, 3), "no batch of batch_size = 4 for world_size = 3 with drop_last"),
+        ((3, 0, 0, 1, False, 0, 4), "3 samples cannot be dealt to world_size = 4"),
+        ((0, 0, 0, 1), "no batch"),
+        ((10, 0, 8, 2, False, 0, 1, 2), "rounds = 2 of an epoch with 1 batches left"),
+        ((10, 0, 8, 2, False, 0, 1, -1), "rounds = -1"),
+    ],
+)
+def test_numbers_that_contradict_each_other_are_refused(arguments: tuple[int, ...], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        BatchLine(*arguments)  # type: ignore[arg-type]

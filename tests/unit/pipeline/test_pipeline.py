@@ -1,0 +1,203 @@
+"""Pipelines: wire form, digest, the shape of their rows, and what cannot follow what."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from prepserver.pipeline.errors import SpecError
+from prepserver.pipeline.ops import (
+    CenterCrop,
+    ColorJitter,
+    Decode,
+    Grayscale,
+    Normalize,
+    Op,
+    Pad,
+    RandomCrop,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    RandomVerticalFlip,
+    Resize,
+    ToDtype,
+    ToLayout,
+)
+from prepserver.pipeline.pipeline import Pipeline
+
+sides = st.integers(1, 500)
+sizes = sides | st.tuples(sides, sides) | st.lists(sides, min_size=1, max_size=2)
+probabilities = st.floats(0, 1) | st.integers(0, 1)
+shares = st.tuples(st.floats(0.01, 1), st.floats(0.01, 1)).map(sorted)
+ratios = st.tuples(st.floats(0.1, 9), st.floats(0.1, 9)).map(sorted)
+modes = st.sampled_from(["constant", "edge", "reflect", "symmetric"])
+margins = st.integers(0, 50) | st.lists(st.integers(0, 50), min_size=4, max_size=4)
+filters = st.sampled_from(["bilinear", "bicubic"])
+byte_ops: st.SearchStrategy[Op] = st.one_of(
+    st.builds(RandomResizedCrop, sizes, shares, ratios, filters),
+    st.builds(Resize, sizes),
+    st.builds(CenterCrop, sizes),
+    st.builds(RandomCrop, sizes, st.none() | margins, st.just(True), st.integers(0, 255), modes),
+    st.builds(Pad, margins, st.integers(0, 255), modes),
+    st.builds(RandomHorizontalFlip, probabilities),
+    st.builds(RandomVerticalFlip, probabilities),
+    st.builds(ColorJitter, st.floats(0, 2), st.integers(0, 2), st.floats(0, 2), st.floats(0, 0.5)),
+    st.just(Grayscale(3)),
+)
+floats: st.SearchStrategy[list[Op]] = st.one_of(
+    st.just([]),
+    st.builds(lambda mean, std: [ToDtype("float32"), Normalize([mean], [std])], st.floats(-1, 1), st.floats(0.1, 2)),
+)
+ends: st.SearchStrategy[list[Op]] = st.sampled_from([[], [ToLayout("CHW")], [ToLayout("HWC")]])
+
+
+@st.composite
+def pipelines(draw: st.DrawFn) -> Pipeline:
+    middle = draw(st.lists(byte_ops, max_size=6))
+    first: list[Op] = draw(st.sampled_from([[], [Decode(False, 1000)]]))
+    try:
+        return Pipeline.from_ops([*first, *middle, CenterCrop(8), *draw(floats), *draw(ends)])
+    except SpecError:
+        assume(False)
+        raise
+
+
+@given(pipelines())
+def test_a_pipeline_comes_back_from_the_wire_as_it_was(pipeline: Pipeline) -> None:
+    again = Pipeline.from_wire(json.loads(json.dumps(pipeline.to_wire())))
+    assert again == pipeline
+    assert again.digest == pipeline.digest
+    assert again.row == pipeline.row
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=12,
+)
+op_maps = st.fixed_dictionaries(
+    {"op": st.sampled_from(["Decode", "RandomResizedCrop", "Resize", "Pad", "ColorJitter", "Normalize"])},
+    optional=dict.fromkeys(("size", "scale", "padding", "fill", "mean", "std", "hue", "op2"), json_values),
+)
+
+
+@given(json_values | st.lists(op_maps | json_values, max_size=4))
+def test_whatever_comes_over_the_wire_is_a_pipeline_or_a_spec_error(wire: Any) -> None:
+    field, nbytes = "pipeline", 1
+    try:
+        nbytes = Pipeline.from_wire(wire).row.nbytes
+    except SpecError as error:
+        field = error.field
+    assert field.startswith("pipeline")
+    assert nbytes > 0
+
+
+def test_decode_is_implied_at_the_start() -> None:
+    assert Pipeline.from_ops([CenterCrop(8)]) == Pipeline.from_ops([Decode(), CenterCrop(8)])
+
+
+def test_the_digest_sees_meaning_not_spelling() -> None:
+    one = Pipeline.from_ops([RandomResizedCrop(224, scale=(0, 1)), RandomHorizontalFlip(1)])
+    same = Pipeline.from_ops([RandomResizedCrop((224, 224), scale=[0.0, 1.0]), RandomHorizontalFlip(1.0)])
+    other = Pipeline.from_ops([RandomResizedCrop(224, scale=(0, 1)), RandomHorizontalFlip(0.5)])
+    assert one.digest == same.digest != other.digest
+    assert len(one.digest) == 64
+
+
+def test_the_digest_is_the_same_in_another_process() -> None:
+    pipeline = Pipeline.from_ops([RandomResizedCrop(224), ColorJitter(0.4, 0.4, 0.4, 0.1)])
+    code = (
+        "import json, sys; from prepserver.pipeline.pipeline import Pipeline;"
+        "print(Pipeline.from_wire(json.load(sys.stdin)).digest)"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-c", code],
+        input=json.dumps(pipeline.to_wire()),
+        env={"PYTHONPATH": ":".join(sys.path), "PYTHONHASHSEED": "7"},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert answer.stdout.strip() == pipeline.digest
+
+
+@pytest.mark.parametrize(
+    ("ops", "shape", "dtype", "nbytes", "logical"),
+    [
+        ([RandomResizedCrop((4, 6))], (4, 6, 3), "uint8", 72, "CHW"),
+        ([RandomResizedCrop((4, 6)), ToLayout("HWC")], (4, 6, 3), "uint8", 72, "HWC"),
+        ([RandomResizedCrop((4, 6)), ToLayout("CHW")], (3, 4, 6), "uint8", 72, "CHW"),
+        ([Resize(8), CenterCrop((4, 6)), Grayscale()], (4, 6, 1), "uint8", 24, "CHW"),
+        ([Resize((4, 6)), Pad((1, 2)), ToDtype("float16")], (8, 8, 3), "float16", 384, "CHW"),
+        ([Resize((4, 6)), Resize(8), ToDtype("float32", scale=False)], (8, 12, 3), "float32", 1152, "CHW"),
+        ([CenterCrop(2), ToDtype("float32"), ToDtype("float16")], (2, 2, 3), "float16", 24, "CHW"),
+    ],
+)
+def test_the_row_has_the_shape_that_the_ops_give(
+    ops: list[Op], shape: tuple[int, ...], dtype: str, nbytes: int, logical: str
+) -> None:
+    pipeline = Pipeline.from_ops(ops)
+    assert (pipeline.row.shape, pipeline.row.dtype, pipeline.row.nbytes) == (shape, dtype, nbytes)
+    assert pipeline.logical == logical
+
+
+@pytest.mark.parametrize(
+    ("ops", "field"),
+    [
+        ([Resize(256)], "pipeline"),
+        ([], "pipeline"),
+        ([Pad(3), RandomHorizontalFlip()], "pipeline"),
+        ([CenterCrop(8), Decode()], "pipeline[1].op"),
+        ([Decode(), Decode(), CenterCrop(8)], "pipeline[1].op"),
+        ([CenterCrop(8), ToLayout("CHW"), RandomHorizontalFlip()], "pipeline[2].op"),
+        ([CenterCrop(8), Normalize([0.5], [0.5])], "pipeline[1].mean"),
+        ([CenterCrop(8), Grayscale(1), ToDtype("float32"), Normalize([0, 0, 0], [1])], "pipeline[3].mean"),
+        ([CenterCrop(8), ToDtype("float32"), ToDtype("uint8")], "pipeline[2].dtype"),
+        ([CenterCrop(8), ToDtype("float32"), ColorJitter(0.5)], "pipeline[2].op"),
+        ([CenterCrop(8), RandomCrop(9)], "pipeline[1].size"),
+        ([CenterCrop(8), Pad(1, fill=0.5)], "pipeline[1].fill"),
+        ([CenterCrop(8), Pad(1, fill=256)], "pipeline[1].fill"),
+        ([CenterCrop(8), Grayscale(), Pad(1, fill=(1, 2, 3))], "pipeline[2].fill"),
+        ([CenterCrop(16384), Pad(1)], "pipeline"),
+        ([CenterCrop(8), "flip"], "pipeline[1]"),
+        ([CenterCrop(8)] * 65, "pipeline"),
+    ],
+)
+def test_ops_that_cannot_work_together_are_refused_by_their_place(ops: list[Any], field: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        Pipeline.from_ops(ops)
+    assert caught.value.field == field
+
+
+def test_a_row_of_no_fixed_shape_is_refused_with_what_to_do() -> None:
+    with pytest.raises(SpecError, match=r"end with CenterCrop"):
+        Pipeline.from_ops([Resize(256)])
+
+
+@pytest.mark.parametrize(
+    ("wire", "field"),
+    [
+        (None, "pipeline"),
+        ({"op": "CenterCrop", "size": 8}, "pipeline"),
+        ([7], "pipeline[0]"),
+        ([{1: 2}], "pipeline[0]"),
+        ([{"size": 8}], "pipeline[0].op"),
+        ([{"op": "Lambda"}], "pipeline[0].op"),
+        ([{"op": ["CenterCrop"], "size": 8}], "pipeline[0].op"),
+        ([{"op": "CenterCrop"}], "pipeline[0].size"),
+        ([{"op": "Decode"}, {"op": "CenterCrop", "size": 8, "self": 1}], "pipeline[1].self"),
+        ([{"op": "Decode"}, {"op": "RandomResizedCrop", "size": 8, "scale": [2, 3]}], "pipeline[1].scale"),
+        ([{"op": "CenterCrop", "size": float("nan")}], "pipeline[0].size"),
+        ([{"op": "CenterCrop", "size": 2**70}], "pipeline[0].size"),
+    ],
+)
+def test_a_wrong_wire_form_is_refused_by_its_field(wire: Any, field: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        Pipeline.from_wire(wire)
+    assert caught.value.field == field

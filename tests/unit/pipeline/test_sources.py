@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from prepserver.pipeline.errors import SpecError
+from prepserver.pipeline.sources import FileList, ImageFolder, SourceSpec, SyntheticImages, source_from_wire
+
+SPECS: list[SourceSpec] = [
+    ImageFolder("/data/train"),
+    FileList("/data/train.csv"),
+    SyntheticImages(10),
+    SyntheticImages(1 << 40, size=(1, 4096), seed=2**63 - 1, num_classes=1),
+]
+SYNTHETIC = SyntheticImages(10).to_wire()
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_a_spec_survives_the_wire(spec: SourceSpec) -> None:
+    wire = json.loads(json.dumps(spec.to_wire()))
+    assert source_from_wire(wire) == spec
+    assert source_from_wire(wire).digest == spec.digest
+
+
+def test_the_wire_form_is_a_map_of_the_parameters() -> None:
+    assert ImageFolder("/data").to_wire() == {"source": "ImageFolder", "root": "/data"}
+    assert FileList("/l.txt").to_wire() == {"source": "FileList", "path": "/l.txt"}
+    expected = {"source": "SyntheticImages", "n": 10, "size": [375, 500], "seed": 0, "num_classes": 1000}
+    assert expected == SYNTHETIC
+
+
+def test_specs_that_differ_have_different_digests() -> None:
+    assert len({spec.digest for spec in SPECS}) == len(SPECS)
+
+
+@pytest.mark.parametrize("path", ["/data/train/", "/data//train", "/./data/train/.", Path("/data/train")])
+def test_spellings_of_one_path_are_one_source(path: Any) -> None:
+    assert ImageFolder(path) == ImageFolder("/data/train")
+
+
+def test_a_step_up_is_left_to_the_server() -> None:
+    assert ImageFolder("/data/../x").root == "/data/../x"
+
+
+def test_one_number_is_both_sides() -> None:
+    spec = SyntheticImages(1, size=64)
+    assert (spec.size, spec.height, spec.width) == ((64, 64), 64, 64)
+
+
+@pytest.mark.parametrize("root", ["data/train", "", ".", "~/data", 3, None, b"/data", "/a\0b", "/\udcff"])
+def test_a_root_that_is_not_an_absolute_path_is_refused(root: Any) -> None:
+    with pytest.raises(SpecError) as caught:
+        ImageFolder(root)
+    assert caught.value.field == "root"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("n", 0),
+        ("n", (1 << 40) + 1),
+        ("n", 1.0),
+        ("n", True),
+        ("n", "1"),
+        ("size", 0),
+        ("size", (4097, 1)),
+        ("size", (1, 2, 3)),
+        ("size", "ab"),
+        ("size", True),
+        ("size", None),
+        ("seed", -1),
+        ("seed", 2**63),
+        ("num_classes", 0),
+        ("num_classes", None),
+    ],
+)
+def test_a_bad_parameter_is_named_here_and_on_the_wire(field: str, value: Any) -> None:
+    with pytest.raises(SpecError) as caught:
+        SyntheticImages(**{"n": 10, field: value})
+    assert caught.value.field == field
+    with pytest.raises(SpecError) as caught:
+        source_from_wire(SYNTHETIC | {field: value})
+    assert caught.value.field == f"source.{field}"
+
+
+@pytest.mark.parametrize(
+    ("wire", "field"),
+    [
+        ("ImageFolder", "source"),
+        (None, "source"),
+        ({}, "source.source"),
+        ({"source": "Parquet"}, "source.source"),
+        ({"source": ["ImageFolder"]}, "source.source"),
+        ({"source": "ImageFolder"}, "source.root"),
+        ({"source": "ImageFolder", "root": "/d", "transform": "x"}, "source.transform"),
+        ({"source": "ImageFolder", "root": "/d", 7: 1}, "source.7"),
+        ({"source": "FileList", "path": "rel"}, "source.path"),
+        ({"source": "SyntheticImages", "n": 4}, "source.num_classes"),
+    ],
+)
+def test_a_bad_map_is_refused_naming_the_field(wire: Any, field: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        source_from_wire(wire)
+    assert caught.value.field == field
+
+
+TEXT = st.text("ab/0.", max_size=5)
+SIMPLE = st.none() | st.booleans() | st.integers() | st.floats() | TEXT | st.binary(max_size=5)
+PLAIN = SIMPLE | st.lists(SIMPLE, max_size=3) | st.dictionaries(TEXT, SIMPLE, max_size=2)
+FIELDS = st.sampled_from(["root", "path", "n", "size", "seed", "num_classes"])
+
+
+@given(kind=st.sampled_from([spec.to_wire() for spec in SPECS]), rest=st.dictionaries(FIELDS, PLAIN, max_size=2))
+def test_whatever_arrives_becomes_a_spec_or_a_spec_error(kind: dict[str, Any], rest: dict[str, Any]) -> None:
+    refused: str | None = None
+    try:
+        spec = source_from_wire(kind | rest)
+    except SpecError as error:
+        refused = error.field
+    else:
+        assert source_from_wire(spec.to_wire()) == spec
+    assert refused is None or refused.removeprefix("source.") in rest

@@ -1,0 +1,395 @@
+"""`PrepClient(inline=True)`: the client's promises where no daemon can be blamed."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from prepclient import (
+    BadSampleError,
+    ImageFolder,
+    InvalidSpec,
+    PrepClient,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    SourceUnavailable,
+    SyntheticImages,
+    ToDtype,
+)
+from tests.support.tiny_images import photo_tree
+
+N = 13
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return photo_tree(tmp_path_factory.mktemp("photos"), N).root
+
+
+@pytest.fixture(scope="module")
+def broken(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Sample 5 is no image."""
+    return photo_tree(tmp_path_factory.mktemp("broken"), N, frozenset({5})).root
+
+
+def client(root: str, **changed: Any) -> PrepClient:
+    arguments: dict[str, Any] = {"batch_size": 4, "shuffle": True, "seed": 3, "fields": "dict"}
+    ops = changed.pop("ops", [RandomResizedCrop(16), RandomHorizontalFlip()])
+    return PrepClient(ImageFolder(root), ops, inline=True, **(arguments | changed))
+
+
+def indices(batches: Any) -> list[int]:
+    return [i for batch in batches for i in batch["index"].tolist()]
+
+
+def joined(batches: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    return {name: torch.cat([b[name] for b in batches]) for name in ("image", "label", "index")}
+
+
+@pytest.mark.parametrize("shuffle", [True, False, "full"])
+def test_each_epoch_has_every_sample_exactly_once(photos: str, shuffle: Any) -> None:
+    with client(photos, shuffle=shuffle) as train:
+        epochs = [list(train) for _ in range(3)]
+    for batches in epochs:
+        assert sorted(indices(batches)) == list(range(N))
+        assert [len(b["label"]) for b in batches] == [4, 4, 4, 1]
+    assert (indices(epochs[0]) == indices(epochs[1])) == (shuffle is False)
+    assert not torch.equal(joined(epochs[0])["image"], joined(epochs[1])["image"])
+
+
+def test_lengths_are_those_of_a_dataloader(photos: str) -> None:
+    with client(photos) as train, client(photos, drop_last=True) as whole:
+        assert (len(train), len(whole), train.samples, train.num_classes) == (4, 3, N, 2)
+        iterator = iter(train)
+        assert len(iterator) == 4  # type: ignore[arg-type]
+        next(iterator)
+        assert len(iterator) == 3  # type: ignore[arg-type]
+        assert [len(b["label"]) for b in whole] == [4, 4, 4]
+
+
+def test_without_its_last_rows_an_epoch_is_the_beginning_of_the_whole_one(photos: str) -> None:
+    with client(photos, drop_last=True) as part, client(photos) as whole:
+        for _ in range(2):
+            assert indices(part) == indices(whole)[:12]
+
+
+def test_the_same_seed_gives_the_same_bytes_and_another_seed_others(photos: str) -> None:
+    first, again, other = (joined(list(client(photos, seed=seed))) for seed in (3, 3, 4))
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert not torch.equal(first["image"], other["image"])
+
+
+def test_the_batch_size_changes_no_row(photos: str) -> None:
+    a, b = (joined(list(client(photos, batch_size=size))) for size in (4, 13))
+    assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_labels_are_those_of_the_folders(photos: str) -> None:
+    got = joined(list(client(photos)))
+    assert got["label"].tolist() == [0 if i < N // 2 else 1 for i in got["index"].tolist()]
+
+
+def test_leaving_an_epoch_and_iterating_again_begins_the_next(photos: str) -> None:
+    with client(photos) as train, client(photos) as reference:
+        for _ in train:
+            break
+        assert train.epoch == 0
+        list(reference)
+        assert indices(train) == indices(reference)
+        assert train.epoch == reference.epoch == 2
+
+
+def test_an_old_iterator_is_refused(photos: str) -> None:
+    with client(photos) as train:
+        old = iter(train)
+        next(old)
+        iter(train)
+        with pytest.raises(RuntimeError, match="of an earlier epoch"):
+            next(old)
+
+
+@pytest.mark.parametrize("move", ["set_epoch", "load_state_dict", "close"])
+def test_an_iterator_is_refused_after_its_client_was_moved_or_closed(photos: str, move: str) -> None:
+    with client(photos) as train:
+        old = iter(train)
+        next(old)
+        if move == "set_epoch":
+            train.set_epoch(5)
+        elif move == "load_state_dict":
+            train.load_state_dict(train.state_dict())
+        else:
+            train.close()
+        with pytest.raises(RuntimeError, match="moved since"):
+            next(old)
+
+
+def test_an_iterator_that_has_ended_stays_ended(photos: str) -> None:
+    with client(photos) as train:
+        ended = iter(train)
+        list(ended)
+        list(train)
+        assert list(ended) == []
+
+
+def test_setting_the_epoch_that_comes_changes_nothing_and_another_goes_there(photos: str) -> None:
+    with client(photos) as train, client(photos) as reference:
+        epochs = [indices(reference) for _ in range(4)]
+        for epoch in (0, 1):
+            train.set_epoch(epoch)
+            assert indices(train) == epochs[epoch]
+        train.set_epoch(3)
+        assert indices(train) == epochs[3]
+        train.set_epoch(1)
+        assert indices(train) == epochs[1]
+
+
+def test_an_epoch_can_be_set_before_the_first_use_and_again_in_its_middle(photos: str) -> None:
+    with client(photos) as train, client(photos) as reference:
+        list(reference)
+        second = indices(reference)
+        train.set_epoch(1)
+        assert train.epoch == 1
+        next(iter(train))
+        train.set_epoch(1)
+        assert indices(train) == second
+
+
+@pytest.mark.parametrize("epoch", [-1, 1.0, True, None, 2**40])
+def test_what_is_no_epoch_is_refused(photos: str, epoch: Any) -> None:
+    with pytest.raises(InvalidSpec, match="epoch = "):
+        client(photos).set_epoch(epoch)
+
+
+@pytest.mark.parametrize("shuffle", [True, False, "full"])
+@pytest.mark.parametrize("batch_size", [1, 3, 4, 13])
+def test_a_state_goes_on_at_the_next_sample_with_any_batch_size(photos: str, shuffle: Any, batch_size: int) -> None:
+    with client(photos, shuffle=shuffle) as whole:
+        list(whole)
+        expected, after = joined(list(whole)), joined(list(whole))
+    with client(photos, shuffle=shuffle) as saved:
+        list(saved)
+        iterator = iter(saved)
+        for _ in range(2):
+            next(iterator)
+        state = saved.state_dict()
+    assert (state["epoch"], state["epoch_start"], state["position"]) == (1, N, N + 8)
+    with client(photos, shuffle=shuffle, batch_size=batch_size) as loaded:
+        loaded.load_state_dict(state)
+        assert loaded.state_dict() == state
+        rest, following = joined(list(loaded)), joined(list(loaded))
+    assert all(torch.equal(rest[name], expected[name][8:]) for name in rest)
+    assert all(torch.equal(following[name], after[name]) for name in following)
+
+
+def test_a_state_taken_between_epochs_begins_the_next(photos: str) -> None:
+    with client(photos) as saved, client(photos) as loaded:
+        list(saved)
+        loaded.load_state_dict(saved.state_dict())
+        assert loaded.epoch == 1
+        assert indices(loaded) == indices(saved)
+
+
+def test_a_state_taken_before_the_first_use_begins_at_the_beginning(photos: str) -> None:
+    with client(photos) as saved, client(photos) as loaded:
+        loaded.load_state_dict(saved.state_dict())
+        assert indices(loaded) == indices(saved)
+
+
+def test_naming_the_epoch_of_a_loaded_state_keeps_its_place_and_another_leaves_it(photos: str) -> None:
+    with client(photos) as saved:
+        next(iter(saved))
+        state = saved.state_dict()
+    with client(photos) as kept, client(photos) as moved:
+        kept.load_state_dict(state)
+        kept.set_epoch(0)
+        assert len(indices(kept)) == N - 4
+        moved.load_state_dict(state)
+        moved.set_epoch(2)
+        assert (len(indices(moved)), moved.epoch) == (N, 3)
+
+
+def test_the_state_survives_closing(photos: str) -> None:
+    train = client(photos)
+    next(iter(train))
+    before = train.state_dict()
+    train.close()
+    train.close()
+    assert train.state_dict() == before
+    assert before["position"] == 4
+
+
+def test_after_closing_in_the_middle_the_next_epoch_begins(photos: str) -> None:
+    train = client(photos)
+    next(iter(train))
+    train.close()
+    assert len(indices(train)) == N
+    assert train.epoch == 2
+    train.close()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"version": 2},
+        {"spec": "other"},
+        {"position": "4"},
+        {"position": None},
+        {"epoch": -1},
+        {"epoch_start": 1.5},
+        {"more": 1},
+    ],
+)
+def test_what_is_no_state_of_this_stream_is_refused(photos: str, change: dict[str, Any]) -> None:
+    with client(photos) as train:
+        next(iter(train))
+        state = train.state_dict() | change
+        with pytest.raises(InvalidSpec):
+            train.load_state_dict(state)
+        assert train.state_dict()["position"] == 4
+
+
+def test_a_position_outside_its_epoch_is_refused(photos: str) -> None:
+    with client(photos) as train:
+        train.load_state_dict(train.state_dict() | {"epoch_start": 0, "position": N + 1})
+        with pytest.raises(InvalidSpec, match=f"position {N + 1} is not in the epoch"):
+            iter(train)
+
+
+def test_a_bad_sample_raises_with_index_and_path_and_the_loop_may_go_on(broken: str) -> None:
+    with client(broken) as train:
+        got, errors = [], []
+        iterator = iter(train)
+        while True:
+            try:
+                got.append(next(iterator))
+            except BadSampleError as e:
+                errors.append(e)
+            except StopIteration:
+                break
+        assert [e.index for e in errors] == [5]
+        assert "0005.jpg" in errors[0].reason
+        assert "on_error='skip'" in str(errors[0])
+        assert len(got) == 3
+        assert 5 not in indices(got)
+        assert train.epoch == 1
+        assert train.state_dict()["position"] == N
+
+
+def test_a_skipped_sample_is_replaced_by_its_neighbour(broken: str, photos: str) -> None:
+    with client(broken, on_error="skip") as train, client(photos) as whole:
+        got, expected = joined(list(train)), joined(list(whole))
+        at = expected["index"].tolist().index(5)
+        assert got["index"].tolist() == [6 if i == 5 else i for i in expected["index"].tolist()]
+        kept = torch.arange(N) != at
+        assert torch.equal(got["image"][kept], expected["image"][kept])
+        assert train.stats()["bad_samples"] == 1
+
+
+def test_a_masked_sample_is_replaced_and_marked(broken: str) -> None:
+    with client(broken, on_error="mask") as train:
+        batches = list(train)
+        valid = torch.cat([b["valid"] for b in batches])
+        assert valid.dtype == torch.bool
+        assert (~valid).sum() == 1
+        assert joined(batches)["index"][~valid].tolist() == [6]
+    with client(broken, on_error="mask", fields="tuple") as train:
+        images, labels, valid = next(iter(train))
+        assert len(images) == len(labels) == len(valid) == 4
+
+
+def test_a_tuple_has_images_and_labels(photos: str) -> None:
+    with client(photos, fields="tuple") as pairs, client(photos) as maps:
+        for (images, labels), batch in zip(pairs, maps, strict=True):
+            assert set(batch) == {"image", "label", "index"}
+            assert torch.equal(images, batch["image"])
+            assert torch.equal(labels, batch["label"])
+            assert images.dtype == torch.uint8
+            assert images.shape[1:] == (3, 16, 16)
+            assert images.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_batches_that_are_kept_stay_what_they_were(photos: str) -> None:
+    with client(photos, batch_size=2) as train:
+        kept = list(train)
+        copies = [b["image"].clone() for b in kept]
+        for _ in range(2):
+            list(train)
+    assert all(torch.equal(b["image"], c) for b, c in zip(kept, copies, strict=True))
+
+
+def test_zero_copy_lends_the_same_rows(photos: str) -> None:
+    with client(photos, zero_copy=True, batch_size=5) as lent, client(photos, batch_size=5) as fresh:
+        for _ in range(3):
+            for a, b in zip(lent, fresh, strict=True):
+                assert torch.equal(a["image"], b["image"])
+                assert torch.equal(a["index"], b["index"])
+
+
+def test_types_and_normalisation_are_computed_from_the_same_rows(photos: str) -> None:
+    mean, std = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
+    plain = joined(list(client(photos)))["image"]
+    half = joined(list(client(photos, dtype=torch.float16)))["image"]
+    normal = joined(list(client(photos, normalize=(mean, std), zero_copy=True)))["image"]
+    made = joined(
+        list(client(photos, ops=[RandomResizedCrop(16), RandomHorizontalFlip(), ToDtype("float32", scale=True)]))
+    )["image"]
+    assert (half.dtype, normal.dtype, made.dtype) == (torch.float16, torch.float32, torch.float32)
+    assert torch.allclose(half.float(), plain / 255, atol=1e-3)
+    expected = (plain / 255 - torch.tensor(mean).view(3, 1, 1)) / torch.tensor(std).view(3, 1, 1)
+    assert torch.allclose(normal, expected, atol=1e-5)
+    assert torch.allclose(made, plain / 255, atol=0.5 / 255 + 1e-6)
+
+
+def test_ranks_share_an_epoch_without_overlap(photos: str) -> None:
+    ranks = [client(photos, batch_size=2, rank=rank, world_size=3, job="run") for rank in range(3)]
+    batches = [list(rank) for rank in ranks]
+    assert len({len(b) for b in batches}) == 1
+    assert sorted(i for b in batches for i in indices(b)) == list(range(N))
+
+
+def test_synthetic_images_need_no_files() -> None:
+    train = PrepClient(SyntheticImages(6, size=48), [RandomResizedCrop(16)], batch_size=4, inline=True, fields="dict")
+    with train:
+        assert indices(train) == list(range(6))
+        assert train.stats()["images"] == 6
+
+
+@pytest.mark.parametrize("kind", ["missing", "empty"])
+def test_a_dataset_that_is_not_there_is_named(tmp_path: Path, kind: str) -> None:
+    root = tmp_path / kind
+    if kind == "empty":
+        root.mkdir()
+    with pytest.raises(SourceUnavailable, match=str(root)):
+        len(client(str(root)))
+
+
+@pytest.mark.parametrize(
+    ("field", "changed"),
+    [("on_error", {"on_error": "ignore"}), ("fields", {"fields": "list"}), ("prefetch", {"prefetch": 0}),
+     ("workers", {"workers": 0}), ("timeout_s", {"timeout_s": 0}), ("join_wait_s", {"join_wait_s": -1}),
+     ("device", {"device": "warp:9"}), ("normalize", {"normalize": ((0.5, 0.5), (1.0, 1.0))}),
+     ("dtype", {"dtype": torch.int32})],
+)  # fmt: skip
+def test_an_argument_that_cannot_be_is_refused_at_once_by_name(field: str, changed: dict[str, Any]) -> None:
+    with pytest.raises(InvalidSpec, match=field) as e:
+        client("/never/looked/at", **changed)
+    assert e.value.field == field
+
+
+def test_a_dropped_client_leaves_no_descriptor(photos: str) -> None:
+    def used() -> Iterator[int]:
+        with client(photos) as train:
+            yield from indices(train)
+
+    list(used())
+    gc.collect()  # what earlier tests have dropped
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        list(used())
+    assert len(os.listdir("/proc/self/fd")) == before

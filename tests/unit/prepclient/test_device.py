@@ -1,0 +1,248 @@
+"""The device stage on a fake device: exact bytes whatever completes when, and what it says of bad input."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from prepclient.device import DeviceStage, DeviceUnavailable, cuda_device
+from prepclient.finish import Finish, RowLook
+from prepserver.pipeline.errors import SpecError
+from tests.support.fake_device import FakeDevice, FakeEvent
+from tests.support.fake_ring import SHAPE, FakeRing, Step
+
+LOOK = RowLook(SHAPE)
+
+
+def stage_on(
+    device: FakeDevice, *, depth: int = 2, max_batch: int = 3, finish: Finish | None = None, lend: bool = False
+) -> DeviceStage:
+    return DeviceStage("cuda", LOOK, max_batch, depth=depth, finish=finish, zero_copy=lend, engine=device)
+
+
+def images(n: int) -> torch.Tensor:
+    return torch.arange(n * LOOK.nbytes, dtype=torch.uint8).view(n, *SHAPE)
+
+
+def numbers(n: int) -> dict[str, list[torch.Tensor]]:
+    return {"label": [torch.arange(n) + 100], "index": [torch.arange(n) + 200]}
+
+
+def test_a_batch_arrives_with_all_its_fields() -> None:
+    device = FakeDevice()
+    stage = stage_on(device)
+    stage.submit(7, [images(3)[:2], images(3)[2:]], numbers(3))
+    key, fields = stage.take()
+    device.finish_all()
+    assert key == 7
+    assert torch.equal(fields["image"], images(3).permute(0, 3, 1, 2))
+    assert fields["image"].is_contiguous(memory_format=torch.channels_last)
+    assert fields["label"].tolist() == [100, 101, 102]
+    assert fields["index"].tolist() == [200, 201, 202]
+
+
+def test_batches_of_different_lengths_keep_their_own() -> None:
+    device = FakeDevice()
+    stage = stage_on(device)
+    for n in (3, 1):
+        stage.submit(n, [images(n)], numbers(n))
+    assert [len(stage.take().fields["image"]) for _ in range(2)] == [3, 1]
+
+
+def test_the_finishing_step_runs_on_the_consumers_stream() -> None:
+    device = FakeDevice()
+    stage = stage_on(device, finish=Finish(dtype=torch.float16, memory_format=torch.contiguous_format))
+    stage.submit(1, [images(2)], numbers(2))
+    _key, fields = stage.take()
+    device.run("copies")
+    assert stage.poll() == [1]
+    device.finish_all()
+    assert fields["image"].dtype == torch.float16
+    assert fields["image"].is_contiguous()
+    want = (images(2).permute(0, 3, 1, 2).double() / 255).half()
+    torch.testing.assert_close(fields["image"], want, rtol=2**-10, atol=0)
+
+
+def test_a_stage_may_carry_no_small_fields() -> None:
+    device = FakeDevice()
+    stage = DeviceStage("cuda", LOOK, 2, small={}, engine=device)
+    stage.submit(1, [images(2)], {})
+    _key, fields = stage.take()
+    device.finish_all()
+    assert list(fields) == ["image"]
+    assert torch.equal(fields["image"], images(2).permute(0, 3, 1, 2))
+
+
+def test_lent_tensors_are_the_device_buffers_and_kept_ones_are_not() -> None:
+    device = FakeDevice()
+    places = []
+    for lend in (True, False):
+        stage = stage_on(device, depth=1, lend=lend)
+        taken = []
+        for key in range(4):
+            stage.advance()
+            stage.submit(key, [images(2)], numbers(2))
+            taken.append(stage.take().fields)
+        device.finish_all()
+        places.append(len({(fields["image"].data_ptr(), fields["label"].data_ptr()) for fields in taken}))
+    assert places == [2, 4]
+
+
+@pytest.mark.parametrize(("lend", "ends"), [(False, [1, 2, 3]), (True, [1, 2])])
+def test_only_a_lent_batch_makes_the_next_copy_wait_for_the_users_step(lend: bool, ends: list[int]) -> None:
+    device = FakeDevice()
+    stage = stage_on(device, depth=1, lend=lend)
+    for key in (1, 2):
+        stage.submit(key, [images(2)], numbers(2))
+    stage.take()
+    device.run("copies")
+    device.run("consumer")
+    device.queues["consumer"].append(lambda: False)  # the user's step, which takes for ever
+    stage.advance()
+    stage.submit(3, [images(2)], numbers(2))
+    device.run("copies")
+    assert stage.poll() == ends
+
+
+def test_small_numbers_may_change_as_soon_as_they_are_submitted() -> None:
+    device = FakeDevice()
+    stage = stage_on(device)
+    small = numbers(2)
+    stage.submit(1, [images(2)], small)
+    small["label"][0].zero_()
+    _key, fields = stage.take()
+    device.finish_all()
+    assert fields["label"].tolist() == [100, 101]
+
+
+def test_a_stage_made_in_inference_mode_works_outside_of_it() -> None:
+    device = FakeDevice()
+    with torch.inference_mode():
+        stage = stage_on(device)
+    stage.submit(1, [images(2)], numbers(2))
+    _key, fields = stage.take()
+    device.finish_all()
+    assert torch.equal(fields["image"], images(2).permute(0, 3, 1, 2))
+
+
+def test_closing_waits_for_the_copies_and_retires_every_buffer_once() -> None:
+    device = FakeDevice()
+    stage = stage_on(device)
+    stage.submit(1, [images(2)], numbers(2))
+    assert stage.close() == [1]
+    assert not device.queues["copies"]
+    assert device.retired == 6
+    assert stage.close() == []
+    assert device.retired == 6
+
+
+@pytest.mark.parametrize(
+    ("parts", "small", "said"),
+    [
+        ([images(4)], numbers(4), "a batch of 4 rows; this stage takes 1 to 3"),
+        ([], {"label": [], "index": []}, "a batch of 0 rows"),
+        ([images(2).float()], numbers(2), "not as the pipeline says"),
+        ([images(2).transpose(1, 2).contiguous()[:, :1]], numbers(2), "not as the pipeline says"),
+        ([images(2).transpose(2, 1)], numbers(2), "not dense"),
+        ([images(2)], numbers(3), "field 'label' is not 2 numbers of torch.int64"),
+        ([images(2)], {"label": [torch.arange(2)]}, "field 'index'"),
+        ([images(2)], {**numbers(2), "index": [torch.arange(2, dtype=torch.int32)]}, "field 'index'"),
+    ],
+)
+def test_parts_that_do_not_fit_are_refused_before_anything_starts(
+    parts: list[torch.Tensor], small: dict[str, list[torch.Tensor]], said: str
+) -> None:
+    device = FakeDevice()
+    stage = stage_on(device)
+    with pytest.raises(ValueError, match=said):
+        stage.submit(1, parts, small)
+    assert stage.room == 3
+    assert not any(device.queues.values())
+
+
+def test_a_finish_that_does_not_fit_is_refused_when_the_stage_is_made() -> None:
+    with pytest.raises(SpecError, match="channels"):
+        stage_on(FakeDevice(), finish=Finish(normalize=((0.5,) * 4, (1.0,) * 4)))
+    with pytest.raises(ValueError, match="max_batch = 0"):
+        stage_on(FakeDevice(), max_batch=0)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
+def test_without_a_gpu_the_error_says_what_torch_sees() -> None:
+    with pytest.raises(DeviceUnavailable, match=r"device = 'cuda:1': torch .* (built without CUDA|sees no GPU)"):
+        cuda_device("cuda:1")
+
+
+def test_another_kind_of_device_is_refused() -> None:
+    with pytest.raises(DeviceUnavailable, match="device = 'meta': use"):
+        cuda_device("meta")
+
+
+# The proof that the fake device has teeth: with any one wait of the discipline taken out, some schedule that a
+# GPU may choose delivers wrong bytes; with all of them in place, none of these schedules does.
+
+
+class ReleasesOnIssue(FakeDevice):
+    """Rows go back when the copy was issued."""
+
+    def done(self, event: FakeEvent) -> bool:
+        return True
+
+
+class OverwritesWhatIsRead(FakeDevice):
+    """A copy does not stay behind the consumer's reads of its buffer."""
+
+    def copies_wait(self, event: FakeEvent) -> None: ...
+
+
+class ReadsWhatTravels(FakeDevice):
+    """The consumer does not wait for the copy."""
+
+    def consumer_waits(self, event: FakeEvent) -> None: ...
+
+
+class RewritesItsStaging(FakeDevice):
+    """The host does not wait before it writes a staging block again."""
+
+    def wait(self, event: FakeEvent) -> None: ...
+
+
+def eager_copies(device: FakeDevice) -> None:
+    device.run("copies")
+
+
+def eager_consumer(device: FakeDevice) -> None:
+    device.run("consumer")
+
+
+def nothing_until_the_end(device: FakeDevice) -> None: ...
+
+
+SCHEDULES: list[Step] = [eager_copies, eager_consumer, nothing_until_the_end]
+
+
+def wrong_batches(device: FakeDevice, step: Step, lend: bool) -> int:
+    """Runs a client over a ring whose rows are refilled the moment they are free; counts corrupt batches."""
+    ring = FakeRing(rows=60, batch=2)
+    ring.run(stage_on(device, max_batch=2, lend=lend), device, batches=20, step=step)
+    device.finish_all()
+    return ring.count_wrong()
+
+
+@pytest.mark.parametrize("lend", [False, True])
+@pytest.mark.parametrize("step", SCHEDULES)
+def test_every_batch_is_right_when_rows_are_refilled_at_once(step: Step, lend: bool) -> None:
+    assert wrong_batches(FakeDevice(), step, lend) == 0
+
+
+@pytest.mark.parametrize(
+    ("broken", "lend"),
+    [
+        (ReleasesOnIssue, False),
+        (OverwritesWhatIsRead, True),
+        (ReadsWhatTravels, False),
+        (RewritesItsStaging, False),
+    ],
+)
+def test_the_fake_device_shows_each_missing_wait_as_wrong_bytes(broken: type[FakeDevice], lend: bool) -> None:
+    assert any(wrong_batches(broken(), step, lend) for step in SCHEDULES)

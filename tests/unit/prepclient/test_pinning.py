@@ -1,0 +1,300 @@
+"""Page-locking against a recording driver, and the ctypes shell against callbacks in the shape of libcuda."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import threading
+import warnings
+import weakref
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import pytest
+
+from prepclient.pinning import (
+    ALREADY_REGISTERED,
+    PORTABLE,
+    HostPin,
+    LibCuda,
+    PinningWarning,
+)
+
+BASE = 0x7F00_0000_0000
+
+
+class RecordingDriver:
+    """Locks nothing and remembers everything; `codes` are the answers to the calls of register."""
+
+    def __init__(self, *codes: int) -> None:
+        self.codes = list(codes)
+        self.registered: list[tuple[int, int]] = []
+        self.unregistered: list[int] = []
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def register(self, address: int, nbytes: int) -> int:
+        assert self.gate.wait(10)
+        self.registered.append((address, nbytes))
+        return self.codes.pop(0) if self.codes else 0
+
+    def unregister(self, address: int) -> int:
+        self.unregistered.append(address)
+        return 0
+
+    def describe(self, code: int) -> str:
+        return f"words for {code}"
+
+
+def test_the_whole_mapping_is_locked_once_and_unlocked_once() -> None:
+    driver = RecordingDriver()
+    pin = HostPin(BASE, 4096, driver)
+    pin.start()
+    assert pin.wait()
+    pin.close()
+    pin.close()
+    assert driver.registered == [(BASE, 4096)]
+    assert driver.unregistered == [BASE]
+    assert pin.state == "closed"
+
+
+def test_one_chunk_is_locked_in_the_background() -> None:
+    driver = RecordingDriver()
+    driver.gate.clear()
+    pin = HostPin(BASE, 4096, driver)
+    pin.start()
+    assert pin.state == "pending"
+    assert not pin.wait(timeout_s=0)
+    driver.gate.set()
+    assert pin.wait()
+    pin.close()
+
+
+def test_closing_while_it_is_being_locked_waits_and_unlocks() -> None:
+    driver = RecordingDriver()
+    driver.gate.clear()
+    pin = HostPin(BASE, 4096, driver)
+    pin.start()
+    threading.Timer(0.02, driver.gate.set).start()
+    pin.close()
+    assert driver.unregistered == [BASE]
+    assert pin.state == "closed"
+
+
+def test_several_chunks_are_locked_before_the_first_copy_can_be_issued() -> None:
+    driver = RecordingDriver()
+    pin = HostPin(BASE, 2500, driver, chunk_bytes=1000)
+    pin.start()
+    assert pin.state == "pinned"
+    assert driver.registered == [(BASE, 1000), (BASE + 1000, 1000), (BASE + 2000, 500)]
+    pin.close()
+    assert sorted(driver.unregistered) == [BASE, BASE + 1000, BASE + 2000]
+
+
+def test_a_refused_chunk_leaves_nothing_locked() -> None:
+    driver = RecordingDriver(0, 2)
+    pin = HostPin(BASE, 2500, driver, chunk_bytes=1000)
+    pin.start()
+    assert pin.state == "pageable"
+    assert driver.unregistered == [BASE]
+    pin.close()
+    assert driver.unregistered == [BASE]
+
+
+def test_an_empty_mapping_is_locked_by_doing_nothing() -> None:
+    driver = RecordingDriver()
+    pin = HostPin(BASE, 0, driver)
+    pin.start()
+    assert pin.wait()
+    pin.close()
+    assert driver.registered == []
+
+
+def test_somebody_elses_lock_serves_and_is_not_undone() -> None:
+    driver = RecordingDriver(ALREADY_REGISTERED)
+    pin = HostPin(BASE, 4096, driver)
+    pin.start()
+    assert pin.wait()
+    pin.close()
+    assert driver.unregistered == []
+
+
+def test_a_refusal_is_one_warning_with_the_drivers_words() -> None:
+    pin = HostPin(BASE, 3 << 20, RecordingDriver(2))
+    pin.start()
+    assert not pin.wait()
+    assert pin.state == "pageable"
+    with pytest.warns(PinningWarning, match=r"3 MiB of shared memory could not be page-locked: words for 2"):
+        pin.warn_once()
+    pin.warn_once()
+    pin.close()
+
+
+def test_a_driver_that_raises_is_a_refusal_and_not_a_dead_thread() -> None:
+    class Raises(RecordingDriver):
+        def register(self, address: int, nbytes: int) -> int:
+            raise RuntimeError("no CUDA-capable device is detected")
+
+    pin = HostPin(BASE, 4096, Raises())
+    pin.start()
+    assert not pin.wait()
+    assert "no CUDA-capable device" in str(pin.reason)
+    pin.close()
+
+
+def test_a_forked_child_never_unlocks() -> None:
+    driver = RecordingDriver()
+    pin = HostPin(BASE, 4096, driver)
+    pin.start()
+    assert pin.wait()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # 3.12 warns of forks beside threads
+        child = os.fork()
+    if child == 0:
+        pin.close()
+        os._exit(7 if pin.state == "closed" and not driver.unregistered else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    pin.close()
+    assert driver.unregistered == [BASE]
+
+
+def test_a_child_forked_while_it_is_being_locked_can_close_at_once() -> None:
+    driver = RecordingDriver()
+    driver.gate.clear()
+    pin = HostPin(BASE, 4096, driver)
+    pin.start()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:
+        pin.close()
+        os._exit(7)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    driver.gate.set()
+    pin.close()
+
+
+def test_the_interpreters_exit_unlocks_and_a_closed_pin_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    at_exit: list[Callable[[], None]] = []
+    monkeypatch.setattr(atexit, "register", at_exit.append)
+    monkeypatch.setattr(atexit, "unregister", at_exit.remove)
+    driver = RecordingDriver()
+    pin = HostPin(BASE, 4096, driver)
+    pin.start()
+    assert at_exit == [pin.close]
+    at_exit[0]()
+    assert driver.unregistered == [BASE]
+    assert at_exit == []
+
+
+def test_the_mapping_lives_as_long_as_its_lock() -> None:
+    class Mapping: ...
+
+    mapping = Mapping()
+    lives = weakref.ref(mapping)
+    pin = HostPin(BASE, 4096, RecordingDriver(), keep=mapping)
+    del mapping
+    pin.start()
+    assert pin.wait()
+    assert lives() is not None
+    pin.close()
+    assert lives() is None
+
+
+class FakeLibCuda:
+    """Functions with libcuda's names, called through ctypes for real, with a stack of contexts per thread."""
+
+    CONTEXT = 0xC0FFEE
+
+    def __init__(self, refuse: int = 0) -> None:
+        self.calls: list[tuple[str, int, int, int]] = []
+        self.retained: list[int] = []
+        self.stacks: dict[int, list[int]] = {}
+        integer, pointer = ctypes.c_int, ctypes.c_void_p
+        make = ctypes.CFUNCTYPE
+
+        def stack() -> list[int]:
+            return self.stacks.setdefault(threading.get_ident(), [])
+
+        def get_device(out: int, ordinal: int) -> int:
+            ctypes.c_int.from_address(out).value = 40 + ordinal
+            return 0
+
+        def retain(out: int, device: int) -> int:
+            self.retained.append(device)
+            ctypes.c_void_p.from_address(out).value = self.CONTEXT
+            return 0
+
+        def push(context: int) -> int:
+            stack().append(context)
+            return 0
+
+        def pop(out: int) -> int:
+            ctypes.c_void_p.from_address(out).value = stack().pop()
+            return 0
+
+        def register(address: int, nbytes: int, flags: int) -> int:
+            assert stack() == [self.CONTEXT]
+            self.calls.append(("register", address, nbytes, flags))
+            return refuse
+
+        def unregister(address: int) -> int:
+            assert stack() == [self.CONTEXT]
+            self.calls.append(("unregister", address, 0, 0))
+            return 0
+
+        words = ctypes.create_string_buffer(b"out of memory")
+
+        def error_string(code: int, out: int) -> int:
+            if code != 2:
+                return 1
+            ctypes.c_void_p.from_address(out).value = ctypes.addressof(words)
+            return 0
+
+        self.functions = SimpleNamespace(
+            cuDeviceGet=make(integer, pointer, integer)(get_device),
+            cuDevicePrimaryCtxRetain=make(integer, pointer, integer)(retain),
+            cuCtxPushCurrent_v2=make(integer, pointer)(push),
+            cuCtxPopCurrent_v2=make(integer, pointer)(pop),
+            cuMemHostRegister_v2=make(integer, pointer, ctypes.c_size_t, ctypes.c_uint)(register),
+            cuMemHostUnregister=make(integer, pointer)(unregister),
+            cuGetErrorString=make(integer, integer, pointer)(error_string),
+        )
+
+
+def test_the_driver_is_called_in_the_devices_context_which_is_put_back() -> None:
+    fake = FakeLibCuda()
+    pin = HostPin(BASE, 6 << 30, LibCuda(1, fake.functions))
+    pin.start()
+    assert pin.wait()
+    pin.close()
+    assert fake.calls == [("register", BASE, 6 << 30, PORTABLE), ("unregister", BASE, 0, 0)]
+    assert fake.retained == [41]
+    assert list(fake.stacks.values()) == [[], []]
+
+
+def test_a_code_comes_with_the_drivers_words_or_bare() -> None:
+    driver = LibCuda(0, FakeLibCuda(refuse=2).functions)
+    assert driver.register(BASE, 4096) == 2
+    assert driver.describe(2) == "out of memory (code 2)"
+    assert driver.describe(999) == "code 999"
+
+
+def test_a_libcuda_without_the_functions_is_as_good_as_none() -> None:
+    with pytest.raises(OSError, match="lacks a function"):
+        LibCuda(0, SimpleNamespace())
+
+
+def _no_libcuda() -> bool:
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return True
+    return False
+
+
+@pytest.mark.skipif(not _no_libcuda(), reason="there is a libcuda here")
+def test_without_libcuda_opening_it_says_so() -> None:
+    with pytest.raises(OSError, match=r"libcuda\.so\.1"):
+        LibCuda(0)

@@ -1,0 +1,125 @@
+"""A ring as the client sees it: any run of rows is one piece where it can be, small fields are copies."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+
+from prepclient.rows import Rows
+from prepserver.memory.errors import SegmentError
+from prepserver.memory.ring import Ring
+from prepserver.memory.segment import create_segment
+from prepserver.protocol.layout import RingLayout, sample_layout
+
+
+def ring(rows: int, shape: tuple[int, ...] = (16, 16, 4), dtype: str = "uint8") -> tuple[Ring, Rows]:
+    """A worker's and a client's view of one ring; row r holds r everywhere."""
+    layout = sample_layout(rows, shape, dtype)
+    fd = create_segment("test", layout.nbytes)
+    written, seen = Ring(fd, layout), Rows.map(fd, layout)
+    os.close(fd)
+    for row in range(rows):
+        for field in ("image", "label", "index"):
+            written.row(field, row)[...] = row
+    return written, seen
+
+
+_WHOLE = ring(12)[1]  # 12 KiB of images: whole pages, mapped twice
+_BROKEN = ring(7)[1]  # not whole pages
+
+
+@given(st.integers(0, 10**9), st.integers(0, 12))
+@settings(deadline=None, max_examples=100)
+def test_a_run_is_one_piece_where_the_ring_is_mapped_twice(start: int, count: int) -> None:
+    (piece,) = _WHOLE.images(start, start + count)
+    assert piece.shape == (count, 16, 16, 4)
+    assert piece[:, 3, 2, 1].tolist() == [p % 12 for p in range(start, start + count)]
+    for name in ("label", "index"):
+        assert _WHOLE.small(name, start, start + count).tolist() == [p % 12 for p in range(start, start + count)]
+
+
+@given(st.integers(0, 10**9), st.integers(0, 7))
+@settings(deadline=None, max_examples=100)
+def test_a_run_is_at_most_two_pieces_where_it_is_not(start: int, count: int) -> None:
+    pieces = _BROKEN.images(start, start + count)
+    assert len(pieces) == (2 if start % 7 + count > 7 else 1)
+    assert torch.cat(pieces)[:, 0, 0, 0].tolist() == [p % 7 for p in range(start, start + count)]
+
+
+def test_a_run_that_is_longer_than_the_ring_is_refused() -> None:
+    for rows in (_WHOLE, _BROKEN):
+        with pytest.raises(ValueError, match="does not fit"):
+            rows.images(5, 5 + rows.layout.rows + 1)
+
+
+def test_images_are_views_and_small_fields_are_copies() -> None:
+    written, seen = ring(12)
+    (piece,) = seen.images(3, 5)
+    small = seen.small("label", 3, 5)
+    written.row("image", 3)[...] = 99
+    written.row("label", 3)[...] = 99
+    assert int(piece[0, 0, 0, 0]) == 99
+    assert small.tolist() == [3, 4]
+    assert small.dtype == torch.int64
+    small[0] = 5
+    assert written.row("label", 3) == 99
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float16", "float32"])
+def test_every_type_of_row_is_seen_as_it_was_written(dtype: str) -> None:
+    written, seen = ring(10, (3, 8, 5), dtype)
+    written.row("image", 4)[...] = np.arange(120).reshape(3, 8, 5)
+    got = torch.cat(seen.images(14, 15))
+    assert got.dtype == getattr(torch, dtype)
+    assert torch.equal(got[0], torch.arange(120).view(3, 8, 5).to(got.dtype))
+
+
+def test_the_writable_mapping_is_the_same_memory() -> None:
+    layout = sample_layout(12, (16, 16, 4), "uint8")
+    fd = create_segment("test", layout.nbytes)
+    seen, (writable, mapping) = Rows.map(fd, layout), Rows.map_writable(fd, layout)
+    os.close(fd)
+    image, label, index = writable.writable_arrays()
+    image[2], label[2], index[2] = 5, 6, 7
+    assert int(seen.images(2, 3)[0][0, 0, 0, 0]) == 5
+    assert (seen.small("label", 14, 15).item(), seen.small("index", 2, 3).item()) == (6, 7)
+    assert mapping.nbytes == layout.nbytes
+
+
+@pytest.mark.parametrize("make", [Rows.map, Rows.map_writable])
+def test_a_segment_of_another_size_is_not_mapped(make: object) -> None:
+    fd = create_segment("test", 4096)
+    try:
+        with pytest.raises(SegmentError, match="the layout says"):
+            make(fd, RingLayout(3, sample_layout(3, (64, 64, 3), "uint8").fields))  # type: ignore[operator]
+    finally:
+        os.close(fd)
+
+
+_WRITE = """
+import os, warnings
+from prepclient.rows import Rows
+from prepserver.memory.segment import create_segment
+from prepserver.protocol.layout import sample_layout
+
+warnings.simplefilter("ignore")
+layout = sample_layout(12, (16, 16, 4), "uint8")
+rows = Rows.map(create_segment("test", layout.nbytes), layout)
+print(int(rows.images(0, 4)[0].sum()), flush=True)
+rows.images(0, 4)[0].add_(1)
+print("written")
+"""
+
+
+def test_an_in_place_operation_on_a_lent_batch_ends_its_own_process_only() -> None:
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    done = subprocess.run([sys.executable, "-c", _WRITE], env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (-signal.SIGSEGV, "0\n")

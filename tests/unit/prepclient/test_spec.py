@@ -1,0 +1,114 @@
+"""What cannot be is refused before anything is sent, with field, value and what would be right."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from prepclient import CenterCrop, ImageFolder, InvalidSpec, Normalize, RandomResizedCrop, Resize, SyntheticImages
+from prepclient.spec import Ranks, Spec, find_ranks, make_spec
+
+
+def spec(source: Any = None, ops: Any = None, **changed: Any) -> Spec:
+    arguments: dict[str, Any] = {
+        "batch_size": 4, "shuffle": True, "seed": 0, "drop_last": False, "rank": None, "world_size": None, "job": None,
+    }  # fmt: skip
+    ops = [RandomResizedCrop(32)] if ops is None else ops
+    return make_spec(SyntheticImages(10) if source is None else source, ops, **(arguments | changed))
+
+
+@pytest.mark.parametrize(("said", "word"), [(False, "none"), (True, "cyclic"), ("full", "full")])
+def test_an_order_has_its_word_on_the_wire(said: Any, word: str) -> None:
+    assert spec(shuffle=said).shuffle == word
+
+
+@pytest.mark.parametrize(
+    ("field", "changed"),
+    [
+        ("shuffle", {"shuffle": "cyclic"}), ("shuffle", {"shuffle": None}), ("shuffle", {"shuffle": ["full"]}),
+        ("shuffle", {"shuffle": 2}),
+        ("batch_size", {"batch_size": 0}), ("batch_size", {"batch_size": 2.0}), ("batch_size", {"batch_size": True}),
+        ("batch_size", {"batch_size": 2**20 + 1}),
+        ("seed", {"seed": -1}), ("seed", {"seed": 2**63}), ("seed", {"seed": None}),
+        ("rank", {"rank": 2, "world_size": 2, "job": "j"}), ("rank", {"rank": -1, "world_size": 2, "job": "j"}),
+        ("rank", {"world_size": 2}), ("world_size", {"rank": 0}),
+        ("world_size", {"rank": 0, "world_size": 0}), ("world_size", {"rank": 0, "world_size": 2**17}),
+        ("job", {"rank": 0, "world_size": 2}), ("job", {"job": ""}), ("job", {"job": "x" * 257}), ("job", {"job": 5}),
+        ("source", {"source": "/data"}), ("source", {"source": {"source": "synthetic"}}),
+        ("ops", {"ops": RandomResizedCrop(32)}), ("ops", {"ops": "RandomResizedCrop"}),
+        ("pipeline[1].mean", {"ops": [RandomResizedCrop(32), Normalize([0.5], [0.5])]}),
+        ("pipeline[0]", {"ops": [Resize(32)]}), ("pipeline", {"ops": ["crop"]}),
+    ],
+)  # fmt: skip
+def test_an_argument_that_cannot_be_is_named(field: str, changed: dict[str, Any]) -> None:
+    with pytest.raises(InvalidSpec) as e:
+        spec(**changed)
+    assert e.value.field.startswith(field.split("[")[0])
+    assert e.value.field.split(".")[0].split("[")[0] in str(e.value)
+    if field == "pipeline[1].mean":
+        assert field.rsplit(".", 1)[1] in e.value.field
+
+
+def test_the_digest_names_the_rows_and_not_how_they_are_cut() -> None:
+    digest = spec().digest
+    assert spec(batch_size=9, drop_last=True, rank=0, world_size=3, job="j").digest == digest
+    others = [
+        spec(seed=1), spec(shuffle=False), spec(SyntheticImages(11)), spec(ImageFolder("/a")),
+        spec(ops=[RandomResizedCrop(33)]), spec(ops=[Resize(40), CenterCrop(32)]),
+    ]  # fmt: skip
+    assert len({digest, *(o.digest for o in others)}) == 1 + len(others)
+
+
+def test_alone_a_process_is_rank_0_of_1() -> None:
+    assert find_ranks(None, None, {}) == Ranks(0, 1, None)
+    assert find_ranks(None, None, {"RANK": "3"}) == Ranks(0, 1, None)
+
+
+def test_what_is_given_comes_before_the_launchers_word() -> None:
+    environ = {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+    assert find_ranks(1, 4, environ) == Ranks(1, 4, None)
+    assert find_ranks(None, None, environ) == Ranks(3, 8, (2, 2))
+
+
+def test_ranks_that_are_all_here_are_not_a_part() -> None:
+    environ = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+    assert find_ranks(None, None, environ) == Ranks(1, 2, None)
+
+
+@pytest.mark.parametrize(
+    ("environ", "field"),
+    [
+        ({"RANK": "x", "WORLD_SIZE": "2"}, "RANK"),
+        ({"RANK": "0", "WORLD_SIZE": ""}, "WORLD_SIZE"),
+        ({"RANK": "2", "WORLD_SIZE": "2"}, "rank"),
+        ({"RANK": "1", "WORLD_SIZE": "8", "LOCAL_RANK": "a", "LOCAL_WORLD_SIZE": "2"}, "LOCAL_RANK"),
+        ({"RANK": "1", "WORLD_SIZE": "8", "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "4"}, "LOCAL_RANK"),
+        ({"RANK": "7", "WORLD_SIZE": "8", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "4"}, "LOCAL_RANK"),
+        ({"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "5", "LOCAL_WORLD_SIZE": "4"}, "LOCAL_RANK"),
+    ],
+)
+def test_a_launcher_that_contradicts_itself_is_named(environ: dict[str, str], field: str) -> None:
+    with pytest.raises(InvalidSpec) as e:
+        find_ranks(None, None, environ)
+    assert e.value.field == field
+    assert field in str(e.value)
+
+
+@pytest.mark.parametrize(
+    ("environ", "name"),
+    [
+        ({"TORCHELASTIC_RUN_ID": "run7"}, "run7"),
+        ({"TORCHELASTIC_RUN_ID": "none", "SLURM_JOB_ID": "99"}, "99"),
+        ({"MASTER_ADDR": "node1", "MASTER_PORT": "2900"}, "node1:2900"),
+    ],
+)
+def test_ranks_of_a_run_are_named_alike_by_what_their_launcher_says(
+    monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], name: str
+) -> None:
+    for key in ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(key, raising=False)
+    for key, value in environ.items():
+        monkeypatch.setenv(key, value)
+    assert {spec(rank=rank, world_size=2).job for rank in (0, 1)} == {spec(rank=0, world_size=2).job}
+    assert spec(rank=0, world_size=2).job.startswith(name)

@@ -1,0 +1,220 @@
+"""Any history of jobs, workers and releases: nothing needed is overwritten, nothing is promised that is not there."""
+
+from __future__ import annotations
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from prepclient.session import Shape
+from prepserver.schedule.join import Request
+from tests.support.schedule_world import N, World
+
+PICK = st.integers(0, 7)
+SUSPECTS = st.none() | st.integers(0, 2)
+
+
+class Histories(RuleBasedStateMachine):
+    """Rules are what a client, a worker or the kernel may do at any moment."""
+
+    @initialize(chunk_rows=st.integers(1, 6), workers=st.integers(0, 2))
+    def begin(self, chunk_rows: int, workers: int) -> None:
+        self.world = World(chunk_rows)
+        for _ in range(workers):
+            self.world.worker_up()
+
+    # -- jobs
+
+    @precondition(lambda self: len(self.world.clients) < 6)
+    @rule(
+        stream=st.sampled_from([("a", "cyclic"), ("b", "full"), ("c", "none")]),
+        pipeline=st.integers(0, 1),
+        batch_size=st.integers(1, 7),
+        world_size=st.integers(1, 2),
+        drop_last=st.booleans(),
+        extra_rows=st.integers(0, 12),
+        prefetch_rounds=st.sampled_from([0, 0, 2, 3]),
+        epoch=st.integers(0, 2),
+        resume=st.none() | st.integers(0, 2 * N),
+        join_wait_s=st.sampled_from([0.0, 0.05, 10.0]),
+    )
+    def join(
+        self,
+        stream: tuple[str, str],
+        pipeline: int,
+        batch_size: int,
+        world_size: int,
+        drop_last: bool,
+        extra_rows: int,
+        prefetch_rounds: int,
+        epoch: int,
+        resume: int | None,
+        join_wait_s: float,
+    ) -> None:
+        key, shuffle = stream
+        round_rows = batch_size * world_size
+        epoch_start = None
+        if resume is not None:
+            epoch_start = resume // N * N
+        request = Request(
+            key, (f"p{pipeline}", pipeline), shuffle, N, 2 * round_rows, epoch, resume, epoch_start, join_wait_s
+        )
+        shape = Shape(batch_size, drop_last, 0, world_size)
+        where, _ = self.world.join(request, shape, extra_rows, prefetch_rounds * round_rows)
+        if resume is not None:
+            assert where.position == resume
+        elif shuffle != "cyclic":
+            assert where.position == where.epoch_start == epoch * N
+        else:
+            assert where.position == where.epoch_start
+            assert where.position % 8 == 0
+
+    @precondition(lambda self: any(not c.present for c in self.world.clients.values()))
+    @rule(pick=PICK)
+    def a_rank_attaches(self, pick: int) -> None:
+        absent = [c.cursor for c in self.world.clients.values() if not c.present]
+        self.world.present(absent[pick % len(absent)])
+
+    @precondition(lambda self: self.world.clients)
+    @rule(pick=PICK)
+    def a_client_leaves(self, pick: int) -> None:
+        self.world.leave(self._client(pick))
+
+    @precondition(lambda self: any(c.session.next_ready() for c in self.world.clients.values()))
+    @rule(pick=PICK)
+    def a_client_picks_up(self, pick: int) -> None:
+        ready = [c for c in self.world.clients.values() if c.session.next_ready()]
+        assert self.world.pick_up(ready[pick % len(ready)])
+
+    @precondition(lambda self: any(c.held for c in self.world.clients.values()))
+    @rule(pick=PICK, which=PICK)
+    def a_client_gives_back(self, pick: int, which: int) -> None:
+        holding = [c for c in self.world.clients.values() if c.held]
+        self.world.give_back(holding[pick % len(holding)], which)
+
+    @precondition(lambda self: any(c.present for c in self.world.clients.values()))
+    @rule(pick=PICK)
+    def a_client_asks_again(self, pick: int) -> None:
+        present = [c for c in self.world.clients.values() if c.present]
+        self.world.ask_again(present[pick % len(present)])
+
+    @precondition(lambda self: any(c.present for c in self.world.clients.values()) and self.world.workers)
+    @rule(rounds=st.integers(1, 6))
+    def everybody_goes_on_for_a_while(self, rounds: int) -> None:
+        for _ in range(rounds):
+            for worker in list(self.world.workers):
+                if self.world.workers[worker]:
+                    self.world.finish(worker)
+            for client in list(self.world.clients.values()):
+                if self.world.pick_up(client):
+                    self.world.give_back(client, 0)
+
+    # -- workers
+
+    @precondition(lambda self: len(self.world.workers) < 4)
+    @rule()
+    def a_worker_comes_up(self) -> None:
+        self.world.worker_up()
+
+    @precondition(lambda self: any(self.world.workers.values()))
+    @rule(pick=PICK, which=PICK, count=st.integers(1, 6))
+    def a_worker_writes(self, pick: int, which: int, count: int) -> None:
+        tasks = self.world.workers[self._busy(pick)]
+        self.world.write(tasks[which % len(tasks)], count)
+
+    @precondition(lambda self: any(self.world.workers.values()))
+    @rule(pick=PICK, which=PICK)
+    def a_worker_finishes(self, pick: int, which: int) -> None:
+        worker = self._busy(pick)
+        self.world.finish(worker, which % len(self.world.workers[worker]))
+
+    @precondition(lambda self: any(self.world.workers.values()))
+    @rule(pick=PICK)
+    def a_task_fails(self, pick: int) -> None:
+        self.world.fail(self._busy(pick))
+
+    @precondition(lambda self: self.world.workers)
+    @rule(pick=PICK, suspect=SUSPECTS)
+    def a_worker_dies(self, pick: int, suspect: int | None) -> None:
+        self.world.kill(sorted(self.world.workers)[pick % len(self.world.workers)], suspect)
+
+    @precondition(lambda self: self.world.workers and len(self.world.stuck) < 3)
+    @rule(pick=PICK, suspect=SUSPECTS)
+    def a_worker_hangs(self, pick: int, suspect: int | None) -> None:
+        self.world.hang(sorted(self.world.workers)[pick % len(self.world.workers)], suspect)
+
+    @precondition(lambda self: any(self.world.stuck.values()))
+    @rule(pick=PICK, count=st.integers(1, 6))
+    def a_stuck_worker_writes_late(self, pick: int, count: int) -> None:
+        tasks = [t for held in self.world.stuck.values() for t in held]
+        self.world.write(tasks[pick % len(tasks)], count)
+
+    @precondition(lambda self: any(self.world.stuck.values()))
+    @rule(pick=PICK)
+    def a_stuck_worker_says_that_it_is_done(self, pick: int) -> None:
+        worker = sorted(w for w, tasks in self.world.stuck.items() if tasks)[0]
+        task = self.world.stuck[worker][pick % len(self.world.stuck[worker])]
+        self.world.write(task, task.submit.count)
+        self.world.do(self.world.scheduler.task_done(worker, task.submit.task, ()))
+
+    @precondition(lambda self: self.world.stuck)
+    @rule(pick=PICK)
+    def a_stuck_worker_ends(self, pick: int) -> None:
+        self.world.stuck_ends(sorted(self.world.stuck)[pick % len(self.world.stuck)])
+
+    @rule(seconds=st.sampled_from([0.5, 60.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.world.wait(seconds)
+
+    # -- what must hold
+
+    @invariant()
+    def memory_and_streams_are_those_in_use(self) -> None:
+        world = self.world
+        assert {c.lane for c in world.clients.values()} == set(world.lanes)
+        assert {c.stream for c in world.clients.values()} == world.streams == set(world.scheduler.streams)
+
+    @invariant()
+    def no_release_goes_beyond_what_was_told(self) -> None:
+        for stream in self.world.scheduler.streams.values():
+            for cursor in stream.cursors.values():
+                client = self.world.clients[cursor.id]
+                assert cursor.released == client.session.released_upto
+                assert cursor.announced == client.told
+                assert client.told <= max(stream.watermark, cursor.announced if not client.had else 0, client.told)
+
+    def teardown(self) -> None:
+        world = getattr(self, "world", None)
+        if world is None:
+            return
+        world.settle(2 * N + 3)
+        for cursor in list(world.clients):
+            world.leave(cursor)
+        assert not world.lanes
+        assert not world.streams
+
+    def _client(self, pick: int) -> int:
+        return sorted(self.world.clients)[pick % len(self.world.clients)]
+
+    def _busy(self, pick: int) -> int:
+        busy = sorted(w for w, tasks in self.world.workers.items() if tasks)
+        return busy[pick % len(busy)]
+
+
+_CHECKS = [HealthCheck.too_slow, HealthCheck.filter_too_much]
+# Without shrinking: it takes minutes here, longer than a test may; the history that failed is printed as it was.
+_PHASES = [Phase.explicit, Phase.reuse, Phase.generate]
+
+TestHistories = Histories.TestCase
+TestHistories.settings = settings(
+    max_examples=200, stateful_step_count=40, deadline=None, suppress_health_check=_CHECKS, phases=_PHASES
+)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+class TestManyHistories(Histories.TestCase):
+    settings = settings(
+        max_examples=10_000, stateful_step_count=80, deadline=None, suppress_health_check=_CHECKS, phases=_PHASES
+    )

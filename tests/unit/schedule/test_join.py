@@ -1,0 +1,148 @@
+"""Where a new job starts: shared where it can be, exact where it must be, alone where neither is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from prepserver.order import make_order
+from prepserver.pipeline.batches import BatchLine
+from prepserver.schedule.join import Place, Request, place
+from prepserver.schedule.stream import Cursor, Lane, Stream
+
+N = 3 * 8192  # three blocks
+B1, B2 = 8192, 16384
+KEY = ("digest", 1000)
+
+
+def stream(
+    *,
+    id: int = 1,
+    shuffle: Any = "cyclic",
+    low: int = 0,
+    head: int = 0,
+    rows: int = 512,
+    start: int = 0,
+    batch: int = 64,
+) -> Stream:
+    """A running stream with one lane and one job at `low`, all of whose rows up to `head` are ready."""
+    made = Stream(id, "key", "source", N, make_order(shuffle, N, 5).next_start, head)
+    made.lanes[10 * id] = Lane(10 * id, KEY, rows, start)
+    line = BatchLine(N, low // N * N, low, batch)
+    made.cursors[1] = Cursor(1, 10 * id, 1, line, rows, low, low)
+    return made
+
+
+def request(**changed: Any) -> Request:
+    fields = {
+        "stream_key": "key", "lane_key": KEY, "shuffle": "cyclic", "n": N, "rows_needed": 128, "epoch": 0,
+        "position": None, "epoch_start": None, "join_wait_s": 10.0,
+    }  # fmt: skip
+    return Request(**(fields | changed))
+
+
+def at(position: int, epoch_start: int | None = None, **changed: Any) -> Request:
+    return request(position=position, epoch_start=position // N * N if epoch_start is None else epoch_start, **changed)
+
+
+def test_the_first_job_gets_a_stream_of_its_own_where_its_epoch_begins() -> None:
+    assert place(request(), [], 100.0) == Place(None, None, 0, 0)
+    assert place(request(epoch=7), [], 100.0) == Place(None, None, 7 * N, 7 * N)
+
+
+def test_a_job_joins_at_the_start_while_the_ring_still_holds_it() -> None:
+    assert place(request(), [stream(head=300)], 100.0) == Place(1, 10, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("low", "boundary"), [(1, B1), (8000, B1), (B1, B1), (B1 + 1, B2), (B2 + 5, N), (N + 1, N + B1)]
+)
+def test_a_fresh_cyclic_job_joins_at_the_next_block_that_is_whole_in_the_ring(low: int, boundary: int) -> None:
+    assert place(request(epoch=3), [stream(low=low, head=low + 400)], 1e6) == Place(1, 10, boundary, boundary)
+
+
+def test_a_fresh_job_in_another_order_begins_where_its_epoch_does_and_nowhere_else() -> None:
+    running = stream(shuffle="full", low=100, head=500)
+    assert place(request(shuffle="full", epoch=1), [running], 1e6) == Place(1, 10, N, N)
+    assert place(request(shuffle="full", epoch=0), [running], 1e6) == Place(None, None, 0, 0)
+
+
+@pytest.mark.parametrize(("wait_s", "shared"), [(7.0, False), (8.0, True)])
+def test_a_job_waits_for_a_shared_start_as_long_as_it_said_and_not_longer(wait_s: float, shared: bool) -> None:
+    running = stream(low=300, head=500)  # 7692 rows to the next block, at 1000 a second
+    found = place(request(join_wait_s=wait_s), [running], 1000.0)
+    assert found == (Place(1, 10, B1, B1) if shared else Place(None, None, 0, 0))
+
+
+def test_a_rate_of_nothing_is_taken_as_one_row_per_second() -> None:
+    running = stream(low=B1 - 5, head=B1 - 4)
+    assert place(request(join_wait_s=4.0), [running], 0.0).stream == 1
+    assert place(request(join_wait_s=3.9), [running], 0.0).stream is None
+
+
+def test_a_job_that_must_not_wait_joins_where_rows_are_ready() -> None:
+    assert place(request(join_wait_s=0.0), [stream(low=B1, head=B1 + 100)], 100.0) == Place(1, 10, B1, B1)
+
+
+def test_a_resumed_job_goes_on_at_its_very_position_or_alone() -> None:
+    running = stream(low=1000, head=1400)
+    assert place(at(1000), [running], 100.0) == Place(1, 10, 0, 1000)
+    assert place(at(1234), [running], 100.0) == Place(1, 10, 0, 1234)
+    assert place(at(1500), [running], 100.0) == Place(1, 10, 0, 1500)
+    assert place(at(999), [running], 100.0) == Place(None, None, 0, 999)
+    assert place(at(N - 1, join_wait_s=1.0), [running], 100.0) == Place(None, None, 0, N - 1)
+
+
+def test_a_resumed_job_keeps_the_start_of_its_epoch() -> None:
+    assert place(at(B2 + 5, B1), [], 1.0) == Place(None, None, B1, B2 + 5)
+    assert place(at(B2 + 5, B1), [stream(low=B2)], 1e6) == Place(1, 10, B1, B2 + 5)
+
+
+def test_another_pipeline_gets_a_lane_of_its_own_from_the_head_on() -> None:
+    other = ("other", 1000)
+    running = stream(low=B1, head=B1 + 100)
+    assert place(request(lane_key=other), [running], 1e6) == Place(1, None, B2, B2)
+    assert place(at(B1 + 99, lane_key=other), [running], 1e6) == Place(None, None, 0, B1 + 99)
+    assert place(at(B1 + 100, lane_key=other), [running], 1e6) == Place(1, None, 0, B1 + 100)
+
+
+def test_another_user_shares_the_stream_and_not_the_memory() -> None:
+    assert place(request(lane_key=("digest", 1001)), [stream()], 1e6) == Place(1, None, 0, 0)
+
+
+def test_a_lane_that_starts_later_is_joined_from_its_start_on() -> None:
+    assert place(request(), [stream(low=0, head=9000, start=100)], 1e6) == Place(1, 10, B1, B1)
+
+
+def test_a_job_whose_batches_do_not_fit_the_smallest_ring_takes_no_part_in_that_window() -> None:
+    big = request(rows_needed=1024)
+    assert place(big, [stream(rows=512)], 1e6) == Place(None, None, 0, 0)
+    assert place(big, [stream(rows=1024)], 1e6) == Place(1, 10, 0, 0)
+
+
+def test_a_job_is_not_put_into_a_large_ring_beside_one_that_is_too_small_for_it() -> None:
+    running = stream(rows=4096)
+    running.lanes[11] = Lane(11, ("other", 1000), 512, 0)
+    assert place(request(rows_needed=1024), [running], 1e6).stream is None
+    assert place(request(rows_needed=512), [running], 1e6) == Place(1, 10, 0, 0)
+
+
+def test_a_lane_that_would_be_too_small_for_the_jobs_that_run_is_not_put_beside_theirs() -> None:
+    other = ("other", 1000)
+    running = stream(rows=4096, batch=1024)
+    assert place(request(lane_key=other, rows_needed=512), [running], 1e6).stream is None
+    assert place(request(lane_key=other, rows_needed=2048), [running], 1e6) == Place(1, None, 0, 0)
+
+
+def test_other_sources_seeds_and_orders_are_other_streams() -> None:
+    assert place(request(stream_key="another"), [stream()], 1e6) == Place(None, None, 0, 0)
+
+
+def test_among_streams_the_job_joins_where_it_waits_least_and_prefers_a_lane_that_is_there() -> None:
+    far, near = stream(id=1, low=100, head=500), stream(id=2, low=8000, head=8100)
+    assert place(request(), [far, near], 1e6).stream == 2
+    assert place(request(), [near, far], 1e6).stream == 2
+    same, fresh = stream(id=1), stream(id=2)
+    fresh.lanes[20].key = ("other", 1000)
+    assert place(request(), [fresh, same], 1e6) == Place(1, 10, 0, 0)

@@ -1,0 +1,389 @@
+"""The scheduler's promises one by one; `test_histories` mixes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from prepserver.pipeline.batches import BatchLine
+from prepserver.schedule.actions import Action, Announce, DropLane, DropStream, QuarantineSample, Submit
+from prepserver.schedule.scheduler import CRASH_STRIKES, KILL_STRIKES, ReleaseError, Scheduler
+from prepserver.schedule.stream import BAD_REASONS_TOLD, BadRow, Cursor, Lane
+
+N = 1000
+
+
+def scheduler(chunk_rows: int = 4) -> Scheduler:
+    return Scheduler(chunk_rows)
+
+
+def stream(s: Scheduler, id: int = 1, *, rows: int = 16, position: int = 0, lanes: int = 1, n: int = N) -> None:
+    """Stream `id` with lanes `10 * id`, ..."""
+    s.add_stream(id, f"key{id}", "source", n, lambda p: -(-p // n) * n, position)
+    for lane in range(lanes):
+        s.add_lane(id, Lane(10 * id + lane, (f"digest{lane}", 0), rows, position))
+
+
+def cursor(
+    s: Scheduler, id: int, stream: int = 1, *, batch: int = 4, lane: int | None = None, position: int = 0,
+    prefetch: int = 1000, rank: int = 0, world: int = 1, n: int = N, present: bool = True, drop_last: bool = False,
+) -> list[Action]:  # fmt: skip
+    line = BatchLine(n, position // n * n, position, batch, drop_last, rank, world)
+    first = line.peek().start
+    lane = 10 * stream if lane is None else lane
+    s.add_cursor(stream, Cursor(id, lane, 0, line, prefetch, first, first, present=False))
+    return s.cursor_present(id) if present else []
+
+
+def submits(actions: list[Action]) -> list[tuple[int, int, int]]:
+    """(worker, position, count) of what is given out."""
+    return [(a.worker, a.position, a.count) for a in actions if isinstance(a, Submit)]
+
+
+def told(actions: list[Action]) -> list[tuple[int, int]]:
+    return [(a.cursor, a.upto) for a in actions if isinstance(a, Announce)]
+
+
+def tasks(actions: list[Action]) -> list[int]:
+    return [a.task for a in actions if isinstance(a, Submit)]
+
+
+def test_each_worker_gets_one_chunk_before_any_gets_a_second() -> None:
+    s = scheduler()
+    stream(s)
+    assert s.worker_up(1) == s.worker_up(2) == []
+    assert submits(cursor(s, 5)) == [(1, 0, 4), (2, 4, 4), (1, 8, 4), (2, 12, 4)]
+
+
+def test_a_full_window_gives_out_nothing() -> None:
+    s = scheduler()
+    stream(s, rows=8)
+    cursor(s, 5)
+    s.worker_up(1)
+    assert s.worker_up(2) == []
+    assert s.streams[1].head == s.streams[1].limit == 8
+
+
+def test_nothing_is_filled_ahead_of_what_the_jobs_want() -> None:
+    s = scheduler()
+    stream(s, rows=64)
+    cursor(s, 5, prefetch=8)
+    s.worker_up(1)
+    s.worker_up(2)
+    assert s.streams[1].head == 8
+
+
+def test_a_batch_is_told_when_all_below_is_ready_in_whatever_order_it_was_made() -> None:
+    s = scheduler()
+    stream(s)
+    given = tasks(cursor(s, 5) + s.worker_up(1) + s.worker_up(2))
+    assert told(s.task_done(1, given[1], ())) == []
+    assert told(s.task_done(2, given[2], ())) == []
+    assert told(s.task_done(1, given[0], ())) == [(5, 12)]
+
+
+def test_jobs_with_other_batch_sizes_are_told_at_their_own_ends() -> None:
+    s = scheduler()
+    stream(s)
+    cursor(s, 5, batch=3)
+    cursor(s, 6, batch=8)
+    first, second = tasks(s.worker_up(1))
+    assert told(s.task_done(1, first, ())) == [(5, 3)]
+    assert told(s.task_done(1, second, ())) == [(5, 6), (6, 8)]
+
+
+def test_ranks_are_told_of_their_own_batches() -> None:
+    s = scheduler(chunk_rows=8)
+    stream(s)
+    cursor(s, 5, rank=0, world=2)
+    cursor(s, 6, rank=1, world=2)
+    first, _ = tasks(s.worker_up(1))
+    assert told(s.task_done(1, first, ())) == [(5, 4), (6, 8)]
+
+
+def test_a_rank_that_has_not_come_is_told_nothing_holds_its_rows_and_hears_all_when_it_comes() -> None:
+    s = scheduler(chunk_rows=8)
+    stream(s)
+    cursor(s, 5, rank=0, world=2)
+    cursor(s, 6, rank=1, world=2, present=False)
+    (first, second) = tasks(s.worker_up(1))
+    assert told(s.task_done(1, first, ())) == [(5, 4)]
+    assert told(s.task_done(1, second, ())) == [(5, 12)]
+    s.release(5, 16)
+    assert s.streams[1].low == 4
+    assert told(s.cursor_present(6)) == [(6, 16)]
+
+
+def test_more_than_was_told_cannot_be_released_and_old_news_change_nothing() -> None:
+    s = scheduler()
+    stream(s)
+    cursor(s, 5)
+    (first, _) = tasks(s.worker_up(1))
+    s.task_done(1, first, ())
+    with pytest.raises(ReleaseError, match="released up to 5, but only rows below 4 were announced"):
+        s.release(5, 5)
+    s.release(5, 4)
+    assert s.release(5, 0) == []
+    assert s.streams[1].cursors[5].released == 4
+
+
+def test_the_slowest_job_holds_the_window() -> None:
+    s = scheduler()
+    stream(s, rows=8)
+    cursor(s, 5)
+    cursor(s, 6)
+    a, b = tasks(s.worker_up(1))
+    s.task_done(1, a, ())
+    s.task_done(1, b, ())
+    assert submits(s.release(5, 8)) == []
+    assert submits(s.release(6, 4)) == [(1, 8, 4)]
+
+
+def test_an_empty_batch_needs_no_news_and_may_be_released_at_once() -> None:
+    s = scheduler()
+    stream(s, position=21, n=24)
+    for rank in range(2):  # three rows for two ranks, one at a time: the first batch of rank 0 is empty
+        cursor(s, rank, batch=1, position=21, rank=rank, world=2, n=24)
+    assert s.streams[1].cursors[0].next_stop == 23
+    s.release(0, 22)
+    with pytest.raises(ReleaseError):
+        s.release(0, 23)
+    (first,) = tasks(s.worker_up(1))[:1]
+    assert told(s.task_done(1, first, ())) == [(0, 25), (1, 24)]
+
+
+def test_a_job_that_asks_again_hears_what_it_heard_with_the_bad_rows_that_it_still_holds() -> None:
+    s = scheduler()
+    stream(s)
+    cursor(s, 5, batch=2)
+    (first, _) = tasks(s.worker_up(1))
+    s.task_done(1, first, [BadRow(1, 71, "x"), BadRow(3, 73, "y")])
+    assert s.repeat(5) == Announce(5, 4, ((1, 71, "x"), (3, 73, "y")))
+    s.release(5, 2)
+    assert s.repeat(5) == s.repeat(5) == Announce(5, 4, ((3, 73, "y"),))
+
+
+def test_a_bad_row_is_told_to_those_whose_lane_has_it() -> None:
+    s = scheduler()
+    stream(s, lanes=2)
+    cursor(s, 5, lane=10)
+    cursor(s, 6, lane=11)
+    (first, _) = tasks(s.worker_up(1))
+    bad = [BadRow(0, 7, "everywhere"), BadRow(2, 9, "in one", (11,))]
+    said = {a.cursor: a.bad for a in s.task_done(1, first, bad) if isinstance(a, Announce)}
+    assert said == {5: ((0, 7, "everywhere"),), 6: ((0, 7, "everywhere"), (2, 9, "in one"))}
+
+
+def test_of_many_bad_rows_all_positions_and_some_reasons_are_told() -> None:
+    s = scheduler(chunk_rows=100)
+    stream(s, rows=400)
+    cursor(s, 5, batch=100)
+    (first, _) = tasks(s.worker_up(1))
+    (announce,) = [
+        a for a in s.task_done(1, first, [BadRow(p, p, "why") for p in range(100)]) if isinstance(a, Announce)
+    ]
+    assert [p for p, _, _ in announce.bad] == list(range(100))
+    assert sum(bool(reason) for _, _, reason in announce.bad) == BAD_REASONS_TOLD
+
+
+def test_what_is_bad_is_forgotten_when_all_have_released_it() -> None:
+    s = scheduler()
+    stream(s)
+    cursor(s, 5)
+    (first, _) = tasks(s.worker_up(1))
+    s.task_done(1, first, [BadRow(1, 1, "x")])
+    assert s.streams[1].bad
+    s.release(5, 4)
+    assert not s.streams[1].bad
+
+
+def test_the_chunks_of_a_dead_worker_are_made_first_of_all_by_others() -> None:
+    s = scheduler()
+    stream(s, rows=64)
+    cursor(s, 5)
+    s.worker_up(1)
+    s.worker_up(2)
+    assert submits(s.worker_lost(1)) == []  # the other one has its two
+    assert submits(s.worker_up(3)) == [(3, 0, 4), (3, 4, 4)]
+
+
+def test_a_task_that_failed_is_given_out_again() -> None:
+    s = scheduler()
+    stream(s)
+    cursor(s, 5)
+    (first, _) = tasks(s.worker_up(1))
+    assert submits(s.task_failed(1, first)) == [(1, 0, 4)]
+
+
+def test_what_a_stuck_worker_may_still_write_is_not_used_again_until_it_is_gone() -> None:
+    s = scheduler()
+    stream(s, rows=8)
+    cursor(s, 5)
+    s.worker_up(1)
+    assert s.worker_stuck(1) == []
+    a, b = tasks(s.worker_up(2))
+    s.task_done(2, a, ())
+    s.task_done(2, b, ())
+    assert submits(s.release(5, 8)) == []
+    assert submits(s.worker_lost(1)) == [(2, 8, 4), (2, 12, 4)]
+
+
+def test_what_a_stuck_worker_says_late_is_not_heard() -> None:
+    s = scheduler()
+    stream(s)
+    cursor(s, 5)
+    (first, _) = tasks(s.worker_up(1))
+    s.worker_stuck(1)
+    assert told(s.task_done(1, first, [BadRow(0, 0, "late")])) == []
+    assert not s.streams[1].bad
+
+
+def test_the_last_job_takes_lane_and_stream_along_and_each_once() -> None:
+    s = scheduler()
+    stream(s, lanes=2)
+    cursor(s, 5, lane=10)
+    cursor(s, 6, lane=10)
+    cursor(s, 7, lane=11)
+    assert s.remove_cursor(5) == []
+    assert s.remove_cursor(6) == [DropLane(10)]
+    assert s.remove_cursor(7) == [DropLane(11), DropStream(1)]
+    assert s.remove_cursor(7) == []
+    assert not s.streams
+
+
+def test_work_for_a_stream_that_is_gone_comes_to_nothing() -> None:
+    s = scheduler()
+    stream(s)
+    cursor(s, 5)
+    first, second = tasks(s.worker_up(1))
+    s.remove_cursor(5)
+    assert s.task_done(1, first, ()) == s.task_failed(1, second) == []
+    stream(s, 2)
+    assert submits(cursor(s, 6, 2)) == [(1, 0, 4), (1, 4, 4)]
+
+
+def test_rows_that_no_job_needs_any_more_are_passed_over() -> None:
+    s = scheduler()
+    stream(s)
+    cursor(s, 5)
+    cursor(s, 6, position=500)
+    s.remove_cursor(5)
+    assert submits(s.worker_up(1)) == [(1, 500, 4), (1, 504, 4)]
+
+
+def test_a_job_hears_of_its_rows_when_the_one_that_needed_a_lost_chunk_leaves() -> None:
+    s = scheduler()
+    stream(s, rows=64)
+    cursor(s, 5, prefetch=8)
+    cursor(s, 6, position=8, prefetch=8)
+    a, b = tasks(s.worker_up(1))
+    c, d = tasks(s.worker_up(2))
+    for task in (c, d):
+        assert told(s.task_done(2, task, ())) == []
+    assert told(s.task_done(1, b, ())) == []
+    for free in s._free:
+        free.clear()  # worker 2 is busy with something else, so that nobody takes up what is lost
+    s.worker_lost(1)
+    assert a not in s._tasks
+    assert told(s.remove_cursor(5)) == [(6, 16)]
+
+
+def test_streams_take_turns() -> None:
+    s = scheduler()
+    stream(s, 1, rows=64)
+    stream(s, 2, rows=64)
+    cursor(s, 5, 1)
+    cursor(s, 6, 2)
+    given = [a for w in range(3) for a in s.worker_up(w) if isinstance(a, Submit)]
+    assert [a.stream for a in given] == [1, 2, 1, 2, 1, 2]
+
+
+def _run_dry(s: Scheduler, worker: int, eager: int, rounds: int) -> list[tuple[int, int]]:
+    """The worker works; job `eager` releases at once what it is told; what the others are told."""
+    heard: list[tuple[int, int]] = []
+    for _ in range(rounds):
+        for c, upto in told(s.task_done(worker, s.workers[worker].tasks[0], ())):
+            if c == eager:
+                s.release(c, upto)
+            else:
+                heard.append((c, upto))
+    return heard
+
+
+def test_a_lost_chunk_is_made_again_though_another_stream_takes_all_that_is_made() -> None:
+    s = scheduler()
+    stream(s, 1, rows=16)
+    cursor(s, 5, 1, batch=8)
+    cursor_2: dict[str, Any] = {"batch": 4}
+    s.worker_up(1)
+    s.worker_up(2)
+    stream(s, 2, rows=64)
+    cursor(s, 6, 2, **cursor_2)
+    s.worker_lost(1)  # with the first rows of stream 1, whose window is given out to its end
+    assert any(c == 5 for c, _ in _run_dry(s, 2, eager=6, rounds=40))
+
+
+def test_a_large_batch_in_a_small_ring_is_filled_though_another_stream_takes_all_that_is_made() -> None:
+    s = scheduler()
+    stream(s, 1, rows=16)
+    stream(s, 2, rows=1024)
+    cursor(s, 5, 1, batch=8)
+    cursor(s, 6, 2, batch=4)
+    s.worker_up(1)
+    assert (5, 8) in _run_dry(s, 1, eager=6, rounds=40)
+
+
+def crash(s: Scheduler, worker: int, suspect: int, strikes: int = CRASH_STRIKES) -> list[Action]:
+    """A worker comes up, and dies at `suspect` in its first chunk."""
+    s.worker_up(worker)
+    return [a for a in s.worker_lost(worker, suspect, strikes) if isinstance(a, QuarantineSample)]
+
+
+@pytest.mark.parametrize(("strikes", "deaths"), [(CRASH_STRIKES, 2), (KILL_STRIKES, 3)])
+def test_a_sample_that_kills_again_and_again_is_quarantined(strikes: int, deaths: int) -> None:
+    s = scheduler()
+    stream(s)
+    cursor(s, 5)
+    said = [crash(s, worker, 3, strikes) for worker in range(deaths)]
+    assert said == [[]] * (deaths - 1) + [[QuarantineSample("source", 3)]]
+    assert s.quarantined["source"] == {3}
+
+
+def test_a_sample_that_was_made_after_all_has_no_strikes() -> None:
+    s = scheduler()
+    stream(s)
+    cursor(s, 5)
+    assert crash(s, 1, 3) == []
+    (first, _) = tasks(s.worker_up(2))
+    s.task_done(2, first, ())
+    s.worker_lost(2)
+    assert crash(s, 3, 3) == []
+
+
+def test_all_suspects_of_a_chunk_that_was_made_after_all_have_no_strikes() -> None:
+    s = scheduler()
+    stream(s)
+    cursor(s, 5)
+    assert crash(s, 1, 2) == crash(s, 2, 3) == []
+    (first, _) = tasks(s.worker_up(3))
+    s.task_done(3, first, ())
+    s.worker_lost(3)
+    assert crash(s, 4, 2) == []
+    assert not s.quarantined["source"]
+
+
+def test_a_worker_that_held_nothing_speaks_against_nobody() -> None:
+    s = scheduler()
+    s.worker_up(1)
+    assert s.worker_lost(1, suspect=3) == []
+    assert s.worker_lost(1, suspect=3) == s.worker_stuck(1, suspect=3) == []
+    assert not s._strikes
+
+
+def test_known_bad_samples_are_kept_by_source() -> None:
+    s = scheduler()
+    s.quarantine("a", [1, 2])
+    s.quarantine("a", [3])
+    assert s.quarantined["a"] == {1, 2, 3}
+    assert not s.quarantined["b"]

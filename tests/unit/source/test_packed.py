@@ -1,0 +1,208 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import simplejpeg
+
+from prepserver.pack.report import Silent
+from prepserver.pack.run import Options, pack
+from prepserver.pack.transcode import Transcoder
+from prepserver.pipeline.errors import SpecError
+from prepserver.pipeline.sources import ImageFolder, Packed, source_from_wire
+from prepserver.protocol.packed import IndexedScan
+from prepserver.source import IndexInfo, SampleError, Source, SourceError, build_index, open_source
+from tests.support.photos import jpeg, pixels, saved
+
+COUNT = 30
+
+
+class Dataset:
+    """A packed dataset of thirty samples in several shards, the last one a PNG."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self.files: list[bytes] = []
+        for index in range(COUNT):
+            path = tmp_path / "data" / "ab"[index // 15] / f"{index:02d}.jpg"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self.files.append(jpeg(60, 90, seed=index) if index < COUNT - 1 else saved(pixels(60, 90, index), "PNG"))
+            path.write_bytes(self.files[-1])
+        self.root = tmp_path / "packed"
+        options = Options(Transcoder(None), shard_bytes=60_000)
+        self.summary = pack(ImageFolder(str(tmp_path / "data")), self.root, options, Silent())
+        self.spec = Packed(str(self.root))
+        self.cache = tmp_path / "cache"
+
+    def index(self) -> IndexInfo:
+        return build_index(self.spec, self.cache)
+
+    def open(self) -> Source:
+        return open_source(self.spec, self.index().path)
+
+    @property
+    def shards(self) -> list[Path]:
+        return sorted(self.root.glob("shard-*"))
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> Dataset:
+    return Dataset(tmp_path)
+
+
+def test_every_sample_is_there_in_any_order(dataset: Dataset) -> None:
+    source = dataset.open()
+    assert len(dataset.shards) > 1
+    for index in reversed(range(COUNT)):
+        sample = source.read(index)
+        assert (sample.label, sample.name) == (index // 15, f"{'ab'[index // 15]}/{index:02d}.jpg")
+        if isinstance(sample.data, IndexedScan):
+            difference = simplejpeg.decode_jpeg(sample.data.jpeg).astype(int) - simplejpeg.decode_jpeg(
+                dataset.files[index]
+            )
+            assert np.abs(difference).mean() < 2
+        else:
+            assert index == COUNT - 1
+            assert sample.data == dataset.files[index]
+    assert source.classes() == ["a", "b"]
+    for index in (-1, COUNT):
+        with pytest.raises(IndexError):
+            source.read(index)
+
+
+def test_the_index_is_the_dataset_s_own_and_nothing_is_written_to_the_cache(dataset: Dataset) -> None:
+    info = dataset.index()
+    assert info.path.parent == dataset.root
+    assert (info.n, info.num_classes) == (COUNT, 2)
+    assert not dataset.cache.exists()
+
+
+def test_a_dataset_that_was_moved_is_the_same_content_and_another_source(dataset: Dataset) -> None:
+    before = dataset.index()
+    moved = dataset.root.rename(dataset.root.with_name("moved"))
+    after = build_index(Packed(str(moved)), dataset.cache)
+    assert after.content_digest == before.content_digest
+    assert after.digest != before.digest
+    assert open_source(Packed(str(moved)), after.path).read(3).label == 0
+
+
+def test_a_flipped_bit_in_a_head_is_a_bad_sample_that_names_the_shard(dataset: Dataset) -> None:
+    source = dataset.open()
+    data = bytearray(dataset.shards[0].read_bytes())
+    data[20] ^= 1
+    dataset.shards[0].write_bytes(data)
+    with pytest.raises(SampleError, match=r"shard-00000\.packed is damaged at 0") as bad:
+        source.read(0)
+    assert str(dataset.root) not in bad.value.reason
+    assert source.read(1).label == 0
+
+
+def test_a_flipped_bit_in_an_image_is_known_when_asked(dataset: Dataset) -> None:
+    data = bytearray(dataset.shards[0].read_bytes())
+    first = dataset.open().read(0).data
+    assert isinstance(first, IndexedScan)
+    assert not first.damaged()
+    data[first.head.record_bytes - 100] ^= 1
+    dataset.shards[0].write_bytes(data)
+    second = dataset.open().read(0).data
+    assert isinstance(second, IndexedScan)
+    assert second.damaged()
+
+
+def test_a_shard_cut_short_under_a_worker_is_a_bad_sample_and_no_crash(dataset: Dataset) -> None:
+    source = dataset.open()
+    source.read(0)
+    os.truncate(dataset.shards[0], 1000)
+    with pytest.raises(SampleError, match=r"only \d+ of \d+ bytes are there"):
+        source.read(1)
+    os.truncate(dataset.shards[0], 0)
+    with pytest.raises(SampleError, match="only 0 of"):
+        source.read(0)
+
+
+@pytest.mark.parametrize("loss", ["cut", "gone", "swapped"])
+def test_a_shard_that_is_not_what_it_was_stops_a_dataset_from_being_attached(dataset: Dataset, loss: str) -> None:
+    if loss == "cut":
+        os.truncate(dataset.shards[1], 1000)
+    elif loss == "gone":
+        dataset.shards[1].unlink()
+    else:
+        dataset.shards[1].write_bytes(dataset.shards[0].read_bytes() + b"\0")
+    with pytest.raises(SourceError, match=r"shard-00001\.packed"):
+        dataset.index()
+
+
+def test_a_worker_that_meets_another_shard_under_the_name_refuses_its_samples(dataset: Dataset) -> None:
+    source = dataset.open()
+    os.truncate(dataset.shards[1], 1000)
+    reasons: list[str] = []
+    for index in range(COUNT):
+        try:
+            source.read(index)
+        except SampleError as error:
+            reasons.append(error.reason)
+    assert 0 < len(reasons) < COUNT
+    assert all(reason.startswith("shard-00001.packed has 1000 bytes") for reason in reasons)
+
+
+def test_a_record_of_another_dataset_in_the_same_place_is_refused(dataset: Dataset) -> None:
+    source = dataset.open()
+    size = dataset.shards[0].stat().st_size
+    shard = bytearray(dataset.shards[0].read_bytes())
+    first = source.read(0).data
+    assert isinstance(first, IndexedScan)
+    from prepserver.pack.segments import record_of
+
+    other = record_of(0, bytes(first.jpeg[:-3]) + bytes((first.jpeg[-3] ^ 1,)) + b"\xff\xd9", 1)
+    assert other is not None
+    shard[: len(other)] = other
+    dataset.shards[0].write_bytes(shard)
+    assert dataset.shards[0].stat().st_size == size
+    with pytest.raises(SampleError, match="another record lies there"):
+        dataset.open().read(0)
+
+
+@pytest.mark.parametrize("at", [10, 40, -1, -300])
+def test_a_damaged_index_is_refused(dataset: Dataset, at: int) -> None:
+    path = dataset.index().path
+    data = bytearray(path.read_bytes())
+    data[at] ^= 0xFF
+    path.write_bytes(data)
+    with pytest.raises(SourceError, match="damaged"):
+        dataset.index()
+
+
+def test_a_cut_index_is_refused(dataset: Dataset) -> None:
+    path = dataset.index().path
+    os.truncate(path, path.stat().st_size - 8)
+    with pytest.raises(SourceError, match="damaged"):
+        dataset.index()
+
+
+def test_folders_that_hold_no_packed_dataset_say_what_to_do(dataset: Dataset, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for name, text in (("empty", "make one with prepserver pack"), ("nothing", "does not exist")):
+        with pytest.raises(SourceError, match=text):
+            build_index(Packed(str(tmp_path / name)), dataset.cache)
+    dataset.index().path.unlink()
+    with pytest.raises(SourceError, match="not finished"):
+        dataset.index()
+
+
+def test_more_shards_than_may_be_open_are_read_all_the_same(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("prepserver.source.packed._OPEN_SHARDS", 1)
+    before = len(os.listdir("/proc/self/fd"))
+    source = dataset.open()
+    mapped = len(os.listdir("/proc/self/fd"))
+    for index in (0, COUNT - 1, 1, COUNT - 2):
+        assert source.read(index).label == index // 15
+    assert len(os.listdir("/proc/self/fd")) == mapped + 1
+    del source
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_the_spec_travels_and_needs_an_absolute_path() -> None:
+    assert source_from_wire(Packed("/data//packed/").to_wire()) == Packed("/data/packed")
+    with pytest.raises(SpecError, match="absolute"):
+        Packed("packed")

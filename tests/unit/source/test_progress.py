@@ -1,0 +1,18 @@
+from __future__ import annotations
+
+from itertools import pairwise
+
+from prepserver.source.progress import Progress
+
+
+def test_a_count_is_told_ten_times_a_second_at_most_and_at_the_end() -> None:
+    now_s = 0.0
+    told: list[int] = []
+    progress = Progress(told.append, clock=lambda: now_s)
+    for millisecond in range(1, 1001):
+        now_s = millisecond / 1000
+        progress.found(millisecond)
+    progress.finished(1050)
+    assert told[-1] == 1050
+    assert 10 <= len(told) <= 11
+    assert all(later - earlier >= 100 for earlier, later in pairwise([0, *told[:-1]]))

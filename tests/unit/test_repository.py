@@ -1,0 +1,212 @@
+"""What the documents promise is there, and the repository keeps its own rules."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import prepclient
+import prepclient.device
+import prepserver
+from prepserver.cli import _parser as command_line
+from prepserver.cli import exits
+from prepserver.config import FIELDS, Settings
+from prepserver.pipeline.ops import OPS
+
+ROOT = Path(__file__).resolve().parents[2]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+README = (ROOT / "README.md").read_text()
+ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text()
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "bench").glob("*.md"), *(ROOT / "deploy").glob("*.md")])
+
+# Names that say nothing of what a module is, or the wrong thing.
+FORBIDDEN = {"common", "helper", "helpers", "manager", "managers", "master", "misc", "util", "utils"}
+
+
+def relative(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def targets(makefile: str) -> set[str]:
+    return set(re.findall(r"^([a-z][a-z-]*):", makefile, re.MULTILINE))
+
+
+def code_blocks(text: str) -> list[str]:
+    return re.findall(r"^```\w*\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+def spans(text: str) -> list[str]:
+    """What stands between backquotes, outside of code blocks."""
+    return re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL))
+
+
+def anchors(text: str) -> set[str]:
+    """As GitHub makes them of headings."""
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def commands() -> set[str]:
+    actions = [a for a in command_line()._actions if isinstance(a, argparse._SubParsersAction)]
+    return {name for action in actions for name in action.choices}
+
+
+def readme_table(first_column: str) -> list[list[str]]:
+    """Cells of the table of README whose head begins with `first_column`."""
+    lines = README.splitlines()
+    at = next(i for i, line in enumerate(lines) if line.startswith(f"| {first_column} |")) + 2
+    rows = []
+    while lines[at].startswith("|"):
+        rows.append([cell.strip() for cell in re.split(r"(?<!\\)\|", lines[at])[1:-1]])
+        at += 1
+    return rows
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=relative)
+def test_every_make_target_that_a_document_names_is_in_the_makefile(document: Path) -> None:
+    text = document.read_text()
+    named = {
+        name
+        for piece in [*code_blocks(text), *spans(text)]
+        for name in re.findall(r"^(?:\$ )?make ([a-z-]+)", piece, re.MULTILINE)
+    }
+    assert named <= targets((ROOT / "Makefile").read_text())
+
+
+def test_readme_begins_with_the_two_commands_of_a_fresh_clone() -> None:
+    assert code_blocks(README)[0].split("\n") == ["make demo", "make test", ""]
+
+
+def test_every_phony_target_has_a_rule() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    phony = re.search(r"^\.PHONY: (.+)$", makefile, re.MULTILINE)
+    assert phony is not None
+    assert set(phony[1].split()) == targets(makefile)
+
+
+def test_what_a_change_must_pass_runs_the_tests_and_the_linters_without_a_terminal() -> None:
+    script = ROOT / ".ci" / "run"
+    text = script.read_text()
+    assert os.access(script, os.X_OK)
+    assert text.startswith("#!/usr/bin/env bash\n")
+    assert "set -euo pipefail" in text
+    assert "make test" in text
+    assert "make lint" in text
+    assert "</dev/null" in text
+    subprocess.run(["bash", "-n", str(script)], check=True)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=relative)
+def test_every_link_of_a_document_leads_to_a_file_or_a_heading(document: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", document.read_text()):
+        if "://" in target:
+            continue
+        path, _, anchor = target.partition("#")
+        linked = document.parent / path if path else document
+        assert linked.exists(), f"{relative(document)} links to {target}"
+        if anchor:
+            assert anchor in anchors(linked.read_text()), f"{relative(document)} links to {target}"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=relative)
+def test_every_path_that_a_document_names_is_there(document: Path) -> None:
+    tops = ("prepserver", "client", "tests", "bench", "deploy", ".ci")
+    for span in spans(document.read_text()):
+        is_path = re.fullmatch(r"[\w.][\w./-]*", span) and span.split("/")[0] in tops and "/" in span
+        made_by_running = span.startswith("bench/out")
+        if is_path and not made_by_running:
+            assert (ROOT / span).exists(), f"{relative(document)} names {span}"
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    version = PYPROJECT["project"]["version"]
+    assert prepserver.__version__ == version
+    assert prepclient.__version__ == version
+    assert re.search(rf"^## .*\b{re.escape(version)}\b", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+
+
+def test_constraints_pin_every_dependency() -> None:
+    project = PYPROJECT["project"]
+    wanted = project["dependencies"] + project["optional-dependencies"]["dev"] + PYPROJECT["build-system"]["requires"]
+    names = {re.split(r"[^\w.-]", requirement)[0].lower() for requirement in wanted}
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    assert names <= {line.split("==")[0].lower() for line in lines if "==" in line}
+
+
+def test_no_module_has_a_name_that_says_nothing() -> None:
+    roots = [ROOT / name for name in ("prepserver", "client", "tests", "bench")]
+    named = {path: set(re.split(r"[_\W]+", path.stem)) for root in roots for path in root.rglob("*.py")}
+    assert len(named) > 50
+    assert [relative(path) for path, words in named.items() if words & FORBIDDEN] == []
+
+
+def test_both_packages_say_that_they_are_typed() -> None:
+    for package in (prepserver, prepclient):
+        assert package.__file__ is not None
+        assert (Path(package.__file__).parent / "py.typed").is_file()
+
+
+def test_every_room_has_its_place_in_the_import_rules_and_in_architecture() -> None:
+    rooms = {path.stem for path in (ROOT / "prepserver").iterdir() if path.is_dir() or path.suffix == ".py"}
+    rooms -= {"__init__", "__pycache__"}
+    layers = next(c for c in PYPROJECT["tool"]["importlinter"]["contracts"] if c["type"] == "layers")["layers"]
+    assert rooms <= {name.strip(" ()") for layer in layers for name in layer.split("|")}
+    section = ARCHITECTURE.split("## Rooms and imports")[1].split("\n## ")[0]
+    assert rooms <= set(spans(section))
+
+
+def test_importing_the_client_pulls_in_three_rooms_of_the_server() -> None:
+    code = "import sys, prepclient; print(*sorted(m for m in sys.modules if m.startswith('prepserver.')))"
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "client")])
+    found = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert {name.split(".")[1] for name in found.stdout.split()} == {"memory", "pipeline", "protocol"}
+
+
+def test_readme_names_every_command_and_no_other() -> None:
+    cells = " ".join(row[0] for row in readme_table("command"))
+    assert set(re.findall(r"prepserver ([a-z]+)", cells)) == commands()
+
+
+def test_readme_names_every_exit_code_and_no_other() -> None:
+    own = {value for name, value in vars(exits).items() if name.isupper() and isinstance(value, int)}
+    assert {int(row[0]) for row in readme_table("exit code")} == own | {130}
+
+
+def test_readme_names_every_error_of_the_client_and_no_other() -> None:
+    base = prepclient.PrepClientError
+    errors = {name for name, kind in vars(prepclient).items() if isinstance(kind, type) and issubclass(kind, base)}
+    errors |= {prepclient.device.DeviceUnavailable.__name__}
+    listed = {row[0].strip("`").removeprefix("device.") for row in readme_table("error")}
+    assert listed == errors - {base.__name__}
+
+
+def test_readme_names_every_setting_with_its_default() -> None:
+    automatic = {
+        "workers": '"auto"', "memory_bytes": '"auto"', "runtime_dir": "see below", "source_roots": "[]",
+        "socket_mode": '"0660"',
+    }  # fmt: skip
+    in_file = {field: name for name, field in FIELDS.items()}
+    listed = {row[0].strip("`"): row[1].strip("`") for row in readme_table("setting")}
+    for name in Settings.__dataclass_fields__:
+        default = getattr(Settings(), name)
+        shown = listed.pop(in_file.get(name, name))
+        if name != "cache_dir":
+            assert shown == automatic.get(name, f'"{default}"' if isinstance(default, str) else str(default))
+    assert listed == {}
+
+
+def test_readme_names_every_op() -> None:
+    assert set(OPS) <= {span.split("(")[0] for span in spans(README)}

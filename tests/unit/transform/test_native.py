@@ -1,0 +1,272 @@
+"""The compiled path against the pure one: the same bytes, the same verdicts, and no harm from hostile files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import simplejpeg
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from prepserver.pipeline.ops import CenterCrop, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
+from prepserver.pipeline.pipeline import Pipeline
+from prepserver.transform import BadSample, RowMaker, SampleKey, make_rows, native
+from prepserver.transform.decode import Encoded
+from prepserver.transform.header import extent, read_header
+from prepserver.transform.native import Kernels
+from prepserver.transform.resize import resize
+from prepserver.transform.stage import Box
+
+Pixels = npt.NDArray[np.uint8]
+Photo = Callable[..., Pixels]
+Maker = Callable[..., bytes]
+PathOf = Callable[[str], Any]
+
+relaxed = settings(max_examples=80, deadline=None)
+KINDS: dict[str, dict[str, Any]] = {"restarts": {"restart_marker_rows": 1}, "progressive": {"progressive": True}}
+SUBSAMPLINGS = ["444", "422", "420", "440", "411", "Gray"]
+
+
+@pytest.fixture(scope="module")
+def kernels(path_of: PathOf) -> Iterator[Kernels]:
+    with path_of("native"):
+        found = native.kernels()
+        assert found is not None
+        yield found
+
+
+def region(kernels: Kernels, data: bytes, box: Box) -> Pixels | None:
+    """What the compiled decoder makes of it, in a buffer of noise, with nothing written behind its end."""
+    header = read_header(data)
+    assert header is not None
+    nbytes = (box.bottom - box.top + 1) * kernels.pitch(box.right - box.left) * 3
+    buffer = np.random.default_rng(0).integers(0, 256, nbytes + 64, dtype=np.uint8)
+    behind = buffer[nbytes:].copy()
+    image = kernels.region(data, header, extent(data, header, box.bottom), box, buffer)
+    assert np.array_equal(buffer[nbytes:], behind)
+    return image
+
+
+@st.composite
+def boxes(draw: st.DrawFn, height: int, width: int) -> Box:
+    """Rectangles, a share of which touch an edge or are a pixel wide."""
+    top, left = draw(st.integers(0, height - 1)), draw(st.integers(0, width - 1))
+    return Box(top, left, draw(st.integers(top + 1, height)), draw(st.integers(left + 1, width)))
+
+
+@relaxed
+@given(
+    st.data(), st.sampled_from(SUBSAMPLINGS), st.integers(1, 90), st.integers(1, 130), st.sampled_from([40, 90, 100])
+)
+def test_a_rectangle_is_that_of_the_whole_image(
+    kernels: Kernels, photo: Photo, jpeg: Maker, data: st.DataObject, kind: str, height: int, width: int, quality: int
+) -> None:
+    file = jpeg(photo(height, width), kind, quality)
+    box = data.draw(boxes(height, width))
+    image = region(kernels, file, box)
+    assert image is not None
+    assert np.array_equal(image, np.broadcast_to(box.of(simplejpeg.decode_jpeg(file)), image.shape))
+
+
+@pytest.mark.parametrize("kind", SUBSAMPLINGS)
+@pytest.mark.parametrize("size", [(17, 33), (16, 32), (9, 5)])
+def test_every_rectangle_along_an_edge_is_that_of_the_whole_image(
+    kernels: Kernels, photo: Photo, jpeg: Maker, kind: str, size: tuple[int, int]
+) -> None:
+    height, width = size
+    file = jpeg(photo(height, width), kind)
+    whole = np.broadcast_to(simplejpeg.decode_jpeg(file), (height, width, 3))
+    across = [Box(3, left, 8, right) for left in range(width) for right in range(left + 1, width + 1)]
+    down = [Box(top, 2, bottom, 5) for top in range(height) for bottom in range(top + 1, height + 1)]
+    for box in across + down:
+        image = region(kernels, file, box)
+        assert image is not None
+        assert np.array_equal(image, box.of(whole)), box
+
+
+@relaxed
+@given(
+    st.data(),
+    st.sampled_from([0, 1, 2]),
+    st.integers(1, 130),
+    st.integers(1, 90),
+    st.sampled_from(
+        [{"progressive": True}, {"restart_marker_blocks": 1}, {"restart_marker_blocks": 7}, {"optimize": True}]
+    ),
+)
+def test_a_rectangle_of_another_kind_of_jpeg_is_that_of_the_whole_image(
+    kernels: Kernels,
+    photo: Photo,
+    saved: Maker,
+    data: st.DataObject,
+    subsampling: int,
+    height: int,
+    width: int,
+    options: dict[str, Any],
+) -> None:
+    file = saved(photo(height, width), "JPEG", subsampling=subsampling, **options)
+    box = data.draw(boxes(height, width))
+    image = region(kernels, file, box)
+    assert image is not None
+    assert np.array_equal(image, box.of(simplejpeg.decode_jpeg(file)))
+
+
+def test_a_jpeg_of_rgb_components_is_left_to_the_pure_path(kernels: Kernels, photo: Photo, saved: Maker) -> None:
+    file = saved(photo(40, 40), "JPEG", keep_rgb=True, subsampling=0)
+    assert region(kernels, file, Box(0, 0, 10, 10)) is None
+    assert Encoded(file).clean(Box(0, 0, 10, 10)) is not None
+
+
+def test_a_progressive_jpeg_without_its_last_scans_is_left_to_the_pure_path(
+    kernels: Kernels, path_of: PathOf, photo: Photo, saved: Maker
+) -> None:
+    file = saved(photo(120, 90), "JPEG", progressive=True)
+    scans = [match.start() for match in re.finditer(b"\xff\xda", file)]
+    for count in range(1, len(scans)):
+        coarse = file[: file.rfind(b"\xff\xc4", 0, scans[count])] + b"\xff\xd9"
+        assert region(kernels, coarse, Box(20, 30, 60, 70)) is None
+        for pure, compiled in both(path_of, coarse, range(2)):
+            assert compiled == pure
+
+
+@relaxed
+@given(
+    st.integers(0, 2**32),
+    st.tuples(st.integers(1, 90), st.integers(1, 90)),
+    st.tuples(st.integers(1, 90), st.integers(1, 90)),
+    st.booleans(),
+    st.booleans(),
+)
+def test_a_resize_is_torchs(
+    kernels: Kernels, seed: int, size: tuple[int, int], wanted: tuple[int, int], mirror: bool, harsh: bool
+) -> None:
+    noise = np.random.default_rng(seed).integers(0, 2 if harsh else 256, (size[0], size[1] + 3, 3), dtype=np.uint8)
+    image = (noise * 255 if harsh else noise)[:, 1 : 1 + size[1]]
+    assume(size != wanted)
+    into = np.full((wanted[0] + 1, wanted[1], 3), 7, np.uint8)
+    assert kernels.resize(image, into[:-1], mirror) == (size[1] >= 8)
+    assert (into[-1] == 7).all()
+    if size[1] >= 8:
+        expected = torch.ops.aten._upsample_bilinear2d_aa(
+            torch.from_numpy(image).permute(2, 0, 1).unsqueeze(0), list(wanted), False, None, None
+        )[0].permute(1, 2, 0)
+        assert np.array_equal(into[:-1, ::-1] if mirror else into[:-1], expected.numpy())
+
+
+@pytest.mark.parametrize("side", [225, 299, 375, 448, 500, 1000, 2999])
+def test_a_large_reduction_is_torchs(kernels: Kernels, path_of: PathOf, side: int) -> None:
+    image = np.random.default_rng(side).integers(0, 256, (side, side, 3), dtype=np.uint8)
+    into = np.empty((224, 224, 3), np.uint8)
+    assert kernels.resize(image, into, mirror=False)
+    with path_of("pure"):
+        assert np.array_equal(resize(image, (224, 224), "bilinear", None), into)
+
+
+@pytest.mark.parametrize("odd", [np.s_[:, ::-1], np.s_[::-1], np.s_[:, ::2], np.s_[:, :, ::-1], np.s_[:, :, :1]])
+def test_pixels_laid_out_otherwise_are_left_to_torch(kernels: Kernels, photo: Photo, odd: Any) -> None:
+    image = photo(40, 60)[odd]
+    assert not kernels.resize(image, np.empty((20, 20, image.shape[2]), np.uint8), mirror=False)
+    assert not kernels.resize(photo(40, 60), np.empty((40, 20, 3), np.uint8)[::2], mirror=False)
+
+
+def made(data: bytes, maker: RowMaker, key: SampleKey) -> bytes | str:
+    row = np.full(maker.row.shape, 99, maker.row.dtype)
+    try:
+        make_rows(data, key, [(maker, row)])
+    except BadSample as bad:
+        return bad.reason
+    return row.tobytes()
+
+
+MAKERS = [
+    RowMaker(Pipeline.from_ops(ops))
+    for ops in (
+        [RandomResizedCrop(24, scale=(0.02, 1.0)), RandomHorizontalFlip()],
+        [RandomCrop(20, pad_if_needed=True)],
+        [Resize(32), CenterCrop(28)],
+    )
+]
+
+
+def both(path_of: PathOf, data: bytes, keys: range) -> list[tuple[bytes | str, bytes | str]]:
+    """Rows by the one path and by the other."""
+    results = []
+    for name in ("pure", "native"):
+        with path_of(name):
+            results.append([made(data, maker, SampleKey(1, 0, key)) for maker in MAKERS for key in keys])
+    return list(zip(*results, strict=True))
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    st.data(),
+    st.sampled_from(["plain", "restarts", "progressive"]),
+    st.sampled_from(["none", "bytes", "zeros", "cut", "inserted", "end"]),
+)
+def test_rows_and_verdicts_are_those_of_the_pure_path_for_sound_and_damaged_files(
+    path_of: PathOf, photo: Photo, saved: Maker, data: st.DataObject, kind: str, damage: str
+) -> None:
+    options: dict[str, Any] = {} if kind == "plain" else KINDS[kind]
+    file = bytearray(saved(photo(150, 90), "JPEG", subsampling=data.draw(st.sampled_from([0, 1, 2])), **options))
+    at = data.draw(st.integers(600, len(file) - 60))
+    if damage == "bytes":
+        for _ in range(3):
+            file[data.draw(st.integers(0, len(file) - 1))] = data.draw(st.integers(0, 255))
+    elif damage == "zeros":
+        file[at : at + 30] = bytes(30)
+    elif damage == "cut":
+        del file[at:]
+    elif damage == "inserted":
+        file[at:at] = data.draw(
+            st.sampled_from([b"\xff\xd9", b"\xff\xd3", b"\xff\xc4\x00\x02", b"\x12\x34" * 20, b"\xff"])
+        )
+    elif damage == "end":
+        file[-2:] = b"\x00\x00"
+    for pure, compiled in both(path_of, bytes(file), range(4)):
+        assert compiled == pure
+
+
+def test_rows_of_real_photos_are_those_of_the_pure_path(path_of: PathOf, photos: Path) -> None:
+    files = sorted(path for path in photos.rglob("*") if path.suffix.lower() in (".jpeg", ".jpg"))[::25]
+    assert files
+    for path in files:
+        for pure, compiled in both(path_of, path.read_bytes(), range(2)):
+            assert compiled == pure, path.name
+
+
+def test_the_environment_turns_it_off_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PREPSERVER_NATIVE", "0")
+    native.forget()
+    try:
+        assert native.kernels() is None
+        assert native.path() == ("pure", "turned off by PREPSERVER_NATIVE=0")
+    finally:
+        monkeypatch.undo()
+        native.forget()
+
+
+def test_the_library_in_use_is_named(kernels: Kernels) -> None:
+    assert native.path().name == "native"
+    assert "libjpeg-turbo" in native.path().reason
+    assert "without" not in native.path().reason
+
+
+def test_a_library_that_gives_other_pixels_is_not_used(kernels: Kernels) -> None:
+    class Wrong(Kernels):
+        def region(self, *arguments: Any) -> Any:
+            image = kernels.region(*arguments)
+            return image if image is None else image + 1
+
+    wrong = Wrong.__new__(Wrong)
+    wrong.subsamplings, wrong.resizes = 63, True
+    wrong._region, wrong._resize = kernels._region, kernels._resize
+    assert native.check(wrong) == ["grey", "4:4:4", "4:2:2", "4:2:0", "4:4:0", "4:1:1"]
+    assert wrong.subsamplings == 0
+    assert wrong.resizes

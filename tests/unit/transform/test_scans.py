@@ -1,0 +1,209 @@
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from functools import lru_cache
+
+import numpy as np
+import pytest
+import simplejpeg
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from prepserver.pipeline.ops import (
+    CenterCrop,
+    Decode,
+    RandomCrop,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    Resize,
+)
+from prepserver.pipeline.pipeline import Pipeline
+from prepserver.protocol.packed import IndexedScan
+from prepserver.transform import BadSample, RowMaker, SampleKey, make_rows
+from prepserver.transform.scans import Part, cut
+from tests.support.photos import JPEGTRAN, PILLOW_SUBSAMPLINGS, SUBSAMPLINGS, indexed, jpeg
+
+needs_jpegtran = pytest.mark.skipif(JPEGTRAN is None, reason="jpegtran is not installed (libjpeg-turbo-progs)")
+
+SIDES = (1, 2, 7, 8, 9, 16, 17, 31, 33, 64, 65, 97, 130, 161, 256, 259)
+
+
+@lru_cache(maxsize=256)
+def scan_of(height: int, width: int, subsampling: str, mcus: int, jpegtran: str | None) -> IndexedScan:
+    return indexed(jpeg(height, width, subsampling), mcus, jpegtran)
+
+
+def assert_same_pixels(scan: IndexedScan, top: int, left: int, height: int, width: int) -> Part:
+    whole = simplejpeg.decode_jpeg(scan.jpeg)
+    part = cut(scan, top, left, height, width)
+    image = simplejpeg.decode_jpeg(part.jpeg)
+    assert image.shape == (part.height, part.width, 3)
+    assert part.top <= top
+    assert part.left <= left
+    row, column = top - part.top, left - part.left
+    assert np.array_equal(
+        image[row : row + height, column : column + width], whole[top : top + height, left : left + width]
+    )
+    return part
+
+
+@st.composite
+def crops(draw: st.DrawFn, kinds: tuple[str, ...]) -> tuple[int, int, str, int, tuple[int, int, int, int]]:
+    height, width = draw(st.sampled_from(SIDES)), draw(st.sampled_from(SIDES))
+    crop_height, crop_width = draw(st.integers(1, height)), draw(st.integers(1, width))
+    # The ends come up often: that is where edges are.
+    top = draw(st.sampled_from((0, height - crop_height)) | st.integers(0, height - crop_height))
+    left = draw(st.sampled_from((0, width - crop_width)) | st.integers(0, width - crop_width))
+    box = (top, left, crop_height, crop_width)
+    return height, width, draw(st.sampled_from(kinds)), draw(st.sampled_from((1, 4, 8))), box
+
+
+@needs_jpegtran
+@settings(max_examples=200, deadline=None)
+@given(crop=crops(SUBSAMPLINGS))
+def test_a_part_has_the_pixels_of_the_whole_image_rearranged_by_jpegtran(
+    crop: tuple[int, int, str, int, tuple[int, int, int, int]],
+) -> None:
+    height, width, subsampling, mcus, box = crop
+    assert_same_pixels(scan_of(height, width, subsampling, mcus, JPEGTRAN), *box)
+
+
+@settings(max_examples=200, deadline=None)
+@given(crop=crops(PILLOW_SUBSAMPLINGS))
+def test_a_part_has_the_pixels_of_the_whole_image_encoded_by_pillow(
+    crop: tuple[int, int, str, int, tuple[int, int, int, int]],
+) -> None:
+    height, width, subsampling, mcus, box = crop
+    assert_same_pixels(scan_of(height, width, subsampling, mcus, None), *box)
+
+
+@pytest.mark.parametrize("subsampling", PILLOW_SUBSAMPLINGS)
+def test_a_crop_of_every_single_pixel_along_the_right_edge_is_right(subsampling: str) -> None:
+    # A part of fewer than three chroma samples across would not be interpolated.
+    for width in range(65, 85):
+        scan = scan_of(40, width, subsampling, 4, None)
+        for left in range(width - 6, width):
+            assert_same_pixels(scan, 20, left, 3, width - left)
+
+
+def test_a_part_is_much_smaller_than_the_whole() -> None:
+    scan = scan_of(256, 256, "420", 4, None)
+    part = assert_same_pixels(scan, 100, 100, 20, 20)
+    assert (part.top, part.left, part.height, part.width) == (96, 64, 26, 64)
+    assert len(part.jpeg) < len(scan.jpeg) / 5
+
+
+def test_no_margin_is_taken_where_nothing_is_subsampled() -> None:
+    part = assert_same_pixels(scan_of(256, 256, "444", 4, None), 64, 64, 64, 64)
+    assert (part.top, part.left, part.height, part.width) == (64, 64, 64, 64)
+
+
+def test_the_whole_image_is_the_jpeg_itself() -> None:
+    scan = scan_of(97, 130, "420", 4, None)
+    assert cut(scan, 0, 0, 97, 130).jpeg is scan.jpeg
+
+
+def test_markers_go_round_in_eights() -> None:
+    part = cut(scan_of(256, 256, "444", 1, None), 8, 8, 200, 200)
+    data = bytes(part.jpeg)
+    scan = data[data.index(b"\xff\xda") + 14 :]
+    marks = [b for a, b in itertools.pairwise(scan) if a == 0xFF and b]
+    assert marks == [0xD0 + k % 8 for k in range(25 * 25 - 1)] + [0xD9]
+
+
+def test_lengths_that_do_not_add_up_are_a_bad_sample() -> None:
+    scan = scan_of(64, 64, "444", 4, None)
+    lengths = np.frombuffer(scan.lengths, "<u2").copy()
+    lengths[3] += 1
+    with pytest.raises(BadSample, match="do not add up"):
+        cut(dataclasses.replace(scan, lengths=memoryview(lengths.tobytes())), 0, 0, 8, 8)
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.data())
+def test_garbage_in_the_lengths_never_reads_out_of_bounds(data: st.DataObject) -> None:
+    scan = scan_of(64, 97, "420", 4, None)
+    lengths = np.frombuffer(scan.lengths, "<u2").astype(np.int64)
+    a, b = (data.draw(st.integers(0, len(lengths) - 1)) for _ in range(2))
+    moved = data.draw(st.integers(0, int(min(lengths[a], 65535 - lengths[b]))))
+    lengths[a] -= moved
+    lengths[b] += moved
+    bent = dataclasses.replace(scan, lengths=memoryview(lengths.astype("<u2").tobytes()))
+    part = cut(bent, data.draw(st.integers(0, 63)), data.draw(st.integers(0, 96)), 1, 1)
+    assert len(part.jpeg) <= len(scan.jpeg)
+
+
+def rows_of(data: bytes | IndexedScan, pipelines: list[Pipeline], key: SampleKey) -> list[np.ndarray]:
+    targets = [(RowMaker(pipeline), np.zeros(pipeline.row.shape, pipeline.row.dtype)) for pipeline in pipelines]
+    make_rows(data, key, targets)
+    return [row for _, row in targets]
+
+
+PIPELINES = [
+    Pipeline.from_ops([RandomResizedCrop(32), RandomHorizontalFlip()]),
+    Pipeline.from_ops([Resize(48), CenterCrop(40)]),
+    Pipeline.from_ops([Decode(exif_orientation=False), RandomCrop(24, padding=4)]),
+    Pipeline.from_ops([CenterCrop(16)]),
+]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    which=st.lists(st.sampled_from(PIPELINES), min_size=1, max_size=4),
+    subsampling=st.sampled_from(PILLOW_SUBSAMPLINGS),
+    orientation=st.integers(1, 8),
+    key=st.builds(SampleKey, st.integers(0, 99), st.integers(0, 99), st.integers(0, 99)),
+)
+def test_rows_are_those_of_the_same_jpeg_as_a_plain_file(
+    which: list[Pipeline], subsampling: str, orientation: int, key: SampleKey
+) -> None:
+    scan = scan_of(97, 130, subsampling, 4, None)
+    turned = dataclasses.replace(scan, head=dataclasses.replace(scan.head, orientation=orientation))
+    plain = with_orientation(bytes(scan.jpeg), orientation)
+    for ours, theirs in zip(rows_of(turned, which, key), rows_of(plain, which, key), strict=True):
+        assert np.array_equal(ours, theirs)
+
+
+def with_orientation(data: bytes, orientation: int) -> bytes:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    block = exif.tobytes()
+    return data[:2] + b"\xff\xe1" + (len(block) + 2).to_bytes(2) + block + data[2:]
+
+
+def test_damage_done_after_packing_is_a_bad_sample_in_every_row_that_needs_it() -> None:
+    scan = scan_of(97, 130, "444", 1, None)
+    jpeg = bytearray(scan.jpeg)
+    at = scan.head.scan_at + 40
+    jpeg[at : at + 4000] = bytes(4000)
+    damaged = dataclasses.replace(scan, jpeg=memoryview(bytes(jpeg)))
+    with pytest.raises(BadSample, match="damaged since it was packed") as bad:
+        rows_of(damaged, PIPELINES, SampleKey(0, 0, 0))
+    assert 1 in bad.value.failures
+
+
+def test_an_image_over_the_pixel_limit_is_not_touched() -> None:
+    scan = dataclasses.replace(scan_of(97, 130, "444", 4, None), jpeg=memoryview(b""))
+    pipeline = Pipeline.from_ops([Decode(max_pixels=1000), RandomResizedCrop(8)])
+    with pytest.raises(BadSample, match="max_pixels") as bad:
+        rows_of(scan, [pipeline], SampleKey(0, 0, 0))
+    assert list(bad.value.failures) == [0]
+
+
+@settings(max_examples=200, deadline=None)
+@given(data=st.data())
+def test_whatever_is_wrong_with_a_scan_gives_rows_or_a_bad_sample(data: st.DataObject) -> None:
+    scan = scan_of(64, 97, "420", 4, None)
+    jpeg = bytearray(scan.jpeg)
+    for _ in range(data.draw(st.integers(1, 20))):
+        jpeg[data.draw(st.integers(0, len(jpeg) - 1))] = data.draw(st.integers(0, 255))
+    bent = dataclasses.replace(scan, jpeg=memoryview(bytes(jpeg)))
+    failures: list[dict[int, str]] = []
+    try:
+        rows_of(bent, PIPELINES[:2], SampleKey(data.draw(st.integers(0, 9)), 0, 0))
+    except BadSample as bad:
+        failures.append(dict(bad.failures))
+    # An error that names no row would leave garbage in all of them unnoticed.
+    assert all(failures)

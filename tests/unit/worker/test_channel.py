@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from prepserver.protocol.codec import MAX_MESSAGE_BYTES
+from prepserver.protocol.schema import ProtocolError
+from prepserver.protocol.work import FROM_WORKER, TO_WORKER, DropLane, Failed, Quarantine
+from prepserver.worker.channel import MAX_QUEUED, Channel, ChannelClosed, pair, receive, send
+
+Pair = tuple[Channel, socket.socket]
+
+
+@pytest.fixture
+def line() -> Iterator[Pair]:
+    ours, theirs = pair()
+    channel = Channel(ours, FROM_WORKER)
+    yield channel, theirs
+    channel.close()
+    theirs.close()
+
+
+def open_fds() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_a_message_arrives_with_its_descriptor_which_no_child_inherits(line: Pair) -> None:
+    channel, theirs = line
+    fd = os.memfd_create("passed")
+    os.write(fd, b"content")
+    channel.send(DropLane(3), [fd])
+    os.close(fd)
+    message, (got,) = receive(theirs, TO_WORKER)
+    assert message == DropLane(3)
+    assert os.pread(got, 10, 0) == b"content"
+    assert fcntl.fcntl(got, fcntl.F_GETFD) & fcntl.FD_CLOEXEC
+    os.close(got)
+
+
+def test_what_a_busy_peer_does_not_read_waits_in_order_with_its_descriptors(line: Pair) -> None:
+    channel, theirs = line
+    big = list(range(4096))
+    fd = os.memfd_create("passed")
+    before = open_fds()
+    sent = 0
+    while not channel.blocked:
+        channel.send(Quarantine(sent, big), [fd])
+        sent += 1
+    for _ in range(3):
+        channel.send(Quarantine(sent, big), [fd])
+        sent += 1
+    os.close(fd)
+    for i in range(sent):
+        message, (got,) = receive(theirs, TO_WORKER)
+        os.close(got)
+        assert message.stream == i
+        channel.flush()
+    assert not channel.blocked
+    assert open_fds() == before - 1
+
+
+def test_a_peer_that_never_reads_is_given_up_and_costs_no_descriptor(line: Pair) -> None:
+    channel, _ = line
+    fd = os.memfd_create("passed")
+    before = open_fds()
+    for _ in range(3):
+        while not channel.blocked:
+            channel.send(DropLane(0))
+        channel.send(DropLane(0), [fd])
+
+    def insist() -> None:
+        for _ in range(MAX_QUEUED):
+            channel.send(DropLane(0))
+
+    with pytest.raises(ChannelClosed, match="does not read"):
+        insist()
+    channel.close()
+    assert open_fds() == before - 1
+    os.close(fd)
+
+
+def test_the_last_messages_of_a_dead_peer_are_read_before_its_end(line: Pair) -> None:
+    channel, theirs = line
+    channel.send(DropLane(0))  # unread when the peer dies, which the kernel reports first
+    send(theirs, Failed(1, "a"))
+    send(theirs, Failed(2, "b"))
+    theirs.close()
+    arrived = channel.receive()
+    assert [next(arrived)[0].task, next(arrived)[0].task] == [1, 2]
+    with pytest.raises(ChannelClosed):
+        next(arrived)
+
+
+def test_nothing_there_is_no_end(line: Pair) -> None:
+    channel, _ = line
+    assert list(channel.receive()) == []
+
+
+def test_sending_to_a_dead_peer_says_so(line: Pair) -> None:
+    channel, theirs = line
+    theirs.close()
+    with pytest.raises(ChannelClosed):
+        channel.send(DropLane(0))
+
+
+@pytest.mark.parametrize("data", [b"\xc1", bytes(MAX_MESSAGE_BYTES + 100), b"\x81\xa1t\xa8DropLane"])
+def test_garbage_is_refused_and_its_descriptors_are_closed(line: Pair, data: bytes) -> None:
+    channel, theirs = line
+    before = open_fds()
+    socket.send_fds(theirs, [data], [0, 1])
+    with pytest.raises(ProtocolError):
+        list(channel.receive())
+    assert open_fds() == before

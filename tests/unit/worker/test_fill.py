@@ -1,0 +1,227 @@
+from __future__ import annotations
+
+import errno
+import os
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from prepserver.order import make_order
+from prepserver.pipeline.ops import Decode, RandomCrop, RandomResizedCrop
+from prepserver.pipeline.pipeline import Pipeline
+from prepserver.source import Sample, SampleError, Source
+from prepserver.transform import RowMaker, SampleKey, make_rows
+from prepserver.worker.fill import REPLACEMENTS, Stream, fill
+from tests.support.tiny_images import Lane, jpeg, nothing, open_stream, photo_tree, tiny_pipeline
+
+N = 12
+
+
+class Memory:
+    """A source in memory whose `read` a test can make fail, and which counts its calls."""
+
+    def __init__(self, n: int, trouble: Callable[[int, int], None] = nothing, name: str = "{}.jpg") -> None:
+        self._n = n
+        self._trouble = trouble
+        self._name = name
+        self.reads: Counter[int] = Counter()
+
+    def __len__(self) -> int:
+        return self._n
+
+    def read(self, index: int) -> Sample:
+        self.reads[index] += 1
+        self._trouble(index, self.reads[index])
+        return Sample(jpeg(index), self.label(index), self.name(index))
+
+    def label(self, index: int) -> int:
+        return index % 3
+
+    def name(self, index: int) -> str:
+        return self._name.format(index)
+
+    def classes(self) -> list[str]:
+        return []
+
+
+def stream_of(source: Source, quarantined: frozenset[int] = frozenset()) -> Stream:
+    return Stream(source, make_order("none", len(source), 0), 3, quarantined)
+
+
+def bad_at(*indices: int) -> Callable[[int, int], None]:
+    def trouble(index: int, _: int) -> None:
+        if index in indices:
+            raise SampleError("the file is empty")
+
+    return trouble
+
+
+def system_call_fails(number: int, times: int) -> Callable[[int, int], None]:
+    """The first `times` reads of sample 2 fail as a SampleError over the system call's own error."""
+
+    def trouble(index: int, call: int) -> None:
+        if index == 2 and call <= times:
+            raise SampleError("cannot read the file") from OSError(number, os.strerror(number))
+
+    return trouble
+
+
+def expected(index: int, pass_: int, pipeline: Pipeline, seed: int = 3) -> bytes:
+    out = np.empty(tuple(pipeline.row.shape), pipeline.row.dtype)
+    make_rows(jpeg(index), SampleKey(seed, pass_, index), [(RowMaker(pipeline), out)])
+    return out.tobytes()
+
+
+def test_each_row_holds_its_sample_with_its_label_and_index(tmp_path: Path) -> None:
+    stream = open_stream(photo_tree(tmp_path / "data", N), tmp_path / "cache", "full")
+    lane = Lane(tiny_pipeline(), N)
+    made = fill(stream, [lane.target], 0, N, nothing)
+    order = stream.order.indices(0, N)
+    assert sorted(order) == list(range(N))
+    assert lane.rows(0, N) == [(expected(i, 0, lane.pipeline), int(i >= N // 2), i) for i in order]
+    assert made.bad == []
+    assert made.read_ns > 0
+    assert made.make_ns > 0
+
+
+def test_each_pass_draws_new_augmentations() -> None:
+    lane = Lane(tiny_pipeline(), 2 * N)
+    fill(stream_of(Memory(N)), [lane.target], 0, 2 * N, nothing)
+    assert lane.rows(N, 2 * N) == [(expected(i, 1, lane.pipeline), i % 3, i) for i in range(N)]
+    assert lane.rows(0, N) != lane.rows(N, 2 * N)
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    st.integers(0, 2**62 - 100),
+    st.lists(st.integers(1, 7), min_size=1, max_size=5),
+    st.sets(st.integers(0, N - 1), max_size=N),
+)
+def test_the_bytes_do_not_depend_on_how_positions_are_cut_into_tasks(
+    start: int, cuts: list[int], bad: set[int]
+) -> None:
+    stream = stream_of(Memory(N, bad_at(*bad)))
+    whole, cut = Lane(tiny_pipeline(8), 64), Lane(tiny_pipeline(8), 64)
+    count = sum(cuts)
+    reported = fill(stream, [whole.target], start, count, nothing).bad
+    again, at = [], start
+    for length in cuts:
+        again += fill(stream, [cut.target], at, length, nothing).bad
+        at += length
+    assert whole.rows(start, start + count) == cut.rows(start, start + count)
+    assert reported == again
+
+
+def test_a_bad_sample_is_replaced_by_the_next_good_one_and_reported(tmp_path: Path) -> None:
+    spec = photo_tree(tmp_path / "data", N, broken=frozenset({4, 5}))
+    stream = open_stream(spec, tmp_path / "cache")
+    lane = Lane(tiny_pipeline(), N)
+    made = fill(stream, [lane.target], 0, N, nothing)
+    for p in (4, 5):
+        assert lane.rows(p, p + 1) == [(expected(6, 0, lane.pipeline), 1, 6)]
+    assert [(b.position, b.index, b.targets) for b in made.bad] == [(4, 4, (0,)), (5, 5, (0,))]
+    assert made.bad[0].reason.startswith("cats/0004.jpg: ")
+    assert len(made.bad[0].reason) > len("cats/0004.jpg: ")
+
+
+def test_the_last_samples_replacement_is_the_first_one() -> None:
+    lane = Lane(tiny_pipeline(), N)
+    fill(stream_of(Memory(N, bad_at(N - 1))), [lane.target], N - 1, 1, nothing)
+    assert lane.rows(N - 1, N) == [(expected(0, 0, lane.pipeline), 0, 0)]
+
+
+@pytest.mark.parametrize("n", [1, 3, 20])
+def test_a_row_for_which_no_sample_is_found_is_zeros(n: int) -> None:
+    source = Memory(n, bad_at(*range(n)))
+    lane = Lane(tiny_pipeline(), 4)
+    lane.ring.row("image", 0)[...] = 7
+    made = fill(stream_of(source), [lane.target], 0, 1, nothing)
+    assert lane.rows(0, 1) == [(bytes(16 * 16 * 3), -1, -1)]
+    assert [b.index for b in made.bad] == [0]
+    assert sorted(source.reads) == list(range(min(n, REPLACEMENTS + 1)))
+
+
+def test_a_quarantined_sample_is_bad_without_being_read() -> None:
+    source = Memory(N)
+    lane = Lane(tiny_pipeline(), N)
+    made = fill(stream_of(source, frozenset({4})), [lane.target], 0, N, nothing)
+    assert source.reads[4] == 0
+    assert lane.rows(4, 5) == [(expected(5, 0, lane.pipeline), 2, 5)]
+    assert made.bad[0].reason.startswith("4.jpg: quarantined")
+
+
+def test_what_one_lane_refuses_leaves_the_rows_of_the_others_as_they_are_alone() -> None:
+    picky = Pipeline.from_ops([Decode(max_pixels=100), RandomResizedCrop(16)])
+    lanes = [Lane(tiny_pipeline(), N), Lane(picky, N), Lane(Pipeline.from_ops([RandomCrop(48)]), N)]
+    alone = Lane(lanes[0].pipeline, N)
+    made = fill(stream_of(Memory(N)), [lane.target for lane in lanes], 0, N, nothing)
+    fill(stream_of(Memory(N)), [alone.target], 0, N, nothing)
+    assert lanes[0].rows(0, N) == alone.rows(0, N)
+    assert [row[1:] for row in lanes[1].rows(0, N)] == [(-1, -1)] * N
+    assert [row[1:] for row in lanes[2].rows(0, N)] == [(-1, -1)] * N  # 40 rows give no crop of 48
+    assert sorted((b.position, b.targets) for b in made.bad) == [(p, (t,)) for p in range(N) for t in (1, 2)]
+    assert len({b.reason for b in made.bad if b.position == 0}) == 2
+
+
+def test_all_lanes_that_refuse_for_one_reason_share_a_report() -> None:
+    lanes = [Lane(tiny_pipeline(), N), Lane(tiny_pipeline(8), N)]
+    made = fill(stream_of(Memory(N, bad_at(3))), [lane.target for lane in lanes], 0, N, nothing)
+    assert [(b.position, b.targets) for b in made.bad] == [(3, (0, 1))]
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE])
+def test_a_read_that_storage_fails_once_is_tried_again(number: int) -> None:
+    source = Memory(N, system_call_fails(number, times=2))
+    lane = Lane(tiny_pipeline(), N)
+    assert fill(stream_of(source), [lane.target], 0, N, nothing).bad == []
+    assert source.reads[2] == 3
+
+
+@pytest.mark.parametrize(("number", "reads"), [(errno.EIO, 3), (errno.ENOENT, 1)])
+def test_a_read_that_fails_for_good_makes_the_sample_bad(number: int, reads: int) -> None:
+    source = Memory(N, system_call_fails(number, times=99))
+    lane = Lane(tiny_pipeline(), N)
+    made = fill(stream_of(source), [lane.target], 2, 1, nothing)
+    assert [b.reason for b in made.bad] == ["2.jpg: cannot read the file"]
+    assert source.reads[2] == reads
+
+
+def test_a_process_without_descriptors_fails_the_task_instead_of_the_sample() -> None:
+    def trouble(_index: int, _call: int) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with pytest.raises(OSError, match="Too many open files"):
+        fill(stream_of(Memory(N, trouble)), [Lane(tiny_pipeline(), N).target], 0, 1, nothing)
+
+
+def test_every_sample_is_marked_before_it_is_touched() -> None:
+    marks: list[tuple[int, int]] = []
+
+    def trouble(index: int, _call: int) -> None:
+        assert marks[-1][1] == index
+        bad_at(1, 2)(index, 0)
+
+    fill(stream_of(Memory(N, trouble)), [Lane(tiny_pipeline(), N).target], 0, 3, lambda *m: marks.append(m))
+    assert marks == [(0, 0), (1, 1), (1, 2), (1, 3), (2, 2), (2, 3)]
+
+
+@pytest.mark.parametrize("name", ["d/" * 2000 + "x.jpg", os.fsdecode(b"caf\xe9.jpg")])
+def test_a_reason_can_be_sent_whatever_the_files_name_is(name: str) -> None:
+    source = Memory(N, bad_at(0), name)
+    reason = fill(stream_of(source), [Lane(tiny_pipeline(), N).target], 0, 1, nothing).bad[0].reason
+    assert len(reason.encode()) <= 512
+    assert reason.endswith(".jpg: the file is empty")
+
+
+def test_an_error_that_is_nobodys_sample_names_the_one_it_came_at() -> None:
+    lane: Any = Lane(tiny_pipeline(16), 4)
+    maker = RowMaker(tiny_pipeline(20))
+    with pytest.raises(ValueError, match="the row is") as raised:
+        fill(stream_of(Memory(N)), [(maker, lane.ring)], 2, 1, nothing)
+    assert raised.value.__notes__ == ["at sample 2 (2.jpg), position 2"]

@@ -1,0 +1,196 @@
+from __future__ import annotations
+
+import gc
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prepserver.protocol.work import (
+    FROM_WORKER,
+    MAX_CHUNK_ROWS,
+    AddLane,
+    AddStream,
+    DropLane,
+    DropStream,
+    Failed,
+    Fill,
+    Filled,
+    Quarantine,
+)
+from prepserver.telemetry.page import NO_TASK, StatsPage, create_page
+from prepserver.worker import loop
+from prepserver.worker.channel import pair, send
+from prepserver.worker.fill import fill
+from tests.support.tiny_images import (
+    Lane,
+    index_of,
+    nothing,
+    open_stream,
+    photo_tree,
+    said_before_the_end,
+    tiny_pipeline,
+)
+
+N = 12
+
+
+@pytest.fixture(autouse=True)
+def _collector() -> Iterator[None]:
+    yield
+    gc.enable()  # the loop runs in this process here, and turns it off
+
+
+class Daemon:
+    """Sends a worker all it has to say, lets it run to the end, and has its answers and its page."""
+
+    def __init__(self, root: Path, broken: frozenset[int] = frozenset()) -> None:
+        self.spec = photo_tree(root / "data", N, broken)
+        self.cache = root / "cache"
+        self.index = index_of(self.spec, self.cache)
+        self.ours, self.theirs = pair()
+        page_fd = create_page("test")
+        self.page = StatsPage(page_fd, writable=False)
+        self.page_fd = page_fd
+
+    def say(self, *messages: Any, fds: tuple[int, ...] = ()) -> None:
+        for message in messages:
+            send(self.ours, message, fds)
+
+    def add_stream(self, stream: int = 0, index_path: str = "", quarantined: tuple[int, ...] = ()) -> None:
+        path = index_path or str(self.index.path)
+        self.say(AddStream(stream, self.spec.to_wire(), path, "none", 3, list(quarantined)))
+
+    def add_lane(self, number: int, lane: Lane, stream: int = 0) -> None:
+        self.say(AddLane(number, stream, lane.pipeline.to_wire(), lane.layout.to_wire()), fds=(lane.fd,))
+
+    def run(self) -> tuple[int, list[Any]]:
+        self.ours.shutdown(socket.SHUT_WR)
+        status = loop.run(0, self.theirs, self.page_fd)
+        self.theirs.close()
+        answers = said_before_the_end(self.ours, FROM_WORKER)
+        self.ours.close()
+        return status, answers
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Daemon:
+    return Daemon(tmp_path)
+
+
+def test_a_worker_puts_the_same_rows_as_fill_does(daemon: Daemon) -> None:
+    lanes = [Lane(tiny_pipeline(), N), Lane(tiny_pipeline(8), 2 * N)]
+    daemon.add_stream()
+    for number, lane in enumerate(lanes):
+        daemon.add_lane(number, lane)
+    daemon.say(Fill(7, 0, [1, 0], 0, 5), Fill(8, 0, [0, 1], 5, N - 5))
+    status, answers = daemon.run()
+    assert status == 0
+    assert [(type(a), a.task, a.bad) for a in answers] == [(Filled, 7, []), (Filled, 8, [])]
+    stream = open_stream(daemon.spec, daemon.cache)
+    for lane in lanes:
+        twin = Lane(lane.pipeline, N)
+        fill(stream, [twin.target], 0, N, nothing)
+        assert lane.rows(0, N) == twin.rows(0, N)
+
+
+def test_the_page_adds_up_what_was_done(daemon: Daemon) -> None:
+    lane = Lane(tiny_pipeline(), N)
+    daemon.add_stream(quarantined=(2,))
+    daemon.add_lane(0, lane)
+    daemon.say(Fill(7, 0, [0], 0, 5), Fill(8, 0, [0], 5, 4))
+    _, answers = daemon.run()
+    stats = daemon.page.read()
+    assert (stats.tasks, stats.rows, stats.bad_rows, stats.task, stats.busy) == (2, 9, 1, NO_TASK, False)
+    assert stats.read_ns == sum(a.read_ns for a in answers)
+    assert stats.make_ns == sum(a.make_ns for a in answers)
+
+
+def test_bad_rows_are_told_with_the_lanes_that_have_them(tmp_path: Path) -> None:
+    daemon = Daemon(tmp_path, broken=frozenset({3}))
+    daemon.add_stream()
+    daemon.add_lane(5, Lane(tiny_pipeline(), N))
+    daemon.add_lane(6, Lane(tiny_pipeline(8), N))
+    daemon.say(Fill(0, 0, [6, 5], 0, N))
+    _, (filled,) = daemon.run()
+    ((position, index, reason, lanes),) = filled.bad
+    assert (position, index, lanes) == (3, 3, [])
+    assert reason.startswith("cats/0003.jpg: ")
+
+
+def test_so_many_bad_rows_as_a_task_can_have_fit_one_answer(tmp_path: Path) -> None:
+    daemon = Daemon(tmp_path, broken=frozenset(range(N)))
+    daemon.add_stream()
+    daemon.add_lane(0, Lane(tiny_pipeline(2), MAX_CHUNK_ROWS))
+    daemon.say(Fill(0, 0, [0], 2**61, MAX_CHUNK_ROWS))
+    _, (filled,) = daemon.run()
+    assert len(filled.bad) == MAX_CHUNK_ROWS
+    assert filled.bad[0][2].startswith("dogs/0008.jpg: ")
+
+
+def test_a_quarantined_sample_is_not_touched_from_then_on(daemon: Daemon) -> None:
+    lane = Lane(tiny_pipeline(), N)
+    daemon.add_stream()
+    daemon.add_lane(0, lane)
+    daemon.say(Fill(0, 0, [0], 0, N), Quarantine(0, [4]), Fill(1, 0, [0], 0, N))
+    _, (before, after) = daemon.run()
+    assert [row[1] for row in before.bad] == []
+    assert [row[1] for row in after.bad] == [4]
+
+
+def test_a_source_that_vanished_fails_its_tasks_and_no_others(daemon: Daemon) -> None:
+    lane = Lane(tiny_pipeline(), N)
+    daemon.add_stream(0, index_path=str(daemon.cache / "gone"))
+    daemon.add_stream(1)
+    daemon.add_lane(0, lane, stream=0)
+    daemon.add_lane(1, lane, stream=1)
+    daemon.say(Fill(0, 0, [0], 0, 2), Quarantine(0, [1]), Fill(1, 1, [1], 0, 2), Fill(2, 0, [0], 0, 2))
+    status, answers = daemon.run()
+    assert status == 0
+    assert [type(a) for a in answers] == [Failed, Filled, Failed]
+    assert answers[0].reason.startswith("SourceError: cannot open the index ")
+    assert answers[2].reason == answers[0].reason
+
+
+def test_a_ring_that_does_not_fit_its_layout_fails_the_tasks_of_its_lane(daemon: Daemon) -> None:
+    lane, other = Lane(tiny_pipeline(), N), Lane(tiny_pipeline(32), N)
+    daemon.add_stream()
+    daemon.say(AddLane(0, 0, lane.pipeline.to_wire(), lane.layout.to_wire()), fds=(other.fd,))
+    daemon.say(AddLane(1, 0, other.pipeline.to_wire(), lane.layout.to_wire()), fds=(lane.fd,))
+    daemon.say(Fill(0, 0, [0], 0, 2), Fill(1, 0, [1], 3, 2))
+    _, answers = daemon.run()
+    assert answers[0].reason.startswith("SegmentError: ")
+    assert answers[1].reason.startswith("ValueError: the row is ")
+    assert "sample 3 (cats/0003.jpg)" in answers[1].reason
+
+
+def test_a_dropped_lane_leaves_nothing_mapped(daemon: Daemon) -> None:
+    lane = Lane(tiny_pipeline(), N)
+    daemon.add_stream()
+    daemon.add_lane(0, lane)
+    daemon.say(Fill(0, 0, [0], 0, 2), DropLane(0), DropStream(0))
+    maps = Path("/proc/self/maps")
+    before = maps.read_text().count("memfd:test-ring")
+    fds = len(os.listdir("/proc/self/fd"))
+    daemon.run()
+    assert maps.read_text().count("memfd:test-ring") == before
+    # the lane's descriptor came over the socket; ours, theirs and the page are closed with the run
+    assert len(os.listdir("/proc/self/fd")) == fds - 3
+
+
+@pytest.mark.parametrize("message", [Fill(0, 9, [], 0, 1), DropLane(9), DropStream(9), Quarantine(9, [])])
+def test_a_name_that_was_never_given_ends_the_worker(daemon: Daemon, message: Any) -> None:
+    daemon.say(message)
+    assert daemon.run() == (loop.EXIT_BUG, [])
+
+
+def test_garbage_ends_the_worker(daemon: Daemon) -> None:
+    daemon.ours.send(b"garbage")
+    assert daemon.run() == (loop.EXIT_BUG, [])
+
+
+def test_an_end_of_file_ends_the_worker_in_peace(daemon: Daemon) -> None:
+    assert daemon.run() == (loop.EXIT_DONE, [])
