@@ -1,0 +1,27 @@
+"""What the two DataLoader contenders share: the list, the loader's settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+
+class Listed(Dataset[tuple[torch.Tensor, int]]):
+    """The samples of a list file; a subclass makes one of them."""
+
+    def __init__(self, path: str) -> None:
+        rows = (line.split("\t") for line in Path(path).read_text().splitlines())
+        self.samples = [(file, int(label)) for file, label in rows]
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+
+def loader(dataset: Listed, config: dict[str, Any]) -> DataLoader[tuple[torch.Tensor, int]]:
+    return DataLoader(
+        dataset, batch_size=config["batch"], shuffle=True, num_workers=config["workers"], persistent_workers=True,
+        generator=torch.Generator().manual_seed(config["seed"]),
+    )  # fmt: skip

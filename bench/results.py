@@ -1,0 +1,53 @@
+"""Writes RESULTS.md from the figures in bench/out: ``python bench/results.py [--out DIR] > bench/RESULTS.md``.
+
+Run `compare.py`, `attach.py` and `delivery.py` before, on a quiet machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import attach
+import compare
+import delivery
+from fingerprint import line
+
+_TITLES = {
+    "compare.json": ("Against torch's DataLoader", compare.sheets),
+    "attach.json": ("Attaching, and what a worker weighs", attach.sheets),
+    "delivery.json": ("Delivery of a batch", delivery.sheets),
+}
+
+_QUIET_LOAD = 0.5
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="RESULTS.md from measured figures.")
+    parser.add_argument("--out", type=Path, default=compare.OUT, help="where the figures are")
+    folder: Path = parser.parse_args().out
+    print("# Measured\n")
+    print("Made by `python bench/results.py > bench/RESULTS.md` after `make bench`, `python bench/attach.py` and")
+    print(
+        "`python bench/delivery.py`; how it is measured: [README.md](README.md). Medians, with min-max over rounds in"
+    )
+    print("brackets.")
+    for name, (title, sheets) in _TITLES.items():
+        path = folder / name
+        if not path.exists():
+            continue
+        result = compare.load(path)
+        print(f"\n## {title}\n\n{line(result['machine'])}.")
+        if (load := result["machine"]["load_before"]) > _QUIET_LOAD:
+            print(f"**The machine was not quiet (load {load:g} before the run): provisional.**")
+        if name == "compare.json":
+            rounds = f"{len(result['rounds'])} rounds in {result['took_s']:.0f} s"
+            print(f"{result['photos']}; {result['workers']} workers; {rounds}.")
+            for warning in compare.disturbed(result):
+                print(f"**{warning}**")
+        for sheet in sheets(result):
+            print(f"\n{sheet.markdown()}", end="")
+
+
+if __name__ == "__main__":
+    main()
