@@ -1,0 +1,66 @@
+# Everything runs in .venv, made from PYTHON (3.11 or newer) and the versions in constraints.txt.
+# Where packages come from is pip's own configuration: PIP_INDEX_URL, PIP_FIND_LINKS and the like are passed on.
+
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+PYTEST := $(BIN)/python -m pytest
+
+# A PYTHONPATH of the caller's could put another prepserver before the one of this checkout.
+unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
+
+# What an editable install reads: a change of these means installing again.
+INPUTS := pyproject.toml constraints.txt $(wildcard *.py) $(shell find prepserver -name '*.[ch]')
+
+.PHONY: help demo test lint bench bench-smoke chaos soak clean
+
+help:
+	@echo 'make demo         see it work, in under 90 s: three training jobs on one shared stream, then on DataLoaders'
+	@echo 'make test         all tests but the long ones'
+	@echo 'make lint         formatting, ruff, mypy, import rules'
+	@echo 'make bench        measurements against DataLoader; writes bench/out/'
+	@echo 'make bench-smoke  the same for seconds: does it run'
+	@echo 'make soak         the tests that run for minutes'
+	@echo 'make chaos        random kills for a stated time'
+	@echo 'make clean        removes .venv, caches and what was built'
+	@echo 'Another Python: make test PYTHON=python3.12 VENV=.venv-3.12'
+
+demo: $(VENV)/.installed
+	$(BIN)/prepserver demo $(DEMO_ARGS)
+
+test: $(VENV)/.installed-dev
+	$(PYTEST) -n 2 --dist loadfile $(PYTEST_ARGS)
+
+lint: $(VENV)/.installed-dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/.installed
+	$(BIN)/python bench/compare.py $(BENCH_ARGS)
+
+bench-smoke: $(VENV)/.installed
+	$(BIN)/python bench/compare.py --smoke $(BENCH_ARGS)
+
+soak: $(VENV)/.installed-dev
+	$(PYTEST) -m soak $(PYTEST_ARGS)
+
+chaos: $(VENV)/.installed-dev
+	$(PYTEST) -m chaos $(PYTEST_ARGS)
+
+clean:
+	rm -rf $(VENV) build dist bench/out .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find prepserver client tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamps make a second run start at once.
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: $(INPUTS) | $(BIN)/python
+	$(BIN)/python -m pip install -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/.installed-dev: $(INPUTS) | $(BIN)/python
+	$(BIN)/python -m pip install -c constraints.txt -e '.[dev]'
+	@touch $@ $(VENV)/.installed
