@@ -60,7 +60,7 @@ def shared_server() -> Iterator[Server]:
     server = Server(workers=2)
     try:
         server.start()
-        server.baseline = server.look()
+        server.baseline = server.settled()
         yield server
     finally:
         _end([server])

@@ -28,7 +28,7 @@ def test_a_third_ring_is_refused_and_the_first_two_go_on(new_server: Callable[..
             tree, OPS, fields="dict", shuffle=True, seed=seed, batch_size=240, runtime_dir=server.runtime_dir
         )
 
-    before = server.look()
+    before = server.settled()
     with stream(1) as one, stream(2) as two, stream(3) as three:
         iterators = [iter(client) for client in (one, two)]
         rows = [rows_of(next(iterator)) for iterator in iterators]

@@ -176,7 +176,7 @@ def test_one_question_per_connection(server: Server, honest: Callable[[], None])
 
 
 def test_silent_and_hasty_strangers_leave_nothing(server: Server, honest: Callable[[], None]) -> None:
-    before = server.look()
+    before = server.settled()
     silent = [Stranger(server) for _ in range(50)]
     for _ in range(50):
         with Stranger(server) as hasty:

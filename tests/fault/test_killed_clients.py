@@ -94,8 +94,9 @@ def test_a_stopped_client_makes_the_others_wait_and_loses_nothing(
     while len(seen) < 450:  # what the ring holds beyond the stopped one
         seen += other.batch()
     # Nothing is written over the rows that the stopped one has not read.
-    assert server.stream()["position"] == 90
-    assert server.stream()["ready_upto"] <= 90 + server.stream()["lanes"][0]["rows"]
+    stream = server.stream()
+    assert stream["position"] in (60, 90)  # its last message may have been stopped with it
+    assert stream["ready_upto"] <= stream["position"] + stream["lanes"][0]["rows"]
     stopped.order("read")
     stopped.kill(signal.SIGCONT)
     rows += stopped.collect()

@@ -35,7 +35,7 @@ def test_nothing_grows_and_no_byte_is_wrong(
     server = new_server(workers=2)
     spec = {"shuffle": True, "seed": 1}
     expected = inline_rows(source, epochs=4, batch_size=50, **spec)
-    before = server.look()
+    before = server.settled()
     with PrepClient(source, OPS, batch_size=64, runtime_dir=server.runtime_dir, **spec) as warm:
         list(warm)
     server.assert_back_at(before)

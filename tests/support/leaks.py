@@ -104,6 +104,17 @@ class Holdings:
     rings: int
     ring_bytes: int
 
+    def leaks(self, before: Holdings) -> bool:
+        """Whether more is held than `before`, or other processes run."""
+        # Less is no leak: a zygote may have been seen between a fork and the closing of what it gave to the child.
+        return not (
+            self.processes == before.processes
+            and self.fds <= before.fds
+            and self.child_fds <= before.child_fds
+            and self.rings <= before.rings
+            and self.ring_bytes <= before.ring_bytes
+        )
+
 
 def holdings(daemon_pid: int) -> Holdings:
     """Counts it now, over the daemon and its descendants."""
