@@ -59,8 +59,7 @@ class Peer:
             BlockingIOError: Nothing to read.
         """
         try:
-            # No room for ancillary data: descriptors that a peer sends are closed by the kernel.
-            data = self.sock.recv(MAX_MESSAGE_BYTES + 1)
+            data = self._read()
         except ConnectionResetError:
             return None
         if not data:
@@ -70,6 +69,15 @@ class Peer:
             raise ProtocolError("one question per connection")
         self.asked = True
         return message
+
+    def _read(self) -> bytes:
+        # No room for ancillary data: descriptors that a peer sends are closed by the kernel.
+        try:
+            return self.sock.recv(MAX_MESSAGE_BYTES + 1)
+        except ConnectionResetError:
+            # A peer that closes with announcements unread resets the connection. Linux says that once, and before
+            # what the peer had sent: its last word is still to be read.
+            return self.sock.recv(MAX_MESSAGE_BYTES + 1)
 
     def send(self, message: Any, fd: int | None = None) -> bool:
         """Sends `message`, with a descriptor if one is given. False if the peer is gone or does not read."""
