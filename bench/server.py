@@ -71,6 +71,15 @@ def running_server(scratch: Path, workers: int, command: Sequence[str] = ("-m", 
                 process.wait(_STOP_S)
 
 
+def run_cli(*arguments: str) -> None:
+    """Runs ``prepserver`` with these arguments; its output is shown where it fails."""
+    done = subprocess.run(
+        [sys.executable, "-m", "prepserver.cli", *arguments], env=environment(), capture_output=True, text=True
+    )
+    if done.returncode:
+        raise SystemExit(f"prepserver {' '.join(arguments)} failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+
+
 def environment() -> dict[str, str]:
     """Of child processes: this checkout first, installed or not."""
     paths = (str(ROOT), str(ROOT / "client"), os.environ.get("PYTHONPATH", ""))

@@ -1,7 +1,8 @@
-"""``prepserver`` with the zygote of `stamped_worker.py`. The daemon itself runs unchanged."""
+"""``prepserver`` with another zygote: $BENCH_WORKER, else `stamped_worker.py`. The daemon itself runs unchanged."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -19,8 +20,8 @@ class Popen(subprocess.Popen[Any]):
     def __init__(self, command: list[str], **options: Any) -> None:
         if command[1:4] != _ZYGOTE:
             raise SystemExit(f"the daemon starts its zygote in another way now: {command}")
-        stamped = str(Path(__file__).with_name("stamped_worker.py"))
-        super().__init__([command[0], stamped, *command[4:]], **options)
+        worker = str(Path(__file__).with_name(os.environ.get("BENCH_WORKER", "stamped_worker.py")))
+        super().__init__([command[0], worker, *command[4:]], **options)
 
 
 class _Subprocess:
