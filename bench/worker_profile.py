@@ -222,14 +222,13 @@ def recorded() -> Iterator[list[Call]]:
             return getattr(os, name)
 
     real_read = files.read_regular_file
-    aten = {name: kernel for name, kernel in resize._KERNELS.items()}
     compiled = kernels()
     places: list[tuple[Any, str, Any]] = [
         (files, "read_regular_file", read_regular_file),
         (packed, "os", Os()),
         (simplejpeg, "decode_jpeg", noting(simplejpeg.decode_jpeg)),
         (torch, "flip", noting(torch.flip)),
-        (resize, "_KERNELS", {name: noting(kernel) for name, kernel in aten.items()}),
+        (resize, "_KERNELS", {name: noting(kernel) for name, kernel in resize._KERNELS.items()}),
     ]
     if compiled is not None:
         places += [(compiled, name, noting(getattr(compiled, name))) for name in _COMPILED if hasattr(compiled, name)]

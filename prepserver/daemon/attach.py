@@ -82,7 +82,10 @@ class Peer:
     def send(self, message: Any, fd: int | None = None) -> bool:
         """Sends `message`, with a descriptor if one is given. False if the peer is gone or does not read."""
         try:
-            socket.send_fds(self.sock, [encode(message)], [] if fd is None else [fd], socket.MSG_NOSIGNAL)
+            if fd is None:
+                self.sock.send(encode(message), socket.MSG_NOSIGNAL)
+            else:
+                socket.send_fds(self.sock, [encode(message)], [fd], socket.MSG_NOSIGNAL)
         except (OSError, ProtocolError):
             return False
         return True

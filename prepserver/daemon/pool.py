@@ -270,15 +270,16 @@ class WorkerPool:
         if seat is None:
             return
         self._by_worker[child.ticket] = seat
-        self._poll.watch(child.fileno(), lambda: self._read_worker(child))
+        self._poll.watch(child.fileno(), lambda: self._read_worker(child, 1))
         for message, fds in self._events.setup_messages():
             self._send(child, message, fds)
         self._events.worker_up(child.ticket)
 
-    def _read_worker(self, child: Child) -> None:
+    def _read_worker(self, child: Child, most: int | None = None) -> None:
         try:
-            child.flush()
-            for message in child.receive():
+            if child.blocked:
+                child.flush()
+            for message in child.receive(most):
                 self._events.task_done(child.ticket, message)
         except ChannelClosed:
             self._poll.forget(child.fileno())  # the zygote says how it ended
@@ -412,8 +413,10 @@ class WorkerPool:
         if child.fileno() < 0 or child.blocked == (child.ticket in self._waiting):
             return
         self._waiting.symmetric_difference_update({child.ticket})
-        callback = self._read_indexer if child.kind == "indexer" else self._read_worker
-        self._poll.watch(child.fileno(), lambda: callback(child), write=child.blocked)
+        if child.kind == "indexer":
+            self._poll.watch(child.fileno(), lambda: self._read_indexer(child), write=child.blocked)
+        else:
+            self._poll.watch(child.fileno(), lambda: self._read_worker(child, 1), write=child.blocked)
 
     def _forget(self, child: Child) -> None:
         self._waiting.discard(child.ticket)

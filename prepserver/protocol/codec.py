@@ -6,6 +6,7 @@ Maps and not arrays, so that a field can be added in a later version without mov
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -34,14 +35,22 @@ def encode(message: Any) -> bytes:
     Raises:
         ProtocolError: It would be larger than `MAX_MESSAGE_BYTES`, or holds what msgpack cannot.
     """
-    fields = {f.name: getattr(message, f.name) for f in dataclasses.fields(message)}
+    name, names = _shape(type(message))
+    fields: dict[str, Any] = {"t": name}
+    for each in names:
+        fields[each] = getattr(message, each)
     try:
-        data: bytes = msgpack.packb({"t": type(message).__name__, **fields})
+        data: bytes = msgpack.packb(fields)
     except (OverflowError, ValueError, TypeError) as e:
         raise ProtocolError(f"{type(message).__name__} cannot be sent: {e}") from e
     if len(data) > MAX_MESSAGE_BYTES:
         raise ProtocolError(f"{type(message).__name__} is {len(data)} bytes; a message is at most {MAX_MESSAGE_BYTES}")
     return data
+
+
+@functools.cache
+def _shape(cls: type) -> tuple[str, tuple[str, ...]]:
+    return cls.__name__, tuple(f.name for f in dataclasses.fields(cls))
 
 
 def decode(data: bytes | memoryview, allowed: Mapping[str, type]) -> Any:

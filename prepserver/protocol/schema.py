@@ -65,35 +65,43 @@ def build(cls: type[M], fields: Mapping[str, Any]) -> M:
         ProtocolError: A field is missing, unknown, of a wrong type or out of its bounds.
     """
     checks = _checks(cls)  # type: ignore[arg-type]
-    unknown = fields.keys() - checks.keys()
-    if unknown:
-        # msgpack's keys are str or bytes, which do not compare with each other
-        raise ProtocolError(f"{cls.__name__}: unknown field {_shown(min(unknown, key=repr))}")
     values = {}
-    for name, (check, required) in checks.items():
+    missing = ""
+    for name, where, check, required in checks:
         if name in fields:
-            values[name] = check(f"{cls.__name__}.{name}", fields[name])
+            values[name] = check(where, fields[name])
         elif required:
-            raise ProtocolError(f"{cls.__name__}: field {name!r} is missing")
+            missing = missing or name
+    if len(values) < len(fields):
+        # msgpack's keys are str or bytes, which do not compare with each other
+        unknown = fields.keys() - {name for name, *_ in checks}
+        raise ProtocolError(f"{cls.__name__}: unknown field {_shown(min(unknown, key=repr))}")
+    if missing:
+        raise ProtocolError(f"{cls.__name__}: field {missing!r} is missing")
     return cls(**values)
 
 
 @functools.cache
-def _checks(cls: type) -> dict[str, tuple[Check, bool]]:
+def _checks(cls: type) -> list[tuple[str, str, Check, bool]]:
+    """Name, name in an error, check, and whether it must be there, of each field."""
     hints = typing.get_type_hints(cls, include_extras=True)
-    return {
-        f.name: (
+    return [
+        (
+            f.name,
+            f"{cls.__name__}.{f.name}",
             _check(hints[f.name]),
             f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING,
         )
         for f in dataclasses.fields(cls)
-    }
+    ]
 
 
 def _check(hint: Any) -> Check:
     origin = typing.get_origin(hint)
     if origin is Annotated:
         kind, *notes = typing.get_args(hint)
+        if kind is int and len(notes) == 1 and isinstance(notes[0], Range):
+            return _whole(notes[0])
         inner = _check(kind)
         for note in notes:
             inner = _bounded(inner, note)
@@ -129,6 +137,20 @@ def _scalar(kind: type) -> Check:
             raise ProtocolError(f"{where}: expected {kind.__name__}, got {type(value).__name__}")
         if isinstance(value, float) and not math.isfinite(value):
             raise ProtocolError(f"{where}: {value} is not a finite number")
+        return value
+
+    return check
+
+
+def _whole(bounds: Range) -> Check:
+    """As `_bounded(_scalar(int), bounds)`: what most fields of most messages are, in one call."""
+    low, high = bounds.low, bounds.high
+
+    def check(where: str, value: Any) -> Any:
+        if type(value) is not int:
+            raise ProtocolError(f"{where}: expected int, got {type(value).__name__}")
+        if not low <= value <= high:
+            raise ProtocolError(f"{where}: {value} is not in [{low}, {high}]")
         return value
 
     return check

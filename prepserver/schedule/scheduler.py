@@ -5,7 +5,6 @@ Every event method returns the actions that it led to, in order. Ids are given b
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterable
@@ -77,6 +76,7 @@ class Scheduler:
         self._strikes: defaultdict[tuple[str, int], int] = defaultdict(int)
         self._suspects: dict[tuple[int, int], set[int]] = {}  # (stream, start of a chunk) -> samples with strikes
         self._tasks: dict[int, Task] = {}
+        self._hedged: set[tuple[int, int]] = set()  # (stream, start) of chunks given out twice, not made yet
         self._made: dict[tuple[int, int], list[BadRow]] = {}  # chunks made by one of two, while the other ends
         self._task_ids = itertools.count(1)
         self._served = itertools.count(1)
@@ -159,6 +159,7 @@ class Scheduler:
             del self.streams[stream_id]
             actions.append(DropStream(stream_id))
             self._made = {key: bad for key, bad in self._made.items() if key[0] != stream_id}
+            self._hedged = {key for key in self._hedged if key[0] != stream_id}
         return actions + self._dispatch()
 
     def stream_of(self, cursor_id: int) -> Stream:
@@ -266,6 +267,7 @@ class Scheduler:
             return []
         for task in late:
             task.hedged = True
+            self._hedged.add((task.stream, task.chunk.position))
             self.streams[task.stream].lost(task.chunk)
         return self._dispatch()
 
@@ -298,12 +300,14 @@ class Scheduler:
         if stream is None:
             return self._dispatch()
         self._acquit(stream, task.chunk)
-        if kills := self._twins(task):
+        if self._hedged and (kills := self._twins(task)):
             # The other one that runs this chunk may still write values that are not final into rows that are:
             # nobody is told before it has ended.
             self._made[stream.id, task.chunk.position] = list(bad)
             return kills + self._dispatch()
-        self._made.pop((stream.id, task.chunk.position), None)
+        if self._hedged:
+            self._made.pop((stream.id, task.chunk.position), None)
+            self._hedged.discard((stream.id, task.chunk.position))
         stream.filled(task.chunk, bad)
         return self._announce(stream) + self._dispatch()
 
@@ -327,6 +331,7 @@ class Scheduler:
         if key not in self._made:
             stream.lost(task.chunk)
             return []
+        self._hedged.discard(key)
         stream.filled(task.chunk, self._made.pop(key))
         return self._announce(stream)
 
@@ -407,7 +412,9 @@ class Scheduler:
         slot = self.workers.get(worker)
         if slot is None or task_id not in slot.tasks:
             return None  # of a worker that was given up on: its rows were made by another
-        self._refile(slot, lambda: slot.tasks.remove(task_id))
+        held = len(slot.tasks)
+        slot.tasks.remove(task_id)
+        self._refile(slot, held)
         return self._tasks_end(task_id)
 
     def _without(self, worker: int) -> WorkerSlot | None:
@@ -415,11 +422,10 @@ class Scheduler:
             free.pop(worker, None)
         return self.workers.pop(worker, None)
 
-    def _refile(self, slot: WorkerSlot, change: Callable[[], None]) -> None:
-        """Changes what a worker holds, and where it stands among those that take more."""
-        if len(slot.tasks) < TASKS_PER_WORKER:
-            del self._free[len(slot.tasks)][slot.id]
-        change()
+    def _refile(self, slot: WorkerSlot, held: int) -> None:
+        """A worker that held `held` tasks holds others now: where it stands among those that take more."""
+        if held < TASKS_PER_WORKER:
+            del self._free[held][slot.id]
         if len(slot.tasks) < TASKS_PER_WORKER:
             self._free[len(slot.tasks)][slot.id] = slot
 
@@ -443,7 +449,7 @@ class Scheduler:
         for stream in self.streams.values():
             # The jobs that needed a lost chunk may be gone; those beyond it must hear of their rows now, for
             # with a full window nothing else may ever happen here.
-            if stream.drop_unneeded():
+            if stream.has_lost and stream.drop_unneeded():
                 actions += self._announce(stream)
         if not self.streams:
             return actions
@@ -452,7 +458,9 @@ class Scheduler:
             task_id = next(self._task_ids)
             self._tasks[task_id] = Task(stream.id, chunk, slot.id)
             stream.started(task_id, chunk)
-            self._refile(slot, functools.partial(slot.tasks.append, task_id))
+            held = len(slot.tasks)
+            slot.tasks.append(task_id)
+            self._refile(slot, held)
             actions.append(Submit(slot.id, task_id, stream.id, chunk.lanes, chunk.position, chunk.count))
         return actions
 

@@ -153,6 +153,8 @@ class Stream:
     _low: int | None = None  # both are kept because they are asked for with every event; see `changed`
     _wanted: int | None = None
     _running: dict[int, int] = field(default_factory=dict)  # task -> start
+    _running_at: dict[int, int] = field(default_factory=dict)  # start -> tasks that run it
+    _starts: list[int] = field(default_factory=list)  # heap of those starts; lazily cleaned
 
     def changed(self) -> None:
         """A cursor came, went or was moved: call it after every such change of `cursors`."""
@@ -192,7 +194,11 @@ class Stream:
     @property
     def floor(self) -> int:
         """No row from here on may be overwritten."""
-        return min(self.low, min(self._running.values(), default=self.low))
+        heap = self._starts
+        while heap and self._running_at.get(heap[0], 0) == 0:
+            heapq.heappop(heap)
+        low = self.low
+        return min(low, heap[0]) if heap else low
 
     @property
     def watermark(self) -> int:
@@ -244,6 +250,11 @@ class Stream:
         self.head += count
         return chunk
 
+    @property
+    def has_lost(self) -> bool:
+        """Whether chunks are to be made again."""
+        return bool(self._redo)
+
     def drop_unneeded(self) -> bool:
         """Gives up lost chunks that nobody needs any more: they count as filled. Whether there were any."""
         if not self._redo:
@@ -262,11 +273,22 @@ class Stream:
 
     def started(self, task: int, chunk: Chunk) -> None:
         """A worker was given `chunk` as `task`."""
-        self._running[task] = chunk.position
+        start = self._running[task] = chunk.position
+        tasks = self._running_at.get(start, 0)
+        if not tasks:
+            heapq.heappush(self._starts, start)
+        self._running_at[start] = tasks + 1
 
     def ended(self, task: int) -> None:
         """No worker runs `task` any more: its rows will not be written by it."""
-        self._running.pop(task, None)
+        start = self._running.pop(task, None)
+        if start is None:
+            return
+        tasks = self._running_at[start] - 1
+        if tasks:
+            self._running_at[start] = tasks
+        else:
+            del self._running_at[start]
 
     def filled(self, chunk: Chunk, bad: Iterable[BadRow]) -> None:
         """All rows of `chunk` are in the rings."""

@@ -18,6 +18,7 @@ from prepserver.protocol.schema import ProtocolError
 
 MAX_FDS = 4
 _FD_BYTES = array.array("i").itemsize
+_ANCILLARY_BYTES = socket.CMSG_SPACE(MAX_FDS * _FD_BYTES)
 MAX_QUEUED = 4096
 """Messages waiting for a peer that does not read: many times the honest most (a stream of 64 lanes)."""
 
@@ -65,13 +66,13 @@ def _receive(sock: socket.socket) -> tuple[bytes, list[int], int]:
         try:
             # not socket.recv_fds: it leaves out the flags (seen in CPython 3.11), so the descriptors would leak
             # into every program that is started from here
-            data, ancillary, flags, _ = sock.recvmsg(
-                MAX_MESSAGE_BYTES + 1, socket.CMSG_SPACE(MAX_FDS * _FD_BYTES), socket.MSG_CMSG_CLOEXEC
-            )
+            data, ancillary, flags, _ = sock.recvmsg(MAX_MESSAGE_BYTES + 1, _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC)
         except ConnectionResetError:
             # The peer died with unread messages of ours. The kernel says so once, ahead of the peer's own
             # last messages, which are still there to be read.
             continue
+        if not ancillary:
+            return data, [], flags
         fds = array.array("i")
         for level, kind, payload in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
@@ -81,9 +82,11 @@ def _receive(sock: socket.socket) -> tuple[bytes, list[int], int]:
 
 
 def _send(sock: socket.socket, data: bytes, fds: Sequence[int]) -> None:
-    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
     try:
-        sock.sendmsg([data], rights)
+        if fds:
+            sock.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))])
+        else:
+            sock.send(data)
     except ConnectionError as e:
         raise ChannelClosed(str(e)) from e
 
@@ -143,18 +146,24 @@ class Channel:
             self._queued.popleft()
             close_all(fds)
 
-    def receive(self) -> Iterator[tuple[Any, list[int]]]:
+    def receive(self, most: int | None = None) -> Iterator[tuple[Any, list[int]]]:
         """Yields what has arrived: messages with their descriptors (the caller's own).
+
+        Args:
+            most: Messages that are yielded; None for all. A poll by level comes back for the rest, so where one
+                message is what there usually is, one costs no second system call that finds nothing.
 
         Raises:
             ChannelClosed: The peer is gone; everything that it had sent was yielded before.
             ProtocolError: The peer sends what it may not.
         """
-        while True:
+        while most is None or most > 0:
             try:
                 yield receive(self.sock, self._allowed)
             except BlockingIOError:
                 return
+            if most is not None:
+                most -= 1
 
     def close(self) -> None:
         """Hangs up. What is queued is dropped. Again does nothing."""

@@ -91,14 +91,14 @@ class Child:
         """
         self._channel.flush()
 
-    def receive(self) -> Iterator[Any]:
-        """Yields the messages that have arrived.
+    def receive(self, most: int | None = None) -> Iterator[Any]:
+        """Yields the messages that have arrived, `most` of them.
 
         Raises:
             ChannelClosed: It is gone; what it had sent before was yielded.
             ProtocolError: It says what it may not: kill it.
         """
-        for message, fds in self._channel.receive():
+        for message, fds in self._channel.receive(most):
             close_all(fds)  # none is ever due in this direction
             yield message
 

@@ -95,6 +95,18 @@ def test_the_last_messages_of_a_dead_peer_are_read_before_its_end(line: Pair) ->
         next(arrived)
 
 
+def test_who_asks_for_one_message_leaves_the_others_to_the_next_time(line: Pair) -> None:
+    channel, theirs = line
+    for task in (1, 2, 3):
+        send(theirs, Failed(task, ""))
+    theirs.close()
+    assert [message.task for message, _ in channel.receive(1)] == [1]
+    with pytest.raises(ChannelClosed):
+        assert [message.task for message, _ in channel.receive()] == [2, 3]
+    with pytest.raises(ChannelClosed):
+        list(channel.receive(1))
+
+
 def test_nothing_there_is_no_end(line: Pair) -> None:
     channel, _ = line
     assert list(channel.receive()) == []
