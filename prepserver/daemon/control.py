@@ -68,7 +68,7 @@ class Control:
     def receive(self) -> Iterator[Received]:
         """All that has arrived."""
         # Asked first: it is mostly nothing, and an exception that says so costs several times as much.
-        while self._socket.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+        while int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
             try:
                 frames = self._socket.recv_multipart(zmq.DONTWAIT, copy=False)
             except zmq.Again:

@@ -35,7 +35,7 @@ def encode(message: Any) -> bytes:
     Raises:
         ProtocolError: It would be larger than `MAX_MESSAGE_BYTES`, or holds what msgpack cannot.
     """
-    name, names = _shape(type(message))
+    name, names = _shape(type(message))  # type: ignore[arg-type]
     fields: dict[str, Any] = {"t": name}
     for each in names:
         fields[each] = getattr(message, each)
