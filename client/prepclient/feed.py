@@ -208,7 +208,6 @@ class ServedFeed:
         pace_s: Callable[[], float | None] = lambda: None,
     ) -> None:
         """See `Feed`."""
-        self._take(session, 0.0)
         if until():
             return
         began_s = time.monotonic()

@@ -144,15 +144,19 @@ class BatchLine:
         if not 0 <= rounds <= len(self.plan):
             raise ValueError(f"rounds = {rounds} of an epoch with {len(self.plan)} batches left")
         self.number = rounds
+        self._next: Batch | None = None  # asked for many times, reckoned once
         self._skip_empty()
 
     def peek(self) -> Batch:
         """The next batch."""
-        return self.plan.batch(self.number)
+        if self._next is None:
+            self._next = self.plan.batch(self.number)
+        return self._next
 
     def advance(self) -> None:
         """Goes on to the batch after it, over the end of the epoch if need be."""
         self.number += 1
+        self._next = None
         self._skip_empty()
 
     @property
