@@ -16,6 +16,7 @@ import numpy.typing as npt
 from prepserver.config import user_cache_dir
 from prepserver.order import make_order
 from prepserver.pipeline.pipeline import Pipeline
+from prepserver.pipeline.shard import WHOLE, Shard
 from prepserver.pipeline.sources import SourceSpec
 from prepserver.protocol.messages import Shuffle
 from prepserver.source import SourceError, build_index, open_source
@@ -35,6 +36,7 @@ class InlineMaker:
         shuffle: The order.
         seed: Of order and augmentation.
         on_scanning: Called with the number of samples found while the source is listed.
+        shard: Which part of the samples.
 
     Attributes:
         samples: Length of the source.
@@ -51,11 +53,12 @@ class InlineMaker:
         shuffle: Shuffle,
         seed: int,
         on_scanning: Callable[[int], None],
+        shard: Shard = WHOLE,
     ) -> None:
         index = build_index(source, user_cache_dir() / "index", on_scanning)
         self.samples = index.n
         self.num_classes = index.num_classes
-        self._stream = Stream(open_source(source, index.path), make_order(shuffle, index.n, seed), seed)
+        self._stream = Stream(open_source(source, index.path), make_order(shuffle, index.n, seed, shard), seed)
         self._maker = RowMaker(pipeline)
 
     def fill(
@@ -99,6 +102,7 @@ def remake(
     samples: int,
     position: int,
     quarantined: Container[int],
+    shard: Shard = WHOLE,
 ) -> Row:
     """The row of one position, by the listing that a stream was made from.
 
@@ -111,6 +115,7 @@ def remake(
         samples: Length of the source.
         position: Of the row.
         quarantined: Indices of samples that are not tried.
+        shard: Of whose line `position` is.
 
     Raises:
         SourceError: The listing is gone, or of another dataset.
@@ -121,7 +126,7 @@ def remake(
     row = pipeline.row
     image = np.zeros((1, *row.shape), row.dtype)
     label, index = np.zeros(1, np.int64), np.zeros(1, np.int64)
-    stream = Stream(opened, make_order(shuffle, samples, seed), seed, quarantined)
+    stream = Stream(opened, make_order(shuffle, samples, seed, shard), seed, quarantined)
     rows = _Arrays({"image": image, "label": label, "index": index})
     result = fill(stream, [(RowMaker(pipeline), rows)], position, 1, lambda _position, _index: None)
     found = int(index[0])

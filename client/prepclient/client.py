@@ -70,7 +70,12 @@ class PrepClient:
             says for what.
         runtime_dir: The daemon's; None for ``$PREPSERVER_RUNTIME_DIR`` or the usual places.
         rank: This process among the data-parallel ones; None takes torch.distributed's or the launcher's.
-        world_size: How many there are.
+        world_size: How many there are; with shards, how many read this shard.
+        num_shards: Parts into which each pass is dealt, one for each machine of the run, so that a machine makes the
+            rows of its own processes only. None takes one shard per machine where torchrun says that all machines run
+            equally many processes and `rank` is not given, else 1. An epoch then begins at the same place on all
+            machines, at once.
+        shard_index: Which of them this machine reads.
         job: Name of the run, the same in all ranks; for `prepserver status` and the audit.
         on_error: What to do with a sample that cannot be made: ``"raise"`` `BadSampleError`; ``"skip"``
             silently takes its replacement (another sample, by a rule of the position); ``"mask"`` takes it too
@@ -113,6 +118,8 @@ class PrepClient:
         runtime_dir: str | os.PathLike[str] | None = None,
         rank: int | None = None,
         world_size: int | None = None,
+        num_shards: int | None = None,
+        shard_index: int | None = None,
         job: str | None = None,
         on_error: OnError = "raise",
         fields: Fields = "tuple",
@@ -141,7 +148,7 @@ class PrepClient:
             raise InvalidSpec(f"reconnect_s = {reconnect_s}: seconds, at least 0", "reconnect_s")
         self.spec = make_spec(
             source, ops, batch_size=batch_size, shuffle=shuffle, seed=seed, drop_last=drop_last, rank=rank,
-            world_size=world_size, job=job,
+            world_size=world_size, job=job, num_shards=num_shards, shard_index=shard_index,
         )  # fmt: skip
         try:
             self._finish = Finish(normalize, dtype, memory_format)
@@ -149,7 +156,7 @@ class PrepClient:
             Finisher(self._finish, self._look, torch.device("cpu"))  # says now what would not fit later
         except SpecError as e:
             raise InvalidSpec(str(e), e.field) from e
-        if lag == "skip" and self.spec.shape.world_size > 1:
+        if lag == "skip" and self.spec.shape.world_size * self.spec.shape.shard.count > 1:
             raise InvalidSpec("lag = 'skip' would give ranks different numbers of batches: use 'detach'", "lag")
         self._device = _checked_device(device)
         self._prefetch = prefetch or 0
@@ -213,7 +220,7 @@ class PrepClient:
 
     @property
     def samples(self) -> int:
-        """Samples of the source: rows of an epoch, over all ranks."""
+        """Samples of the source: rows of an epoch, over all ranks of all shards."""
         return self._attached().samples
 
     @property
@@ -242,8 +249,9 @@ class PrepClient:
     def state_dict(self) -> dict[str, Any]:
         """Where the job stands: a few integers, for a checkpoint.
 
-        Valid for another batch size, number of workers, ranks or machine, as long as source, order, seed and
-        ops are the same.
+        Valid for another batch size, number of workers, ranks, shards or machine, as long as source, order, seed and
+        ops are the same. It is the same in all ranks of all shards, and says how many samples of the pass they have
+        taken together; a number of shards that does not divide that is refused when the next batch is asked for.
         """
         session = self._session
         if session is None:

@@ -50,7 +50,7 @@ class Start:
 
     Attributes:
         epoch: Number of the epoch; a fresh start, wherever an epoch may begin.
-        position: Or exactly here,
+        position: Or exactly here, in the line of all shards,
         epoch_start: in the epoch that began here,
         rounds: and so many batches of this rank later.
         checkpoint: Where all ranks stand then: what a checkpoint taken here holds. None for `position`.
@@ -67,7 +67,7 @@ class Feed(Protocol):
     """Rows for one session.
 
     Attributes:
-        samples: Length of an epoch.
+        samples: Of the source.
         num_classes: Distinct labels, 0 if unknown.
         epoch_start: Where the job's epoch begins.
         position: Its first row.
@@ -165,6 +165,8 @@ class ServedFeed:
             rounds=start.rounds,
             join_wait_s=join_wait_s,
             lag=lag,
+            num_shards=spec.shape.shard.count,
+            shard_index=spec.shape.shard.index,
         )
         self._lease = Lease(runtime_dir, attach, timeout_s, on_scanning)
         self._closed = False

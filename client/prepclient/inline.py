@@ -41,14 +41,21 @@ class InlineFeed:
         from prepserver import inline  # the server's rooms: only here, only now
 
         try:
-            self._maker = inline.InlineMaker(spec.source, spec.pipeline, spec.shuffle, spec.seed, on_scanning)
+            self._maker = inline.InlineMaker(
+                spec.source, spec.pipeline, spec.shuffle, spec.seed, on_scanning, spec.shape.shard
+            )
         except inline.SourceError as e:
             raise SourceUnavailable(str(e)) from e
         self.samples = self._maker.samples
         self.num_classes = self._maker.num_classes
-        first = start.epoch * self.samples
-        self.epoch_start = first if start.epoch_start is None else start.epoch_start
-        self.position = first if start.position is None else start.position
+        shard = spec.shape.shard
+        self.epoch_start = self.position = start.epoch * shard.positions(self.samples)
+        if start.epoch_start is not None and start.position is not None:
+            try:
+                place = shard.place(start.epoch, start.epoch_start, start.position, self.samples)
+                self.epoch_start, self.position = place
+            except ValueError as e:
+                raise InvalidSpec(str(e), "num_shards") from e
         row = spec.pipeline.row
         if row.dtype not in DTYPES:
             raise InvalidSpec(f"rows of {row.dtype} are not supported", "pipeline")

@@ -11,16 +11,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from prepserver.pipeline.batches import Batch, BatchLine
+from prepserver.pipeline.shard import WHOLE, Shard
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a client asked for, as far as its batches go. See `EpochPlan` for the fields."""
+    """What a client asked for, as far as its batches go. See `EpochPlan` and `BatchLine` for the fields."""
 
     batch_size: int
     drop_last: bool
     rank: int
     world_size: int
+    shard: Shard = WHOLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,7 @@ class Session:
     under way, or a view was made), `consumed` how far the training loop has got. A checkpoint holds the latter.
 
     Args:
-        samples: Length of an epoch.
+        samples: Of the source.
         epoch: Number of the epoch that begins at `epoch_start`.
         epoch_start: Position at which it begins.
         position: Position of the first batch, in that epoch.
@@ -50,8 +52,12 @@ class Session:
     def __init__(
         self, samples: int, epoch: int, epoch_start: int, position: int, shape: Shape, rounds: int = 0
     ) -> None:
-        line = (samples, epoch_start, position, shape.batch_size, shape.drop_last, shape.rank, shape.world_size, rounds)
+        line = (
+            samples, epoch_start, position, shape.batch_size, shape.drop_last, shape.rank, shape.world_size, rounds,
+            shape.shard,
+        )  # fmt: skip
         self.samples = samples
+        self._shard = shape.shard
         self.ready_upto = position
         self._ahead = BatchLine(*line)
         self._consumed = BatchLine(*line)
@@ -153,22 +159,25 @@ class Session:
     @property
     def epoch(self) -> int:
         """Number of the epoch that the next batch belongs to."""
-        return self._first_epoch + (self._consumed.epoch_start - self._first_epoch_start) // self.samples
+        return self._first_epoch + (self._consumed.epoch_start - self._first_epoch_start) // self._consumed.n
 
     @property
     def epoch_start(self) -> int:
-        """Where the epoch of the next batch began."""
-        return self._consumed.epoch_start
+        """Where the epoch of the next batch began, as `position`."""
+        return self._of_all(self._consumed.epoch_start)
 
     @property
     def position(self) -> int:
-        """Where all ranks stand when this one has consumed what it has: what a checkpoint holds."""
-        return self._consumed.position
+        """Where all ranks of all shards stand when this one has consumed what it has: what a checkpoint holds."""
+        return self._of_all(self._consumed.position)
 
     @property
     def place(self) -> tuple[int, int, int]:
         """Exactly where this rank stands: (epoch_start, start of its run of batches, batches of it consumed)."""
-        return self._consumed.epoch_start, self._consumed.plan.start, self._consumed.number
+        return self.epoch_start, self._of_all(self._consumed.plan.start), self._consumed.number
+
+    def _of_all(self, position: int) -> int:
+        return self._shard.to_all(position, self.samples)
 
     @property
     def stands(self) -> int:

@@ -19,6 +19,7 @@ from prepclient.session import Shape
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.ops import Op
 from prepserver.pipeline.pipeline import Pipeline
+from prepserver.pipeline.shard import MAX_SHARDS, WHOLE, Shard
 from prepserver.pipeline.sources import SourceSpec
 
 OnError = Literal["raise", "skip", "mask"]
@@ -35,13 +36,15 @@ class Ranks:
 
     Attributes:
         rank: 0 <= rank < world_size.
-        world_size: Processes in all.
+        world_size: Processes that read this shard.
         local: (first, count) of the ranks on this machine, None for all.
+        shard: The part of the samples that these processes read.
     """
 
     rank: int
     world_size: int
     local: tuple[int, int] | None
+    shard: Shard = WHOLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +89,8 @@ def make_spec(
     rank: int | None,
     world_size: int | None,
     job: str | None,
+    num_shards: int | None = None,
+    shard_index: int | None = None,
 ) -> Spec:
     """Checks the arguments of a `PrepClient`.
 
@@ -106,49 +111,102 @@ def make_spec(
         pipeline = Pipeline.from_ops(list(ops))
     except SpecError as e:
         raise InvalidSpec(str(e), e.field) from e
-    ranks = find_ranks(rank, world_size, os.environ)
+    ranks = find_ranks(rank, world_size, os.environ, num_shards, shard_index)
     return Spec(
         source,
         pipeline,
         _SHUFFLES[shuffle],
         seed,
-        Shape(batch_size, bool(drop_last), ranks.rank, ranks.world_size),
+        Shape(batch_size, bool(drop_last), ranks.rank, ranks.world_size, ranks.shard),
         ranks,
         job if job is not None else _job_name(ranks),
     )
 
 
-def find_ranks(rank: int | None, world_size: int | None, environ: Mapping[str, str]) -> Ranks:
+def find_ranks(
+    rank: int | None,
+    world_size: int | None,
+    environ: Mapping[str, str],
+    num_shards: int | None = None,
+    shard_index: int | None = None,
+) -> Ranks:
     """Rank and world size: as given, else torch.distributed's, else the launcher's (torchrun), else one process.
 
+    With shards they count the processes of one shard. Where the launcher says without doubt that the run spans several
+    machines with equally many processes, and nothing was given, each machine is a shard: its daemon then makes the
+    rows of its own processes and no others.
+
     Raises:
-        InvalidSpec: Only one of the two was given, or they contradict each other.
+        InvalidSpec: Only one of two was given, or they contradict each other.
     """
-    if (rank is None) != (world_size is None):
-        raise InvalidSpec("rank and world_size come together", "rank" if rank is None else "world_size")
-    given = rank is not None
-    if rank is None or world_size is None:
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
-            rank, world_size = torch.distributed.get_rank(), torch.distributed.get_world_size()
-        elif "RANK" in environ and "WORLD_SIZE" in environ:
-            rank, world_size = _number(environ, "RANK"), _number(environ, "WORLD_SIZE")
-        else:
-            rank, world_size = 0, 1
+    for one, other, name in ((rank, world_size, "rank"), (num_shards, shard_index, "num_shards")):
+        if (one is None) != (other is None) and not (name == "num_shards" and num_shards == 1):
+            missing = {"rank": "world_size", "num_shards": "shard_index"}[name]
+            raise InvalidSpec(f"{name} and {missing} come together", name if one is None else missing)
+    shard = None if num_shards is None else _shard(num_shards, shard_index or 0)
+    if rank is not None and world_size is not None:
+        return _checked(rank, world_size, None, shard or WHOLE)
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        rank, world_size = torch.distributed.get_rank(), torch.distributed.get_world_size()
+    elif "RANK" in environ and "WORLD_SIZE" in environ:
+        rank, world_size = _number(environ, "RANK"), _number(environ, "WORLD_SIZE")
+    else:
+        rank, world_size = 0, 1
+    _checked(rank, world_size, None, WHOLE)
+    found = Ranks(rank, world_size, _local_ranks(environ, rank, world_size), shard or WHOLE)
+    if shard is None:
+        shard = _machine(environ, found)
+    if shard is None or shard.count == 1:
+        return found
+    if found.local is not None:
+        return Ranks(rank - found.local[0], found.local[1], None, shard)
+    if world_size > 1 and "LOCAL_WORLD_SIZE" not in environ:
+        raise InvalidSpec(
+            f"num_shards = {shard.count}: rank and world_size count the processes of one shard, and the launcher does "
+            f"not say which of the {world_size} these are. Pass both",
+            "rank",
+        )
+    return found
+
+
+def _machine(environ: Mapping[str, str], found: Ranks) -> Shard | None:
+    """This machine's shard, if the launcher says that all machines run equally many processes (torchrun does)."""
+    if found.local is None or "GROUP_RANK" not in environ or "GROUP_WORLD_SIZE" not in environ:
+        return None
+    first, count = found.local
+    machine, machines = _number(environ, "GROUP_RANK"), _number(environ, "GROUP_WORLD_SIZE")
+    if machines * count != found.world_size or machine * count != first:
+        return None
+    return _shard(machines, machine)
+
+
+def _local_ranks(environ: Mapping[str, str], rank: int, world_size: int) -> tuple[int, int] | None:
+    """(first, count) of the ranks on this machine, None where the launcher knows of no others."""
+    if "LOCAL_RANK" not in environ or "LOCAL_WORLD_SIZE" not in environ:
+        return None
+    count = _number(environ, "LOCAL_WORLD_SIZE")
+    if count >= world_size:
+        return None
+    first = rank - _number(environ, "LOCAL_RANK")
+    if not 0 <= first <= rank < first + count <= world_size:
+        raise InvalidSpec(
+            f"$LOCAL_RANK = {environ['LOCAL_RANK']} and $LOCAL_WORLD_SIZE = {count} contradict "
+            f"rank = {rank} of world_size = {world_size}",
+            "LOCAL_RANK",
+        )
+    return first, count
+
+
+def _checked(rank: int, world_size: int, local: tuple[int, int] | None, shard: Shard) -> Ranks:
     _whole("world_size", world_size, 1, 2**16)
     _whole("rank", rank, 0, world_size - 1)
-    local = None
-    if not given and "LOCAL_RANK" in environ and "LOCAL_WORLD_SIZE" in environ:
-        count = _number(environ, "LOCAL_WORLD_SIZE")
-        if count < world_size:
-            first = rank - _number(environ, "LOCAL_RANK")
-            if not 0 <= first <= rank < first + count <= world_size:
-                raise InvalidSpec(
-                    f"$LOCAL_RANK = {environ['LOCAL_RANK']} and $LOCAL_WORLD_SIZE = {count} contradict "
-                    f"rank = {rank} of world_size = {world_size}",
-                    "LOCAL_RANK",
-                )
-            local = (first, count)
-    return Ranks(rank, world_size, local)
+    return Ranks(rank, world_size, local, shard)
+
+
+def _shard(num_shards: int, shard_index: int) -> Shard:
+    _whole("num_shards", num_shards, 1, MAX_SHARDS)
+    _whole("shard_index", shard_index, 0, num_shards - 1)
+    return Shard(num_shards, shard_index)
 
 
 def check_fields(fields: object, on_error: str) -> tuple[str, ...] | None:

@@ -160,11 +160,11 @@ class History:
         if shape != first_shape:
             return False
         return (epoch_start, position) == (first_start, first_position) or (
-            position == epoch_start and later > 0 and later % stay.rows.n == 0
+            position == epoch_start and later > 0 and later % stay.rows.positions == 0
         )
 
     def _number(self, stay: Stay, epoch_start: int) -> int:
-        return stay.attached.epoch + (epoch_start - stay.attached.epoch_start) // stay.rows.n
+        return stay.attached.epoch + (epoch_start - stay.attached.epoch_start) // stay.rows.positions
 
     def _epoch(self, stay: Stay, line: BatchLine) -> Epoch:
         number = self._number(stay, line.epoch_start)

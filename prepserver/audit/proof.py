@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from prepserver.order import Order
+from prepserver.order import NO_SAMPLE, Order
 
 Run = tuple[int, int]
 """Positions [start, stop)."""
@@ -70,7 +70,7 @@ def account(
 ) -> Account:
     """Counts the samples of the epoch of `order.n` positions that begins at `start`.
 
-    Nine bytes of memory per sample while it runs.
+    Nine bytes of memory per sample while it runs. Of a shard, only its own samples count.
 
     Args:
         order: Positions to indices.
@@ -84,7 +84,8 @@ def account(
         replaced: Position to (index, reason) of rows that held another sample than their own.
     """
     n = order.n
-    seen = np.zeros(n, np.int32)
+    seen = np.zeros(order.samples, np.int32)
+    own = np.full(order.samples, order.n == order.samples)
     lost = list(lost)
     cover = np.zeros(n, np.int32)
     stray: list[Run] = []
@@ -99,26 +100,29 @@ def account(
         for a, b in runs:
             kind[max(0, a - start) : max(0, b - start)] = code
     cover[kind == _LOST] = 0
-    why = np.zeros(n, np.uint8)
+    why = np.zeros(order.samples, np.uint8)
     for offset in range(0, n, _STEP):
         stop = min(n, offset + _STEP)
         indices = np.asarray(order.indices(start + offset, stop - offset), np.int64)
+        there = indices != NO_SAMPLE
+        indices, times, kinds = indices[there], cover[offset:stop][there], kind[offset:stop][there]
         # add.at and not +=: an index that comes twice in a run must count twice
-        np.add.at(seen, indices, cover[offset:stop])
-        why[indices] = np.where(cover[offset:stop] > 0, 0, kind[offset:stop])
+        np.add.at(seen, indices, times)
+        own[indices] = True
+        why[indices] = np.where(times > 0, 0, kinds)
     for a, b in stray:
-        np.add.at(seen, np.asarray(order.indices(a, b - a), np.int64), 1)
+        np.add.at(seen, [index for index in order.indices(a, b - a) if index != NO_SAMPLE], 1)
     bad: list[tuple[int, int, str]] = []
     for position, (index, reason) in sorted((replaced or {}).items()):
         offset = position - start
         if 0 <= offset < n and cover[offset] and order.indices(position, 1) == [index]:
             seen[index] -= cover[offset]
             bad.append((index, position, reason))
-    is_bad = np.zeros(n, bool)
+    is_bad = np.zeros(order.samples, bool)
     is_bad[[index for index, _, _ in bad]] = True
-    never = (seen == 0) & ~is_bad
+    never = (seen == 0) & own & ~is_bad
     return Account(
-        samples=n,
+        samples=int(np.count_nonzero(own)),
         once=int(np.count_nonzero((seen == 1) & ~is_bad)),
         missing=np.flatnonzero(never & (why == 0)).tolist(),
         repeated=np.flatnonzero((seen > 1) & ~is_bad).tolist(),

@@ -14,6 +14,7 @@ import zlib
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+from prepserver.pipeline.shard import Shard
 from prepserver.protocol.messages import Shuffle
 from prepserver.protocol.schema import (
     Count,
@@ -22,6 +23,7 @@ from prepserver.protocol.schema import (
     ProtocolError,
     Range,
     Seed,
+    Shards,
     Size,
     Small,
     Tree,
@@ -61,10 +63,12 @@ class Rows:
         source: Wire form of the dataset.
         digest: Of its listing.
         index: Path of the listing, which is never changed.
-        n: Samples: the length of an epoch.
+        n: Samples of the source.
         shuffle: The order.
         seed: Of order and augmentation.
         pipeline: Wire form.
+        num_shards: Parts into which each pass is dealt;
+        shard_index: which of them the job reads. Positions are of its own line.
     """
 
     source: Tree
@@ -74,6 +78,18 @@ class Rows:
     shuffle: Shuffle
     seed: Seed
     pipeline: Trees
+    num_shards: Shards = 1
+    shard_index: Count = 0
+
+    @property
+    def shard(self) -> Shard:
+        """Which part of the samples."""
+        return Shard(self.num_shards, self.shard_index)
+
+    @property
+    def positions(self) -> int:
+        """Positions of an epoch."""
+        return self.shard.positions(self.n)
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,7 +56,7 @@ def judge(found: JobLog, only_epoch: int | None = None) -> dict[str, Any]:
 
 def _training(history: History, only_epoch: int | None) -> dict[str, Any]:
     rows = history.rows
-    order = make_order(rows.shuffle, rows.n, rows.seed)
+    order = make_order(rows.shuffle, rows.n, rows.seed, rows.shard)
     epochs = [e for e in history.epochs if e.taken() or e is not history.epochs[-1]]
     last = epochs[-1].number if epochs else 0
     names = _Names(rows.source, rows.index)
@@ -75,6 +75,8 @@ def _training(history: History, only_epoch: int | None) -> dict[str, Any]:
         "samples": rows.n,
         "shuffle": rows.shuffle,
         "seed": rows.seed,
+        "num_shards": rows.num_shards,
+        "shard_index": rows.shard_index,
         "since": history.stays[0].attached.time,
         "attachments": len(history.stays),
         "world_size": history.stays[-1].attached.world_size,
@@ -134,8 +136,9 @@ def _show(verdict: dict[str, Any]) -> None:
     lines += [f"the log is damaged: {what}" for what in verdict["damage"]]
     for training in verdict["trainings"]:
         where = training["source"].get("root") or training["source"].get("path") or training["source"].get("source")
+        part = f"shard {training['shard_index']} of {training['num_shards']} of " if training["num_shards"] > 1 else ""
         lines.append(
-            f"{training['samples']} samples of {where}, shuffle {training['shuffle']}, seed {training['seed']}, "
+            f"{part}{training['samples']} samples of {where}, shuffle {training['shuffle']}, seed {training['seed']}, "
             f"{training['world_size']} ranks, {training['attachments']} attachments since {training['since']}"
         )
         for epoch in training["epochs"]:

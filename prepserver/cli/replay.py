@@ -32,8 +32,9 @@ def replay(arguments: argparse.Namespace) -> int:
         pipeline = Pipeline.from_wire(rows.pipeline)
         bad = {entry.index for entry in entries(found.state_dir / FOLDER) if entry.source == rows.digest}
         row = remake(
-            source_from_wire(rows.source), Path(rows.index), pipeline, rows.shuffle, rows.seed, rows.n, position, bad
-        )
+            source_from_wire(rows.source), Path(rows.index), pipeline, rows.shuffle, rows.seed, rows.n, position, bad,
+            rows.shard,
+        )  # fmt: skip
     except NoLog as e:
         return _say(str(e), e.code)
     except (SourceError, ValueError) as e:
@@ -43,8 +44,8 @@ def replay(arguments: argparse.Namespace) -> int:
     except OSError as e:
         return _say(f"-o {arguments.output}: {e.strerror or e}", exits.FAILED)
     sys.stdout.write(
-        f"sample {row.index}\npath {row.path}\nlabel {row.label}\nposition {position}\npass {position // rows.n}\n"
-        f"epoch {epoch.number}\n"
+        f"sample {row.index}\npath {row.path}\nlabel {row.label}\nposition {position}\n"
+        f"pass {position // rows.positions}\nepoch {epoch.number}\n"
     )
     for what in found.wrong:
         sys.stderr.write(f"prepserver replay: the log is damaged: {what}\n")

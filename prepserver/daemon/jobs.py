@@ -24,6 +24,7 @@ from prepserver.order import make_order
 from prepserver.pipeline.batches import BatchLine
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.pipeline import Pipeline
+from prepserver.pipeline.shard import Shard
 from prepserver.pipeline.sources import source_from_wire
 from prepserver.protocol import work
 from prepserver.protocol.messages import PROTOCOL, Attach, Moved, Refused, Welcome
@@ -366,7 +367,8 @@ class Jobs:
         """The group of this rank's job, made if it is the first of its ranks."""
         attach = asked.attach
         # The roots are part of it: a stream may hold what one user may read and another may not.
-        stream_id = f"{listing.digest} {attach.shuffle} {attach.seed} {listing.roots}"
+        shard = f"{attach.shard_index}/{attach.num_shards}"
+        stream_id = f"{listing.digest} {attach.shuffle} {attach.seed} {shard} {listing.roots}"
         stream_key = hashlib.sha256(stream_id.encode()).hexdigest()
         lane_key = (asked.pipeline.digest, peer.uid)
         group_key = (
@@ -376,7 +378,7 @@ class Jobs:
         siblings = None
         if attach.world_size > 1:
             for group_id, group in self._groups.items():
-                if group.key == group_key and self._may_enter(group, attach):
+                if group.key == group_key and self._may_enter(group, attach, listing.samples):
                     self._leave_others(group_key, attach.rank, group_id)
                     return group_id, group
                 siblings = group.place if group.key == group_key else siblings
@@ -393,12 +395,12 @@ class Jobs:
             if group_id != but and same_run and rank in group.cursors and rank not in group.attached:
                 self._late += self._scheduler.remove_cursor(group.cursors.pop(rank))
 
-    def _may_enter(self, group: _Group, attach: Attach) -> bool:
+    def _may_enter(self, group: _Group, attach: Attach, samples: int) -> bool:
         """Whether the place that is kept for this rank is where it wants to go on."""
         if attach.rank not in group.cursors or attach.rank in group.attached:
             return attach.rank in group.attached  # then it is refused, by name
         cursor = self._scheduler.streams[group.stream].cursors[group.cursors[attach.rank]]
-        line = self._line(attach, cursor.line.n, group.place, attach.rank, attach.rounds)
+        line = self._line(attach, samples, group.place, attach.rank, attach.rounds)
         if line.peek().start < cursor.need:
             return False  # its rows are gone already
         self._scheduler.move_cursor(cursor.id, line)
@@ -429,11 +431,12 @@ class Jobs:
         row = asked.pipeline.row
         in_work = self._workers * TASKS_PER_WORKER * self._scheduler.chunk_rows
         rows = ring_rows(row.nbytes, round_rows, attach.prefetch, in_work)
+        given = siblings or _given_place(attach, listing.samples)
         request = Request(
-            stream_key, lane_key, attach.shuffle, listing.samples, rows[1], attach.epoch,
-            siblings.position if siblings else attach.position,
-            siblings.epoch_start if siblings else attach.epoch_start,
+            stream_key, lane_key, attach.shuffle, _shard(attach).positions(listing.samples), rows[1], attach.epoch,
+            given.position if given else None, given.epoch_start if given else None,
             attach.join_wait_s, self._rows_behind(attach, listing.samples),
+            fixed=attach.num_shards > 1 or len(_local_ranks(attach)) < attach.world_size,
         )  # fmt: skip
         where = place(request, self._scheduler.streams.values(), self._rows_per_s())
         if where.position > _FARTHEST:
@@ -491,25 +494,28 @@ class Jobs:
 
     def _rows_behind(self, attach: Attach, samples: int) -> int:
         """Rows between the position that a rank comes back to and the first that it or a sibling still needs."""
-        if attach.position is None or attach.epoch_start is None or not attach.rounds:
+        where = _given_place(attach, samples)
+        if where is None or not attach.rounds:
             return 0
-        where = Place(None, None, attach.epoch_start, attach.position)
         lines = (self._line(attach, samples, where, rank, _rounds_of(attach, rank)) for rank in _local_ranks(attach))
-        return min(line.peek().start for line in lines) - attach.position
+        return min(line.peek().start for line in lines) - where.position
 
     def _line(self, attach: Attach, samples: int, where: Place, rank: int, rounds: int) -> BatchLine:
-        shape = (attach.batch_size, attach.drop_last)
+        shape = (attach.batch_size, attach.drop_last, rank, attach.world_size)
         try:
-            return BatchLine(samples, where.epoch_start, where.position, *shape, rank, attach.world_size, rounds)
+            return BatchLine(samples, where.epoch_start, where.position, *shape, rounds, _shard(attach))
         except ValueError as e:
             raise Refusal("spec", str(e), "batch_size") from e
 
     def _open_stream(self, stream_id: int, key: str, asked: Asked, listing: work.Indexed, position: int) -> None:
         attach = asked.attach
-        order = make_order(attach.shuffle, listing.samples, attach.seed)
-        self._scheduler.add_stream(stream_id, key, listing.digest, listing.samples, order.next_start, position)
+        order = make_order(attach.shuffle, listing.samples, attach.seed, _shard(attach))
+        self._scheduler.add_stream(stream_id, key, listing.digest, order.n, order.next_start, position)
         bad = sorted(self._scheduler.quarantined.get(listing.digest, ()))[:_MOST_QUARANTINED]
-        add = work.AddStream(stream_id, asked.source, listing.path, attach.shuffle, attach.seed, bad, listing.roots)
+        add = work.AddStream(
+            stream_id, asked.source, listing.path, attach.shuffle, attach.seed, bad, listing.roots,
+            attach.num_shards, attach.shard_index,
+        )  # fmt: skip
         self._setups[stream_id] = _StreamSetup(add)
         self._broadcast(add, ())
 
@@ -536,7 +542,10 @@ def check(attach: Attach) -> Asked:
         raise Refusal("spec", f"rank = {attach.rank} is not in [0, world_size = {attach.world_size})", "rank")
     if attach.rank not in _local_ranks(attach) or _local_ranks(attach).stop > attach.world_size:
         raise Refusal("spec", f"local_ranks = {attach.local_ranks} does not hold rank {attach.rank}", "rank")
-    if attach.lag == "skip" and attach.world_size > 1:
+    if attach.shard_index >= attach.num_shards:
+        text = f"shard_index = {attach.shard_index} is not in [0, num_shards = {attach.num_shards})"
+        raise Refusal("spec", text, "shard_index")
+    if attach.lag == "skip" and attach.world_size * attach.num_shards > 1:
         raise Refusal("spec", "lag = 'skip' would give ranks different numbers of batches: use 'detach'", "lag")
     if len(_local_ranks(attach)) > _LOCAL_RANKS_MOST:
         raise Refusal(
@@ -553,6 +562,24 @@ def check(attach: Attach) -> Asked:
     except SpecError as e:
         raise Refusal("spec", str(e), e.field) from e
     return Asked(attach, source.to_wire(), pipeline)
+
+
+def _shard(attach: Attach) -> Shard:
+    return Shard(attach.num_shards, attach.shard_index)
+
+
+def _given_place(attach: Attach, samples: int) -> Place | None:
+    """Where a resumed job stands, in the line of its shard.
+
+    Raises:
+        Refusal: Its shards cannot all stand there.
+    """
+    if attach.position is None or attach.epoch_start is None:
+        return None
+    try:
+        return Place(None, None, *_shard(attach).place(attach.epoch, attach.epoch_start, attach.position, samples))
+    except ValueError as e:
+        raise Refusal("spec", str(e), "num_shards") from e
 
 
 def _local_ranks(attach: Attach) -> range:

@@ -236,7 +236,10 @@ def rows_of(attach: Attach, source: dict[str, Any], pipeline: list[dict[str, Any
         pipeline: Wire form, checked.
         listing: A `prepserver.protocol.work.Indexed`.
     """
-    return Rows(source, listing.digest, listing.path, listing.samples, attach.shuffle, attach.seed, pipeline)
+    return Rows(
+        source, listing.digest, listing.path, listing.samples, attach.shuffle, attach.seed, pipeline,
+        attach.num_shards, attach.shard_index,
+    )  # fmt: skip
 
 
 def _now() -> str:

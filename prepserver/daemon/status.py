@@ -124,6 +124,8 @@ def _job(attachment: Any, scheduler: Scheduler, now_s: float) -> dict[str, Any]:
         "name": attachment.attach.job,
         "rank": attachment.attach.rank,
         "world_size": attachment.attach.world_size,
+        "num_shards": attachment.attach.num_shards,
+        "shard_index": attachment.attach.shard_index,
         "pid": attachment.peer.pid,
         "uid": attachment.peer.uid,
         "stream": stream.id,

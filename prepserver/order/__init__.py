@@ -11,21 +11,25 @@ from __future__ import annotations
 from prepserver.order.feistel import KeyedPermutation
 from prepserver.order.orders import (
     MAX_SAMPLES,
+    NO_SAMPLE,
     CyclicOrder,
     FullOrder,
     Order,
     SequentialOrder,
+    ShardOrder,
     Shuffle,
     make_order,
 )
 
 __all__ = [
     "MAX_SAMPLES",
+    "NO_SAMPLE",
     "CyclicOrder",
     "FullOrder",
     "KeyedPermutation",
     "Order",
     "SequentialOrder",
+    "ShardOrder",
     "Shuffle",
     "make_order",
 ]

@@ -1,4 +1,4 @@
-"""The three orders: as stored, a new permutation for each pass, and cyclic blocks.
+"""The three orders: as stored, a new permutation for each pass, and cyclic blocks; and a shard of any of them.
 
 Position p belongs to pass p // n. A pass falls into segments (the whole pass, or one block of it), and
 inside a segment an order is one or two keyed permutations. The order computes aligned windows of a segment
@@ -11,16 +11,21 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from functools import lru_cache
-from typing import Literal, Protocol, assert_never
+from typing import Any, Literal, Protocol, assert_never
 
 import numpy as np
+import numpy.typing as npt
 
 from prepserver.order.feistel import KeyedPermutation, U64Array
+from prepserver.pipeline.shard import WHOLE, Shard
 
 Shuffle = Literal["none", "full", "cyclic"]
 
 MAX_SAMPLES = 1 << 40
 _MAX_POSITION = 1 << 62
+
+NO_SAMPLE = -1
+"""The index at a position that holds no sample: the end of a pass in a shard that is one short."""
 
 # Long enough to spread numpy's cost per call (about 50 us for any short array), short enough that a jump
 # costs about 100 us.
@@ -41,7 +46,11 @@ class Order(Protocol):
 
     @property
     def n(self) -> int:
-        """Number of samples of the source."""
+        """Positions of a pass: the samples of the source, or of a shard's part of them."""
+
+    @property
+    def samples(self) -> int:
+        """Samples of the source."""
 
     def indices(self, position: int, count: int) -> list[int]:
         """The sample indices at positions [position, position + count).
@@ -49,6 +58,9 @@ class Order(Protocol):
         Args:
             position: First position, 0 .. 2**62.
             count: How many, 0 or more. The run may cross blocks and passes.
+
+        Returns:
+            One for each position; `NO_SAMPLE` where there is none.
 
         Raises:
             ValueError: position or count is out of range.
@@ -62,7 +74,7 @@ class SequentialOrder:
     """Samples in the order of the source, pass after pass."""
 
     def __init__(self, n: int) -> None:
-        self.n = n
+        self.n = self.samples = n
 
     def indices(self, position: int, count: int) -> list[int]:
         """As `Order.indices`."""
@@ -80,6 +92,10 @@ class SequentialOrder:
         _check_run(position, 0)
         return -(-position // self.n) * self.n
 
+    def at(self, _pass: int, places: U64Array) -> U64Array:
+        """As `_SegmentedOrder.at`."""
+        return places
+
 
 class _SegmentedOrder(ABC):
     """An order that is made of segments, each shuffled in itself.
@@ -88,15 +104,24 @@ class _SegmentedOrder(ABC):
     """
 
     def __init__(self, n: int, seed: int, starts: tuple[int, ...]) -> None:
-        self.n = n
+        self.n = self.samples = n
         self.seed = seed
         self._starts = starts
         self._ends = (*starts[1:], n)
         self._remember = lru_cache(maxsize=_WINDOWS_KEPT)(self._window)
 
     @abstractmethod
-    def _segment_values(self, pass_: int, segment: int, places: U64Array) -> U64Array:
+    def _segment_values(self, pass_: int, segment: int, places: U64Array) -> npt.NDArray[Any]:
         """Sample indices at these places of a segment (uint64, shape (m,), 0 .. segment length)."""
+
+    def at(self, pass_: int, places: U64Array) -> npt.NDArray[Any]:
+        """Sample indices at any places of a pass (uint64, shape (m,), 0 .. n), for an order over this one."""
+        segments = np.searchsorted(np.asarray(self._starts, np.uint64), places, "right") - 1
+        out = np.empty(len(places), np.int64)
+        for segment in np.unique(segments).tolist():
+            here = segments == segment
+            out[here] = self._segment_values(pass_, segment, places[here] - np.uint64(self._starts[segment]))
+        return out
 
     def _window(self, pass_: int, segment: int, window: int) -> list[int]:
         size = self._ends[segment] - self._starts[segment]
@@ -170,7 +195,30 @@ class CyclicOrder(_SegmentedOrder):
         return self._deal(inside)
 
 
-def make_order(shuffle: Shuffle, n: int, seed: int) -> Order:
+class ShardOrder(_SegmentedOrder):
+    """The part of another order that one shard gets: of each pass every `count`-th place.
+
+    Args:
+        base: The order of all samples.
+        shard: Which part.
+        seed: That of `base`.
+    """
+
+    def __init__(self, base: SequentialOrder | _SegmentedOrder, shard: Shard, seed: int) -> None:
+        super().__init__(shard.positions(base.n), seed, (0,))
+        self.samples = base.samples
+        self._base = base
+        self._shard = shard
+
+    def _segment_values(self, pass_: int, segment: int, places: U64Array) -> npt.NDArray[Any]:
+        of_all = places * np.uint64(self._shard.count) + np.uint64(self._shard.index)
+        values = np.full(len(places), NO_SAMPLE, np.int64)
+        there = of_all < self._base.n
+        values[there] = self._base.at(pass_, of_all[there])
+        return values
+
+
+def make_order(shuffle: Shuffle, n: int, seed: int, shard: Shard = WHOLE) -> Order:
     """The order of a stream.
 
     Args:
@@ -178,6 +226,7 @@ def make_order(shuffle: Shuffle, n: int, seed: int) -> Order:
             does) or "cyclic" (an epoch begins at any block).
         n: Number of samples, 1 .. 2**40.
         seed: 0 .. 2**63 - 1; not used by "none".
+        shard: The part of the samples that is wanted. An epoch of a part begins where a pass does.
 
     Raises:
         ValueError: An argument is out of range.
@@ -186,6 +235,11 @@ def make_order(shuffle: Shuffle, n: int, seed: int) -> Order:
         raise ValueError(f"n = {n}: an order needs 1 <= n <= 2**40 samples")
     if not 0 <= seed < 1 << 63:
         raise ValueError(f"seed = {seed}: must be in [0, 2**63)")
+    base = _base_order(shuffle, n, seed)
+    return base if shard.count == 1 else ShardOrder(base, shard, seed)
+
+
+def _base_order(shuffle: Shuffle, n: int, seed: int) -> SequentialOrder | _SegmentedOrder:
     match shuffle:
         case "none":
             return SequentialOrder(n)

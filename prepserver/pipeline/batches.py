@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from prepserver.pipeline.shard import WHOLE, Shard
+
 
 @dataclass(frozen=True, slots=True)
 class Batch:
@@ -33,6 +35,8 @@ class EpochPlan:
         drop_last: Leave out what does not fill a round, as DataLoader and DistributedSampler do.
         rank: This process, 0 <= rank < world_size.
         world_size: Processes that share the epoch.
+        uneven: The last position holds no sample in some shards;
+        short: in this one too.
     """
 
     start: int
@@ -41,6 +45,8 @@ class EpochPlan:
     drop_last: bool = False
     rank: int = 0
     world_size: int = 1
+    uneven: bool = False
+    short: bool = False
 
     @property
     def _round_rows(self) -> int:
@@ -50,8 +56,10 @@ class EpochPlan:
     def _full_rounds(self) -> int:
         """Rounds in which every batch has `batch_size` rows."""
         rows = self.stop - self.start
+        if self.drop_last:
+            return max(0, rows - self.uneven) // self._round_rows
         full, rest = divmod(rows, self._round_rows)
-        if not self.drop_last and 0 < rest < self.world_size and full:
+        if 0 < rest < self.world_size + self.uneven and full:
             full -= 1  # too few rows left to give each rank one: the last full round is split with them
         return full
 
@@ -79,12 +87,16 @@ class EpochPlan:
         full = self._full_rounds
         if number < full:
             at = self.start + number * self._round_rows + self.rank * self.batch_size
-            return Batch(at, at + self.batch_size, number)
+            return self._batch(at, at + self.batch_size, number)
         base = self.start + full * self._round_rows
         rest = self.stop - base
         parts = self._tail_rounds * self.world_size
         part = (number - full) * self.world_size + self.rank
-        return Batch(base + part * rest // parts, base + (part + 1) * rest // parts, number)
+        return self._batch(base + part * rest // parts, base + (part + 1) * rest // parts, number)
+
+    def _batch(self, start: int, stop: int, number: int) -> Batch:
+        # the last part is the largest: it is what can best do without the row that is not there
+        return Batch(start, min(stop, self.stop - self.short), number)
 
     def resume_position(self, number: int) -> int:
         """The position at which round `number` begins: where all ranks stand after `number` rounds."""
@@ -96,10 +108,10 @@ class EpochPlan:
 
 
 class BatchLine:
-    """One rank's endless line of batches over epochs of `n` positions.
+    """One rank's endless line of batches, epoch after epoch.
 
     Args:
-        n: Samples of the stream: the length of an epoch.
+        n: Samples of the source.
         epoch_start: Position at which the job's current epoch began.
         position: Where it stands in it, epoch_start <= position < epoch_start + n.
         batch_size: Rows in a full batch.
@@ -107,6 +119,10 @@ class BatchLine:
         rank: See `EpochPlan`.
         world_size: See `EpochPlan`.
         rounds: Batches of the run from `position` that this rank has had already.
+        shard: Which part of the samples; positions are of its own line.
+
+    Attributes:
+        n: Positions of an epoch.
 
     Raises:
         ValueError: An epoch would have no batch at all, or the numbers contradict each other.
@@ -122,7 +138,9 @@ class BatchLine:
         rank: int = 0,
         world_size: int = 1,
         rounds: int = 0,
+        shard: Shard = WHOLE,
     ) -> None:
+        samples, n = n, shard.positions(n)
         if not 0 <= rank < world_size:
             raise ValueError(f"rank = {rank} is not in [0, world_size = {world_size})")
         if batch_size < 1:
@@ -131,15 +149,15 @@ class BatchLine:
             raise ValueError(f"position {position} is not in the epoch [{epoch_start}, {epoch_start + n}]")
         self.n = n
         self.epoch_start = epoch_start
-        self._shape = (batch_size, drop_last, rank, world_size)
+        self._shape = (batch_size, drop_last, rank, world_size, shard.is_uneven(samples), shard.is_short(samples))
         self.full_epoch = EpochPlan(0, n, *self._shape)
         if len(self.full_epoch) == 0:
             raise ValueError(
-                f"an epoch of {n} samples has no batch of batch_size = {batch_size} for "
-                f"world_size = {world_size}{' with drop_last' if drop_last else ''}"
+                f"an epoch of {samples} samples has no batch of batch_size = {batch_size} for "
+                f"world_size = {world_size}{' with drop_last' if drop_last else ''}{_of(shard)}"
             )
-        if n < world_size:
-            raise ValueError(f"{n} samples cannot be dealt to world_size = {world_size} ranks")
+        if samples < world_size * shard.count:
+            raise ValueError(f"{samples} samples cannot be dealt to world_size = {world_size} ranks{_of(shard)}")
         self.plan = EpochPlan(position, epoch_start + n, *self._shape)
         if not 0 <= rounds <= len(self.plan):
             raise ValueError(f"rounds = {rounds} of an epoch with {len(self.plan)} batches left")
@@ -170,3 +188,7 @@ class BatchLine:
         self.epoch_start += self.n
         self.plan = EpochPlan(self.epoch_start, self.epoch_start + self.n, *self._shape)
         self.number = 0
+
+
+def _of(shard: Shard) -> str:
+    return f" in each of num_shards = {shard.count}" if shard.count > 1 else ""

@@ -21,6 +21,7 @@ from prepserver.protocol.schema import (
     Range,
     Seconds,
     Seed,
+    Shards,
     Size,
     Small,
     Text,
@@ -53,10 +54,12 @@ class Attach:
         shuffle: The order.
         seed: Of order and augmentation.
         pipeline: See `prepserver.pipeline.pipeline`.
+        rank: Of `world_size`, in this shard.
         local_ranks: (first, count) of the ranks that use this daemon, None for all of them.
         prefetch: Rows to have ready ahead of the job; 0 lets the daemon choose.
         epoch: A fresh start, at any place where an epoch may begin; the epoch's number.
-        position: Or exactly here (a resumed run), in the epoch that began at `epoch_start`.
+        position: Or exactly here (a resumed run), in the epoch that began at `epoch_start`. Both count the samples
+            of all shards.
         epoch_start: See `position`.
         rounds: Batches from `position` on that this rank has had already: it comes back after a lost
             connection, and its siblings may stand a batch before or behind it.
@@ -64,6 +67,8 @@ class Attach:
             a stream of its own, the same bytes), ``skip`` (it loses rows), ``auto`` (detach while workers are
             idle, else wait).
         join_wait_s: How long the job would rather wait to share than start a stream of its own.
+        num_shards: Parts into which the samples of each pass are dealt, one for each machine.
+        shard_index: Which of them this job reads.
     """
 
     protocol: tuple[Small, Small]
@@ -85,6 +90,8 @@ class Attach:
     rounds: Count = 0
     join_wait_s: Seconds = 10.0
     lag: Lag = "auto"
+    num_shards: Shards = 1
+    shard_index: Count = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +113,8 @@ class Welcome:
         samples: Length of the source.
         num_classes: Distinct labels, 0 if the source has no notion of them.
         source_digest: Names the listing: equal digests, equal samples.
-        epoch_start: Where the job's epoch began.
-        position: Its first row.
+        epoch_start: Where the job's epoch began, in the line of its shard.
+        position: Its first row, likewise.
         ahead: Rows between what is being made now and `position` (a wait, if large).
         layout: See `prepserver.protocol.layout`.
     """

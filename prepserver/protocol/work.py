@@ -20,6 +20,7 @@ from prepserver.protocol.schema import (
     Position,
     Range,
     Seed,
+    Shards,
     Size,
     Small,
     Text,
@@ -50,6 +51,8 @@ class AddStream:
     Attributes:
         quarantined: Indices of samples that killed workers.
         roots: Below which every file must lie that is read; empty for no such rule.
+        num_shards: Parts of each pass;
+        shard_index: which of them it is.
     """
 
     stream: Small
@@ -59,6 +62,8 @@ class AddStream:
     seed: Seed
     quarantined: Indices = field(default_factory=list)
     roots: Roots = field(default_factory=list)
+    num_shards: Shards = 1
+    shard_index: Count = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,13 +16,15 @@ class Request:
         stream_key: See `Stream.key`.
         lane_key: See `Lane.key`.
         shuffle: ``none``, ``full`` or ``cyclic``.
-        n: Samples of the source.
+        n: Positions of an epoch.
         rows_needed: A ring must have at least as many rows (two rounds of batches).
         epoch: A fresh start at epoch number `epoch`.
         position: Or exactly here.
         epoch_start: Where the epoch of `position` began.
         join_wait_s: The longest wait for a shared start.
         skip: Rows from `position` on that are not needed any more.
+        fixed: Other machines take part, which cannot be asked where they begin: an epoch begins at its number times n
+            in cyclic order, too.
     """
 
     stream_key: str
@@ -35,6 +37,7 @@ class Request:
     epoch_start: int | None
     join_wait_s: float
     skip: int = 0
+    fixed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +61,9 @@ def place(request: Request, streams: Iterable[Stream], rows_per_s: float) -> Pla
     """The best start for `request` among the running streams.
 
     A job joins where it needs not wait longer than `join_wait_s` for its first row; among those, where it
-    waits least. In cyclic order a fresh job may begin at any block boundary; in the other orders, and when
-    resuming, the position is given, and it is shared only if the stream still holds or will soon make it.
+    waits least. In cyclic order a fresh job may begin at any block boundary; in the other orders, when other machines
+    take part, and when resuming, the position is given, and it is shared only if the stream still holds or will soon
+    make it.
 
     Args:
         request: What is asked for.
@@ -99,7 +103,7 @@ def _on(request: Request, stream: Stream) -> Place | None:
     earliest = max(stream.low, lane.start) if lane is not None else stream.head
     if request.position is not None and request.epoch_start is not None:
         position, epoch_start = request.position, request.epoch_start
-    elif request.shuffle == "cyclic":
+    elif request.shuffle == "cyclic" and not request.fixed:
         position = epoch_start = stream.next_start(earliest)
     else:
         position = epoch_start = request.epoch * request.n

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import errno
 import time
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy.typing as npt
 
-from prepserver.order import Order
+from prepserver.order import NO_SAMPLE, Order
 from prepserver.protocol.work import MAX_REASON_CHARS
 from prepserver.source import Sample, SampleError, Source
 from prepserver.source.errors import printable
@@ -23,10 +23,8 @@ from prepserver.transform import BadSample, RowMaker, SampleKey, make_rows
 
 REPLACEMENTS = 8
 """How many neighbours are tried for a bad sample. Damage comes in runs (a lost shard, a broken copy); past
-so many in a row the answer is a bad dataset, which zeros and the reason say better than one more neighbour."""
-
-NO_SAMPLE = -1
-"""Label and index of a row of zeros."""
+so many in a row the answer is a bad dataset, which zeros and the reason say better than one more neighbour. Label and
+index of such a row of zeros are `NO_SAMPLE`."""
 
 _TRANSIENT = frozenset(
     {
@@ -132,6 +130,9 @@ class _Filler:
     def run(self, position: int, count: int) -> FillResult:
         n = self._stream.order.n
         for p, index in enumerate(self._stream.order.indices(position, count), position):
+            if index == NO_SAMPLE:
+                self._blank(p, self._everywhere)  # nobody gets it, but a row is a function of its position
+                continue
             refused = self._try(p, p // n, index, self._everywhere)
             if refused:
                 self._replace(p, p // n, index, refused)
@@ -142,12 +143,15 @@ class _Filler:
         for why in dict.fromkeys(refused.values()):
             where = tuple(t for t in refused if refused[t] == why)
             self._bad.append(BadRow(position, index, _reason(name, why), where))
-        n = self._stream.order.n
+        n = self._stream.order.samples
         for k in range(1, min(REPLACEMENTS, n - 1) + 1):
             refused = self._try(position, pass_, (index + k) % n, tuple(refused))
             if not refused:
                 return
-        for t in refused:
+        self._blank(position, refused)
+
+    def _blank(self, position: int, where: Iterable[int]) -> None:
+        for t in where:
             rows = self._targets[t][1]
             rows.row("image", position)[...] = 0
             rows.row("label", position)[...] = NO_SAMPLE

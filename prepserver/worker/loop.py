@@ -17,6 +17,7 @@ from typing import Any
 from prepserver.memory.ring import Ring
 from prepserver.order import make_order
 from prepserver.pipeline.pipeline import Pipeline
+from prepserver.pipeline.shard import Shard
 from prepserver.pipeline.sources import source_from_wire
 from prepserver.protocol import work
 from prepserver.protocol.codec import MAX_MESSAGE_BYTES
@@ -127,7 +128,7 @@ class _Worker:
         try:
             roots = Roots(told.roots) if told.roots else None
             source = open_source(source_from_wire(told.source), Path(told.index_path), roots)
-            order = make_order(told.shuffle, len(source), told.seed)
+            order = make_order(told.shuffle, len(source), told.seed, Shard(told.num_shards, told.shard_index))
         except Exception as e:  # noqa: BLE001 - told with every task that needs the stream
             self._log.exception("stream %d", told.stream)
             return _Broken(_text(e))

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from prepserver.audit.proof import Run, account
 from prepserver.order import Shuffle, make_order
+from prepserver.pipeline.shard import Shard
 
 SHUFFLES: tuple[Shuffle, ...] = ("none", "full", "cyclic")
 
@@ -85,3 +86,18 @@ def test_a_row_that_names_another_sample_than_its_own_replaces_nothing() -> None
     order = make_order("cyclic", 100, 1)
     wrong = (order.indices(42, 1)[0] + 1) % 100
     assert account(order, 0, [(0, 100)], replaced={42: (wrong, "?")}).exact
+
+
+@pytest.mark.parametrize("shuffle", SHUFFLES)
+@given(n=st.integers(2, 60), shards=st.integers(2, 5), epoch=st.integers(0, 3), data=st.data())
+def test_of_a_shard_its_own_samples_count_and_no_others(
+    shuffle: Shuffle, n: int, shards: int, epoch: int, data: st.DataObject
+) -> None:
+    order = make_order(shuffle, n, 4, Shard(shards, data.draw(st.integers(0, shards - 1))))
+    start = epoch * order.n
+    own = {index for index in order.indices(start, order.n) if index >= 0}
+    found = account(order, start, [(start, start + order.n)])
+    assert (found.exact, found.samples, found.once) == (True, len(own), len(own))
+    gone = data.draw(st.integers(start, start + order.n - 1))
+    found = account(order, start, [(start, gone), (gone + 1, start + order.n)])
+    assert found.missing == [index for index in order.indices(gone, 1) if index >= 0]

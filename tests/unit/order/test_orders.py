@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prepserver.order import CyclicOrder, Order, Shuffle, make_order
+from prepserver.order import NO_SAMPLE, CyclicOrder, Order, Shuffle, make_order
+from prepserver.pipeline.shard import Shard
 
 KINDS: tuple[Shuffle, ...] = get_args(Shuffle)
 SEEDS = st.integers(0, 2**63 - 1)
@@ -192,3 +193,52 @@ def test_a_number_of_samples_out_of_range_is_refused(n: int) -> None:
 def test_a_seed_out_of_range_is_refused(seed: int) -> None:
     with pytest.raises(ValueError, match="seed"):
         make_order("full", 10, seed)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(
+    n=st.integers(1, 60) | st.integers(16_000, 40_000),
+    seed=SEEDS,
+    shards=st.integers(1, 7),
+    pass_=st.integers(0, 2**40),
+    offset=st.integers(0, 40_000),
+)
+def test_the_shards_of_a_pass_are_the_pass_dealt_in_turn(
+    kind: Shuffle, n: int, seed: int, shards: int, pass_: int, offset: int
+) -> None:
+    whole = make_order(kind, n, seed)
+    first = offset % n // shards
+    count = min(100, -(-n // shards) - first)
+    dealt = [make_order(kind, n, seed, Shard(shards, s)) for s in range(shards)]
+    assert {(order.n, order.samples) for order in dealt} == {(-(-n // shards), n)}
+    rows = zip(*(order.indices(pass_ * order.n + first, count) for order in dealt), strict=True)
+    found = [index for row in rows for index in row]
+    there = min(n - first * shards, len(found))
+    assert found[:there] == whole.indices(pass_ * n + first * shards, there)
+    assert found[there:] == [NO_SAMPLE] * (len(found) - there)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_epochs_of_a_shard_begin_at_passes(kind: Shuffle) -> None:
+    order = make_order(kind, 20_000, 0, Shard(3, 2))
+    assert [order.next_start(p) for p in (0, 1, 6667, 6668)] == [0, 6667, 6667, 13_334]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_of_a_shard_crosses_passes(kind: Shuffle) -> None:
+    order = make_order(kind, 7, 1, Shard(2, 1))
+    run = order.indices(0, 40)
+    assert run == [order.indices(p, 1)[0] for p in range(40)]
+    assert [run[p] == NO_SAMPLE for p in range(8)] == [False, False, False, True] * 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_shard_of_a_thousand_million_samples_costs_no_memory(kind: Shuffle) -> None:
+    tracemalloc.start()
+    try:
+        order: Order = make_order(kind, 10**9, 3, Shard(4096, 17))
+        for position in (0, order.n - 8, 2**61):
+            assert len(set(order.indices(position, 16))) >= 15
+        assert tracemalloc.get_traced_memory()[1] < 500_000
+    finally:
+        tracemalloc.stop()

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 
 from prepserver.pipeline.batches import Batch, BatchLine, EpochPlan
+from prepserver.pipeline.shard import Shard
 
 SIZES = st.integers(1, 9)
 WORLDS = st.integers(1, 6)
@@ -175,3 +176,69 @@ def test_a_line_at_the_end_of_an_epoch_stands_at_the_next() -> None:
 def test_numbers_that_contradict_each_other_are_refused(arguments: tuple[int, ...], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         BatchLine(*arguments)  # type: ignore[arg-type]
+
+
+def lines(n: int, shards: int, world: int, size: int, drop_last: bool, epoch: int, at: int = 0) -> list[BatchLine]:
+    """One for each rank of each shard, where each shard stands at its place `at` of the epoch."""
+    m = Shard(shards).positions(n)
+    return [
+        BatchLine(n, epoch * m, epoch * m + at, size, drop_last, rank, world, shard=Shard(shards, s))
+        for s in range(shards)
+        for rank in range(world)
+    ]
+
+
+def places(line: BatchLine, shards: int, s: int) -> list[int]:
+    """Places of the pass that are left in its epoch, in the order of all shards."""
+    batches = [line.plan.batch(k) for k in range(len(line.plan))]
+    return [p % line.n * shards + s for b in batches for p in range(b.start, b.stop)]
+
+
+@given(st.integers(1, 160), st.integers(1, 5), st.integers(1, 4), SIZES, st.booleans(), st.integers(0, 3))
+@settings(deadline=None, max_examples=600)
+def test_all_ranks_of_all_shards_get_as_many_batches_and_each_sample_goes_to_one(
+    n: int, shards: int, world: int, size: int, drop_last: bool, epoch: int
+) -> None:
+    assume(n >= shards * world and not (drop_last and n // shards < world * size))
+    made = lines(n, shards, world, size, drop_last, epoch)
+    assert len({len(line.plan) for line in made}) == 1
+    found = sorted(p for k, line in enumerate(made) for p in places(line, shards, k // world))
+    if drop_last:
+        assert found == list(range(n // shards // (world * size) * world * size * shards))
+        batches = [line.plan.batch(k) for line in made for k in range(len(line.plan))]
+        assert all(b.stop - b.start == size for b in batches)
+    else:
+        assert found == list(range(n))
+        if size > 1:
+            assert all(b.stop > b.start for line in made for b in map(line.plan.batch, range(len(line.plan))))
+
+
+@given(st.integers(1, 160), st.integers(1, 5), st.integers(1, 4), SIZES, SIZES, st.integers(1, 4), st.data())
+@settings(deadline=None, max_examples=400)
+def test_what_is_left_is_dealt_to_all_shards_exactly_whatever_the_new_sizes(
+    n: int, shards: int, world: int, size: int, new_size: int, new_world: int, data: st.DataObject
+) -> None:
+    assume(n >= shards * world and n >= shards * new_world)
+    made = lines(n, shards, world, size, False, 2)
+    had = data.draw(st.integers(0, len(made[0].plan) - 1))
+    assert len({line.plan.resume_position(had) for line in made}) == 1
+    at = made[0].plan.resume_position(had) - made[0].plan.start
+    rest = lines(n, shards, new_world, new_size, False, 2, at)
+    assert len({len(line.plan) for line in rest}) == 1
+    found = sorted(p for k, line in enumerate(rest) for p in places(line, shards, k // new_world))
+    assert found == list(range(at * shards, n))
+
+
+def test_a_shard_that_is_one_short_has_its_last_batch_one_row_shorter() -> None:
+    plans = [BatchLine(15, 0, 0, 4, shard=Shard(2, s)).plan for s in (0, 1)]
+    assert [[(b.start, b.stop) for b in map(p.batch, range(len(p)))] for p in plans] == [
+        [(0, 4), (4, 8)],
+        [(0, 4), (4, 7)],
+    ]
+
+
+def test_too_few_samples_for_all_ranks_of_all_shards_are_refused() -> None:
+    with pytest.raises(ValueError, match="world_size = 2 ranks in each of num_shards = 3"):
+        BatchLine(5, 0, 0, 1, rank=0, world_size=2, shard=Shard(3, 0))
+    with pytest.raises(ValueError, match="drop_last in each of num_shards = 2"):
+        BatchLine(15, 0, 0, 8, True, shard=Shard(2, 0))

@@ -393,3 +393,56 @@ def test_a_dropped_client_leaves_no_descriptor(photos: str) -> None:
     for _ in range(3):
         list(used())
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize("shuffle", [True, False, "full"])
+@pytest.mark.parametrize("shards", [2, 3, 5])
+def test_shards_have_each_sample_once_together_with_the_bytes_of_the_whole(
+    photos: str, shuffle: Any, shards: int
+) -> None:
+    def rows(batches: Any) -> list[tuple[int, bytes]]:
+        return [
+            (int(i), image.numpy().tobytes()) for b in batches for i, image in zip(b["index"], b["image"], strict=True)
+        ]
+
+    parts = [client(photos, shuffle=shuffle, num_shards=shards, shard_index=s, batch_size=2) for s in range(shards)]
+    assert len({len(part) for part in parts}) == 1
+    assert {part.samples for part in parts} == {N}
+    with client(photos, shuffle=shuffle) as whole:
+        for _ in range(2):
+            epoch = [list(part) for part in parts]
+            assert {len(batches) for batches in epoch} == {len(parts[0])}
+            assert sorted(row for batches in epoch for row in rows(batches)) == sorted(rows(whole))
+
+
+def test_a_state_of_any_shard_serves_all_and_another_number_of_them(photos: str) -> None:
+    def part(s: int, count: int, **changed: Any) -> PrepClient:
+        return client(photos, num_shards=count, shard_index=s, **{"batch_size": 2, **changed})
+
+    taken, states = [], []
+    for s in range(2):
+        with part(s, 2) as train:
+            list(train)
+            iterator = iter(train)
+            taken += indices([next(iterator), next(iterator)])
+            states.append(train.state_dict())
+    assert states[0] == states[1]
+    assert (states[0]["epoch"], states[0]["epoch_start"], states[0]["position"]) == (1, N, N + 8)
+    for count in (1, 2, 4):
+        rest = []
+        for s in range(count):
+            with part(s, count, batch_size=1) as train:
+                train.load_state_dict(states[1])
+                assert train.state_dict() == states[1]
+                rest += indices(train)
+                assert train.epoch == 2
+        assert sorted(taken + rest) == list(range(N))
+    with part(0, 3) as train:
+        train.load_state_dict(states[0])
+        with pytest.raises(InvalidSpec, match="8 samples of the epoch were taken, which num_shards = 3 does not"):
+            iter(train)
+    with part(0, 2) as train, part(0, 3) as other:
+        list(train)
+        other.load_state_dict(train.state_dict())
+        assert other.epoch == 1
+        assert len(indices(other)) == 5

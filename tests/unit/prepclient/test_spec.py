@@ -8,6 +8,7 @@ import pytest
 
 from prepclient import CenterCrop, ImageFolder, InvalidSpec, Normalize, RandomResizedCrop, Resize, SyntheticImages
 from prepclient.spec import Ranks, Spec, find_ranks, make_spec
+from prepserver.pipeline.shard import Shard
 
 
 def spec(source: Any = None, ops: Any = None, **changed: Any) -> Spec:
@@ -34,6 +35,9 @@ def test_an_order_has_its_word_on_the_wire(said: Any, word: str) -> None:
         ("rank", {"rank": 2, "world_size": 2, "job": "j"}), ("rank", {"rank": -1, "world_size": 2, "job": "j"}),
         ("rank", {"world_size": 2}), ("world_size", {"rank": 0}),
         ("world_size", {"rank": 0, "world_size": 0}), ("world_size", {"rank": 0, "world_size": 2**17}),
+        ("num_shards", {"num_shards": 0, "shard_index": 0}), ("num_shards", {"num_shards": "2", "shard_index": 0}),
+        ("num_shards", {"shard_index": 0}), ("shard_index", {"num_shards": 2}),
+        ("shard_index", {"num_shards": 2, "shard_index": 2}), ("shard_index", {"num_shards": 1, "shard_index": 1}),
         ("job", {"rank": 0, "world_size": 2}), ("job", {"job": ""}), ("job", {"job": "x" * 257}), ("job", {"job": 5}),
         ("source", {"source": "/data"}), ("source", {"source": {"source": "synthetic"}}),
         ("ops", {"ops": RandomResizedCrop(32)}), ("ops", {"ops": "RandomResizedCrop"}),
@@ -74,6 +78,30 @@ def test_what_is_given_comes_before_the_launchers_word() -> None:
 def test_ranks_that_are_all_here_are_not_a_part() -> None:
     environ = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
     assert find_ranks(None, None, environ) == Ranks(1, 2, None)
+
+
+def test_each_machine_is_a_shard_where_the_launcher_says_that_all_are_alike() -> None:
+    torchrun = {
+        "RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4", "GROUP_RANK": "1",
+        "GROUP_WORLD_SIZE": "2",
+    }  # fmt: skip
+    assert find_ranks(None, None, torchrun) == Ranks(1, 4, None, Shard(2, 1))
+    assert find_ranks(None, None, torchrun, 1) == Ranks(5, 8, (4, 4))
+    assert find_ranks(None, None, torchrun, 4, 2) == Ranks(1, 4, None, Shard(4, 2))
+    assert find_ranks(5, 8, torchrun) == Ranks(5, 8, None)
+    for doubtful in ({"GROUP_WORLD_SIZE": "3"}, {"GROUP_RANK": "0"}):
+        assert find_ranks(None, None, torchrun | doubtful) == Ranks(5, 8, (4, 4))
+    del torchrun["GROUP_RANK"]
+    assert find_ranks(None, None, torchrun) == Ranks(5, 8, (4, 4))
+    alone = {**torchrun, "RANK": "1", "WORLD_SIZE": "4", "GROUP_RANK": "0", "GROUP_WORLD_SIZE": "1"}
+    assert find_ranks(None, None, alone) == Ranks(1, 4, None)
+
+
+def test_with_shards_that_are_given_ranks_count_the_processes_of_one() -> None:
+    assert find_ranks(1, 4, {}, 2, 1) == Ranks(1, 4, None, Shard(2, 1))
+    assert find_ranks(None, None, {}, 2, 1) == Ranks(0, 1, None, Shard(2, 1))
+    with pytest.raises(InvalidSpec, match="processes of one shard"):
+        find_ranks(None, None, {"RANK": "3", "WORLD_SIZE": "8"}, 2, 1)
 
 
 @pytest.mark.parametrize(

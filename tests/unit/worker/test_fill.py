@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prepserver.order import make_order
+from prepserver.order import NO_SAMPLE, make_order
 from prepserver.pipeline.ops import Decode, RandomCrop, RandomResizedCrop
 from prepserver.pipeline.pipeline import Pipeline
+from prepserver.pipeline.shard import Shard
 from prepserver.source import Sample, SampleError, Source
 from prepserver.transform import RowMaker, SampleKey, make_rows
 from prepserver.worker.fill import REPLACEMENTS, Stream, fill
@@ -225,3 +226,19 @@ def test_an_error_that_is_nobodys_sample_names_the_one_it_came_at() -> None:
     with pytest.raises(ValueError, match="the row is") as raised:
         fill(stream_of(Memory(N)), [(maker, lane.ring)], 2, 1, nothing)
     assert raised.value.__notes__ == ["at sample 2 (2.jpg), position 2"]
+
+
+def test_a_shard_has_the_rows_of_the_whole_also_where_a_sample_is_replaced() -> None:
+    source = Memory(7, bad_at(5, 6))
+    whole, part = Lane(tiny_pipeline(8), 14), Lane(tiny_pipeline(8), 8)
+    for p in range(8):
+        part.ring.row("image", p)[...] = 7
+    fill(stream_of(source), [whole.target], 0, 14, nothing)
+    shard = Stream(source, make_order("none", 7, 0, Shard(2, 1)), 3)
+    made = fill(shard, [part.target], 0, 8, nothing)
+    rows = whole.rows(0, 14)
+    found = part.rows(0, 8)
+    assert [found[k] for k in (0, 1, 2, 4, 5, 6)] == [rows[k] for k in (1, 3, 5, 8, 10, 12)]
+    for image, label, index in (found[3], found[7]):
+        assert (label, index, set(image)) == (NO_SAMPLE, NO_SAMPLE, {0})
+    assert [(bad.position, bad.index) for bad in made.bad] == [(2, 5), (6, 5)]

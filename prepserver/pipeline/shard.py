@@ -1,0 +1,79 @@
+"""One shard of each pass: which places a machine takes, and how its positions stand to those of all.
+
+Place g of a pass goes to shard ``g % count``, as place ``g // count`` of its own line, so that every pass of every
+order is dealt to all machines anew. Each shard counts ``ceil(n / count)`` positions for a pass: then one number says
+where all of them stand, although nobody talks to anybody. Where `count` does not divide n, the last position of a pass
+holds no sample in some shards.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MAX_SHARDS = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """A part of the samples of each pass.
+
+    Attributes:
+        count: Shards in all, 1 or more.
+        index: This one, 0 <= index < count.
+    """
+
+    count: int = 1
+    index: int = 0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.count <= MAX_SHARDS:
+            raise ValueError(f"num_shards = {self.count}: a whole number in [1, {MAX_SHARDS}]")
+        if not 0 <= self.index < self.count:
+            raise ValueError(f"shard_index = {self.index} is not in [0, num_shards = {self.count})")
+
+    def positions(self, n: int) -> int:
+        """Positions of a pass over `n` samples, the same in every shard."""
+        return -(-n // self.count)
+
+    def is_uneven(self, n: int) -> bool:
+        """Whether the last position of a pass holds no sample in some shards."""
+        return n % self.count != 0
+
+    def is_short(self, n: int) -> bool:
+        """Whether it holds none in this one."""
+        return self.is_uneven(n) and self.index >= n % self.count
+
+    def to_all(self, position: int, n: int) -> int:
+        """Where the line of all samples stands when each shard stands at `position` of its own."""
+        pass_, place = divmod(position, self.positions(n))
+        return pass_ * n + place * self.count
+
+    def place(self, epoch: int, epoch_start: int, position: int, n: int) -> tuple[int, int]:
+        """(epoch_start, position) in each shard, when the line of all samples stands at these in epoch number `epoch`.
+
+        Raises:
+            ValueError: There are no such places: shards begin their epochs with a pass, and stand at one number.
+        """
+        if self.count == 1:
+            return epoch_start, position
+        if position == epoch_start:
+            start = epoch * self.positions(n)
+            return start, start
+        pass_, inside = divmod(epoch_start, n)
+        own, rest = divmod(position - epoch_start, self.count)
+        if inside:
+            raise ValueError(
+                f"the epoch began {inside} samples after a pass of all {n} does, where shards begin theirs: "
+                f"num_shards = {self.count} can go on at the start of an epoch only"
+            )
+        if rest:
+            raise ValueError(
+                f"{position - epoch_start} samples of the epoch were taken, which num_shards = {self.count} does not "
+                "divide: go on with as many shards as before, or at the start of an epoch"
+            )
+        start = pass_ * self.positions(n)
+        return start, start + own
+
+
+WHOLE = Shard()
+"""All samples."""
