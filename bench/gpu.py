@@ -309,7 +309,7 @@ def drive(stage: DeviceStage, images: torch.Tensor, batches: int = 200) -> Facts
         stage.advance()
         while stage.room:
             begin = submitted % 8 * BATCH
-            stage.submit(submitted, [images[begin : begin + BATCH]], labels)
+            stage.submit(submitted, [[images[begin : begin + BATCH]]], labels)
             submitted += 1
         stage.take()
         host.append(time.thread_time() - before)

@@ -120,14 +120,15 @@ class Worker:
         from prepserver.protocol.layout import sample_layout
         from prepserver.source import build_index, open_source
         from prepserver.telemetry.page import StatsPage, create_page
-        from prepserver.transform import RowMaker
+        from prepserver.transform import row_makers
         from prepserver.worker.fill import Stream
 
         spec = Packed(str(dataset)) if dataset.is_dir() else FileList(str(dataset))
         source = open_source(spec, build_index(spec, scratch / "index", lambda _found: None).path)
         self._stream = Stream(source, make_order("cyclic", len(source), 0), 0)
-        self._maker = RowMaker(Pipeline.from_ops([RandomResizedCrop(224), RandomHorizontalFlip()]))
-        layout = sample_layout(512, self._maker.row.shape, self._maker.row.dtype)
+        self._makers = row_makers(Pipeline.from_ops([RandomResizedCrop(224), RandomHorizontalFlip()]))
+        row = self._makers["image"].row
+        layout = sample_layout(512, row.shape, row.dtype)
         descriptor = create_segment("bench-ring", layout.nbytes)
         self._ring = Ring(descriptor, layout)
         os.close(descriptor)
@@ -141,7 +142,7 @@ class Worker:
         from prepserver.worker.fill import fill
 
         for position in range(block * _SAMPLES, (block + 1) * _SAMPLES, _CHUNK):
-            fill(self._stream, [(self._maker, self._ring)], position, _CHUNK, self._page.begin_sample)
+            fill(self._stream, [(self._makers, self._ring)], position, _CHUNK, self._page.begin_sample)
 
     def parts_us(self, block: int) -> dict[str, float]:
         """Parts of the path that can be called by themselves."""
@@ -169,7 +170,7 @@ class Worker:
 
         def parameters() -> None:
             for encoded, key in zip(opened, keys, strict=True):
-                self._maker.plan(encoded.height, encoded.width, key)
+                self._makers["image"].plan(encoded.height, encoded.width, key)
 
         return {
             "order_us": _us(order), "read_us": _us(read), "header_us": _us(header), "parameters_us": _us(parameters),

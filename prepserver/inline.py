@@ -5,7 +5,7 @@ Used by the client's inline mode. The listing of a source is kept in a cache of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,11 @@ from prepserver.order import make_order
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.pipeline.shard import WHOLE, Shard
 from prepserver.pipeline.sources import SourceSpec
+from prepserver.protocol.layout import sample_layout
 from prepserver.protocol.messages import Shuffle
 from prepserver.source import SourceError, build_index, open_source
 from prepserver.source.errors import printable
-from prepserver.transform import RowMaker
+from prepserver.transform import row_makers
 from prepserver.worker.fill import Stream, fill
 
 __all__ = ["InlineMaker", "Row", "SourceError", "remake"]
@@ -59,18 +60,21 @@ class InlineMaker:
         self.samples = index.n
         self.num_classes = index.num_classes
         self._stream = Stream(open_source(source, index.path), make_order(shuffle, index.n, seed, shard), seed)
-        self._maker = RowMaker(pipeline)
+        self._makers = row_makers(pipeline)
 
-    def fill(
-        self, start: int, stop: int, image: npt.NDArray[Any], label: npt.NDArray[Any], index: npt.NDArray[Any]
-    ) -> list[tuple[int, int, str]]:
-        """Fills the rows of positions [start, stop) in arrays of equal length; position p goes to ``p % len``.
+    def fill(self, start: int, stop: int, arrays: Mapping[str, npt.NDArray[Any]]) -> list[tuple[int, int, str]]:
+        """Fills the rows of positions [start, stop).
+
+        Args:
+            start: The first.
+            stop: Behind the last.
+            arrays: By field, all of one length; position p goes to ``p % len``.
 
         Returns:
             (position, sample index, reason) of rows that hold a replacement.
         """
-        rows = _Arrays({"image": image, "label": label, "index": index})
-        result = fill(self._stream, [(self._maker, rows)], start, stop - start, lambda _position, _index: None)
+        target = self._makers, _Arrays(arrays)
+        result = fill(self._stream, [target], start, stop - start, lambda _position, _index: None)
         return [(b.position, b.index, b.reason) for b in result.bad]
 
 
@@ -79,14 +83,14 @@ class Row:
     """One row, made again.
 
     Attributes:
-        image: As it is stored in a ring.
+        images: One for each view, as they are stored in a ring: shape ``(views, *row)``.
         label: Of the sample in it.
         index: Of the sample in it, -1 for a row of zeros.
         path: Of the sample in it, as the dataset names it.
         replaced: Path and reason of the sample that should be in it, if that cannot be made; else nothing.
     """
 
-    image: npt.NDArray[Any]
+    images: npt.NDArray[Any]
     label: int
     index: int
     path: str
@@ -123,19 +127,19 @@ def remake(
     opened = open_source(source, index_path)
     if len(opened) != samples:
         raise SourceError(f"the listing {index_path} has {len(opened)} samples, not {samples}")
-    row = pipeline.row
-    image = np.zeros((1, *row.shape), row.dtype)
-    label, index = np.zeros(1, np.int64), np.zeros(1, np.int64)
+    layout = sample_layout(1, pipeline.row.shape, pipeline.row.dtype, pipeline.views)
+    arrays = {field.name: np.zeros((1, *field.shape), field.dtype) for field in layout.fields}
     stream = Stream(opened, make_order(shuffle, samples, seed, shard), seed, quarantined)
-    rows = _Arrays({"image": image, "label": label, "index": index})
-    result = fill(stream, [(RowMaker(pipeline), rows)], position, 1, lambda _position, _index: None)
-    found = int(index[0])
+    target = row_makers(pipeline), _Arrays(arrays)
+    result = fill(stream, [target], position, 1, lambda _position, _index: None)
+    images = np.concatenate([arrays[name] for name in layout.images])
+    found = int(arrays["index"][0])
     path = printable(opened.name(found)) if found >= 0 else ""
-    return Row(image[0], int(label[0]), found, path, [bad.reason for bad in result.bad])
+    return Row(images, int(arrays["label"][0]), found, path, [bad.reason for bad in result.bad])
 
 
 class _Arrays:
-    def __init__(self, arrays: dict[str, npt.NDArray[Any]]) -> None:
+    def __init__(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
         self._arrays = arrays
 
     def row(self, field: str, position: int) -> npt.NDArray[Any]:

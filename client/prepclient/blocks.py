@@ -13,7 +13,7 @@ import weakref
 
 import torch
 
-_KEPT_FREE = 4  # blocks kept for the next batch; more only after a burst
+_KEPT_FREE = 4  # batches whose blocks are kept for the next; more only after a burst
 
 
 class HostBlocks:
@@ -21,10 +21,12 @@ class HostBlocks:
 
     Args:
         nbytes: Of a block.
+        of_batch: How many make a batch.
     """
 
-    def __init__(self, nbytes: int) -> None:
+    def __init__(self, nbytes: int, of_batch: int = 1) -> None:
         self._nbytes = max(1, nbytes)
+        self._kept = _KEPT_FREE * of_batch
         self._free: list[mmap.mmap] = []
 
     def take(self) -> torch.Tensor:
@@ -35,7 +37,7 @@ class HostBlocks:
         """
         block = self._free.pop() if self._free else self._allocate()
         buffer = (ctypes.c_ubyte * self._nbytes).from_buffer(block)
-        finalizer = weakref.finalize(buffer, _give_back, self._free, block)
+        finalizer = weakref.finalize(buffer, _give_back, self._free, self._kept, block)
         finalizer.atexit = False
         return torch.frombuffer(buffer, dtype=torch.uint8)
 
@@ -46,6 +48,6 @@ class HostBlocks:
         return block
 
 
-def _give_back(free: list[mmap.mmap], block: mmap.mmap) -> None:
-    if len(free) < _KEPT_FREE:
+def _give_back(free: list[mmap.mmap], kept: int, block: mmap.mmap) -> None:
+    if len(free) < kept:
         free.append(block)

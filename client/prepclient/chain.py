@@ -46,9 +46,14 @@ class RingChain:
             gone.append(self.links.pop(0).rows)
         return gone
 
-    def images(self, start: int, stop: int) -> list[torch.Tensor]:
-        """Stored images of positions [start, stop): views, in one piece but where they wrap or change rings."""
-        return [part for rows, a, b in self._runs(start, stop) for part in rows.images(a, b)]
+    def images(self, start: int, stop: int) -> list[list[torch.Tensor]]:
+        """For each view the stored images of positions [start, stop), in one piece but where they wrap or change rings.
+
+        The pieces are no copies.
+        """
+        runs = list(self._runs(start, stop))
+        views = range(self.links[0].rows.views)
+        return [[part for rows, a, b in runs for part in rows.images(a, b, view)] for view in views]
 
     def small(self, name: str, start: int, stop: int) -> torch.Tensor:
         """``label`` or ``index`` of positions [start, stop), a fresh int64 tensor."""

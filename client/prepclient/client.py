@@ -39,8 +39,6 @@ _STATE_VERSION = 1
 _RETRY_FIRST_S = 0.02  # a daemon that is started again listens within a second or two
 _RETRY_MOST_S = 1.0
 
-Batch = tuple[torch.Tensor, ...] | dict[str, torch.Tensor]
-
 
 class PrepClient:
     """Batches of a dataset, made by a prepserver daemon and shared with every job that asks for the same.
@@ -64,6 +62,9 @@ class PrepClient:
             jobs may join at any block); ``"full"`` for a new permutation each epoch.
         seed: Of order and augmentation: the same seed gives the same bytes.
         drop_last: Leave out the rows that do not fill a batch at the end of an epoch.
+        views: Images of each sample, 1 to 16, each with random numbers of its own (self-supervised training). Of
+            more than one, a batch has a tuple in place of its images, one tensor for each view:
+            ``for (a, b), labels in train``. The first view is what `views` = 1 gives.
         device: None or ``"cpu"`` for host tensors, ``"cuda[:i]"`` to have batches copied there ahead.
         prefetch: Rows to have ready ahead of this job; None lets the daemon fill its ring.
         timeout_s: Longest wait for a batch, or for the daemon's answer. After 30 s of waiting a log line
@@ -112,6 +113,7 @@ class PrepClient:
         shuffle: bool | str = False,
         seed: int = 0,
         drop_last: bool = False,
+        views: int = 1,
         device: str | torch.device | None = None,
         prefetch: int | None = None,
         timeout_s: float = 600.0,
@@ -148,7 +150,7 @@ class PrepClient:
             raise InvalidSpec(f"reconnect_s = {reconnect_s}: seconds, at least 0", "reconnect_s")
         self.spec = make_spec(
             source, ops, batch_size=batch_size, shuffle=shuffle, seed=seed, drop_last=drop_last, rank=rank,
-            world_size=world_size, job=job, num_shards=num_shards, shard_index=shard_index,
+            world_size=world_size, job=job, num_shards=num_shards, shard_index=shard_index, views=views,
         )  # fmt: skip
         try:
             self._finish = Finish(normalize, dtype, memory_format)
@@ -286,7 +288,7 @@ class PrepClient:
         if state["spec"] != self.spec.digest:
             raise InvalidSpec(
                 f"the state was taken from another stream of rows (spec {state['spec']}, this is {self.spec.digest}): "
-                "source, shuffle, seed and ops must be the same; batch_size, ranks and workers may differ",
+                "source, shuffle, seed, ops and views must be the same; batch_size, ranks and workers may differ",
                 "state_dict",
             )
         self._detach()

@@ -153,10 +153,13 @@ def cuda_device(device: torch.device | str) -> torch.device:
 
 
 class Taken(NamedTuple):
-    """A batch in the consumer's hands: the key that it was submitted with, and its tensors by field."""
+    """A batch in the consumer's hands: the key that it was submitted with, and its tensors by field.
+
+    The images of several views are a tuple of tensors.
+    """
 
     key: int
-    fields: dict[str, torch.Tensor]
+    fields: dict[str, Any]
 
 
 class _Packing:
@@ -201,7 +204,7 @@ class DeviceStage:
         look: The stored rows.
         max_batch: Most rows in one batch.
         depth: Batches ahead of the one in the consumer's hands. Device memory taken is
-            ``(depth + 1) * max_batch * look.nbytes``.
+            ``(depth + 1) * max_batch * look.views * look.nbytes``.
         finish: What is computed on the device.
         small: Fields of one number per row, by name, beside ``image``.
         zero_copy: Lend the device buffers (see above).
@@ -240,7 +243,10 @@ class DeviceStage:
     def _allocate(self, slots: int) -> None:
         """Device buffers and host staging of every slot."""
         look, n = self._look, self._max_batch
-        self._rows = [self._engine.buffer(n * look.nbytes).view(look.dtype).view(n, *look.shape) for _ in range(slots)]
+        self._rows = [
+            [self._engine.buffer(n * look.nbytes).view(look.dtype).view(n, *look.shape) for _ in range(look.views)]
+            for _ in range(slots)
+        ]
         self._blocks = [self._engine.buffer(self._packing.nbytes) for _ in range(slots)]
         self._staging = [self._engine.staging(self._packing.nbytes) for _ in range(slots)]
         self._counts = [0] * slots
@@ -265,13 +271,15 @@ class DeviceStage:
         """Batches whose host rows are not known to be free: while there are any, poll now and then."""
         return self._delivery.travelling
 
-    def submit(self, key: int, images: Sequence[torch.Tensor], small: Mapping[str, Sequence[torch.Tensor]]) -> None:
+    def submit(
+        self, key: int, images: Sequence[Sequence[torch.Tensor]], small: Mapping[str, Sequence[torch.Tensor]]
+    ) -> None:
         """Starts the copy of one batch. The image rows must not change until :meth:`poll` returns `key`.
 
         Args:
             key: Any number that names the batch, such as the position behind its last row.
-            images: Stored rows ``(n_i, *look.shape)``, dense, in order; two parts where the batch wraps
-                around its ring.
+            images: For each view its stored rows ``(n_i, *look.shape)``, dense, in order; two parts where the
+                batch wraps around its ring.
             small: For each small field its parts ``(n_i,)``. They are copied before this returns.
 
         Raises:
@@ -282,10 +290,11 @@ class DeviceStage:
 
         def issue(slot: int) -> None:
             self._counts[slot] = n
-            begin = 0
-            for part in images:
-                self._engine.copy(self._rows[slot][begin : begin + len(part)], part)
-                begin += len(part)
+            for rows, parts in zip(self._rows[slot], images, strict=True):
+                begin = 0
+                for part in parts:
+                    self._engine.copy(rows[begin : begin + len(part)], part)
+                    begin += len(part)
             if self._packing.nbytes:
                 staged = self._packing.views(self._staging[slot], n)
                 for name, target in staged.items():
@@ -294,17 +303,23 @@ class DeviceStage:
 
         self._delivery.submit(key, issue)
 
-    def _checked_count(self, images: Sequence[torch.Tensor], small: Mapping[str, Sequence[torch.Tensor]]) -> int:
+    def _checked_count(
+        self, images: Sequence[Sequence[torch.Tensor]], small: Mapping[str, Sequence[torch.Tensor]]
+    ) -> int:
         """Number of rows of a batch whose parts all fit this stage."""
-        for part in images:
+        if len(images) != self._look.views:
+            raise ValueError(f"images of {len(images)} views; this stage takes {self._look.views}")
+        for part in (part for parts in images for part in parts):
             if part.dtype != self._look.dtype or part.shape[1:] != self._look.shape:
                 raise ValueError(f"image rows are {part.dtype} {tuple(part.shape)}, not as the pipeline says")
             if not part.is_contiguous():
                 # torch would gather them into pageable memory of its own and wait.
                 raise ValueError("image rows are not dense")
-        n = sum(len(part) for part in images)
+        n, *others = (sum(len(part) for part in parts) for parts in images)
         if not 1 <= n <= self._max_batch:
             raise ValueError(f"a batch of {n} rows; this stage takes 1 to {self._max_batch}")
+        if any(other != n for other in others):
+            raise ValueError(f"views of {n}, {', '.join(map(str, others))} rows")
         for name, target in self._packing.views(self._staging[0], n).items():
             parts = small.get(name, ())
             if sum(len(part) for part in parts) != n or any(part.dtype != target.dtype for part in parts):
@@ -319,18 +334,21 @@ class DeviceStage:
         """
         key, slot = self._delivery.take()
         n = self._counts[slot]
-        rows, block = self._rows[slot][:n], self._blocks[slot]
+        look, block = self._look, self._blocks[slot]
+        arrived = [rows[:n] for rows in self._rows[slot]]
         if self._lends:
-            return Taken(key, {IMAGE: self._look.view(rows), **self._packing.views(block, n)})
-        images, fresh = self._finisher.empty(n), torch.empty_like(block)
+            lent = look.together([look.view(rows) for rows in arrived])
+            return Taken(key, {IMAGE: lent, **self._packing.views(block, n)})
+        images, fresh = [self._finisher.empty(n) for _ in arrived], torch.empty_like(block)
 
         def finish() -> None:
-            self._finisher.fill(images, [rows])
+            for image, rows in zip(images, arrived, strict=True):
+                self._finisher.fill(image, [rows])
             fresh.copy_(block)
 
         self._engine.launch(finish)
         self._delivery.read()
-        return Taken(key, {IMAGE: images, **self._packing.views(fresh, n)})
+        return Taken(key, {IMAGE: look.together(images), **self._packing.views(fresh, n)})
 
     def advance(self) -> None:
         """The consumer asks for its next batch: what was lent may be overwritten, behind its queued work."""
@@ -362,7 +380,7 @@ class DeviceStage:
             RuntimeError: What CUDA reports of a broken context; nothing reads host rows then either.
         """
         freed = self._delivery.close()
-        for buffer in (*self._rows, *self._blocks):
+        for buffer in (*(rows for views in self._rows for rows in views), *self._blocks):
             self._engine.retire(buffer)
         self._rows, self._blocks, self._staging = [], [], []
         return freed

@@ -31,24 +31,26 @@ class RowLook:
     """How stored rows look: their bytes, and the order of axes in which the user sees them.
 
     Attributes:
-        shape: Shape of one row as stored, ``(H, W, C)`` or ``(C, H, W)``.
+        shape: Shape of one image as stored, ``(H, W, C)`` or ``(C, H, W)``.
         dtype: Element type as stored.
         stored: Order of the stored axes.
         seen: Order of the axes that the user sees. The default, CHW seen over HWC stored, is torch's
             ``channels_last`` and costs nothing.
+        views: Images of each sample. Those of one view lie together, so each view is a batch like any other.
     """
 
     shape: tuple[int, int, int]
     dtype: torch.dtype = torch.uint8
     stored: Layout = "HWC"
     seen: Layout = "CHW"
+    views: int = 1
 
     @classmethod
     def of(cls, pipeline: Pipeline) -> RowLook:
         """The rows that a pipeline makes."""
         last = pipeline.ops[-1]
         stored: Layout = "CHW" if isinstance(last, ToLayout) and last.layout == "CHW" else "HWC"
-        return cls(pipeline.row.shape, getattr(torch, pipeline.row.dtype), stored, pipeline.logical)
+        return cls(pipeline.row.shape, getattr(torch, pipeline.row.dtype), stored, pipeline.logical, pipeline.views)
 
     @property
     def channels(self) -> int:
@@ -57,7 +59,7 @@ class RowLook:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of one stored row."""
+        """Bytes of one stored image."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     def view(self, rows: torch.Tensor) -> torch.Tensor:
@@ -65,6 +67,10 @@ class RowLook:
         if self.stored == self.seen:
             return rows
         return rows.permute(0, 3, 1, 2) if self.stored == "HWC" else rows.permute(0, 2, 3, 1)
+
+    def together(self, batches: Sequence[torch.Tensor]) -> torch.Tensor | tuple[torch.Tensor, ...]:
+        """What the user gets as images: one batch for each view in a tuple, or where there is but one, that one."""
+        return batches[0] if self.views == 1 else tuple(batches)
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,12 +59,12 @@ class InlineFeed:
         row = spec.pipeline.row
         if row.dtype not in DTYPES:
             raise InvalidSpec(f"rows of {row.dtype} are not supported", "pipeline")
-        self.layout = sample_layout(_ROUNDS * spec.shape.batch_size * spec.shape.world_size, row.shape, row.dtype)
-        image = torch.empty((self.layout.rows, *row.shape), dtype=DTYPES[row.dtype])
-        self._label = np.empty(self.layout.rows, np.int64)
-        self._index = np.empty(self.layout.rows, np.int64)
-        self._image = image.numpy()
-        self.rows = RingChain(Rows(self.layout, image, self._label, self._index))
+        rows, views = _ROUNDS * spec.shape.batch_size * spec.shape.world_size, spec.pipeline.views
+        self.layout = sample_layout(rows, row.shape, row.dtype, views)
+        images = [torch.empty((rows, *row.shape), dtype=DTYPES[row.dtype]) for _ in range(views)]
+        made = Rows(self.layout, images, np.empty(rows, np.int64), np.empty(rows, np.int64))
+        self._arrays = made.writable_arrays()
+        self.rows = RingChain(made)
 
     def attach(self, session: Session) -> None:
         """See `Feed`."""
@@ -86,7 +86,7 @@ class InlineFeed:
 
     def _fill(self, session: Session) -> None:
         batch = session.upcoming
-        bad = self._maker.fill(batch.start, batch.stop, self._image, self._label, self._index)
+        bad = self._maker.fill(batch.start, batch.stop, self._arrays)
         session.ready(batch.stop, bad)
 
     def release(self, session: Session, wait_ns: int, batches: int) -> None:
@@ -101,7 +101,7 @@ class InlineFeed:
         finally:
             os.close(fd)  # the mapping keeps the memory
         self.rows = RingChain(rows)
-        self._image, self._label, self._index = rows.writable_arrays()
+        self._arrays = rows.writable_arrays()
         return rows, mapping
 
     def close(self) -> None:

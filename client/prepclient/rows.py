@@ -7,6 +7,7 @@ it is a segmentation fault instead. Page-locking needs a writable mapping, which
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -26,27 +27,32 @@ class Rows:
 
     Args:
         layout: Where its fields lie.
-        image: All stored images, shape ``(rows or 2 * rows, *row)``; twice where the memory is mapped twice
-            end to end, so that any run is one piece.
+        images: For each view all stored images, shape ``(rows or 2 * rows, *row)``; twice where the memory is
+            mapped twice end to end, so that any run is one piece.
         label: int64, shape ``(rows,)``.
         index: int64, shape ``(rows,)``.
     """
 
     def __init__(
-        self, layout: RingLayout, image: torch.Tensor, label: npt.NDArray[Any], index: npt.NDArray[Any]
+        self, layout: RingLayout, images: Sequence[torch.Tensor], label: npt.NDArray[Any], index: npt.NDArray[Any]
     ) -> None:
         self.layout = layout
-        self._image = image
+        self._images = images
         self._small = {"label": label, "index": index}
-        self._mapped_twice = len(image) == 2 * layout.rows
+        self._mapped_twice = len(images[0]) == 2 * layout.rows
 
-    def images(self, start: int, stop: int) -> list[torch.Tensor]:
-        """Stored images of positions [start, stop): views, one piece, or two where they wrap."""
-        spans = self.layout.spans(start, stop)
+    @property
+    def views(self) -> int:
+        """Images of each sample."""
+        return len(self._images)
+
+    def images(self, start: int, stop: int, view: int = 0) -> list[torch.Tensor]:
+        """One view's stored images of positions [start, stop): no copies, one piece, or two where they wrap."""
+        spans, images = self.layout.spans(start, stop), self._images[view]
         if self._mapped_twice or not spans:  # an empty batch is one piece, too
             first = start % self.layout.rows
-            return [self._image[first : first + stop - start]]
-        return [self._image[a:b] for a, b in spans]
+            return [images[first : first + stop - start]]
+        return [images[a:b] for a, b in spans]
 
     def small(self, name: str, start: int, stop: int) -> torch.Tensor:
         """``label`` or ``index`` of positions [start, stop): a fresh int64 tensor of shape ``(stop - start,)``."""
@@ -54,9 +60,10 @@ class Rows:
         parts = [array[a:b] for a, b in self.layout.spans(start, stop)]
         return torch.from_numpy(np.concatenate(parts) if parts else np.empty(0, np.int64))
 
-    def writable_arrays(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
-        """Image, label and index of a ring that was mapped writable."""
-        return self._image.numpy(), self._small["label"], self._small["index"]
+    def writable_arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """All fields of a ring that was mapped writable."""
+        images = {name: image.numpy() for name, image in zip(self.layout.images, self._images, strict=True)}
+        return images | self._small
 
     @classmethod
     def map(cls, fd: int, layout: RingLayout) -> Rows:
@@ -69,11 +76,13 @@ class Rows:
         image_bytes = layout.rows * layout.field("image").row_bytes
         copies = 2 if image_bytes % PAGE_BYTES == 0 else 1
         whole_pages = -(-image_bytes // PAGE_BYTES) * PAGE_BYTES
-        images = Mapping(fd, layout.offset("image"), whole_pages, writable=False, copies=copies)
+        mapped = [
+            Mapping(fd, layout.offset(name), whole_pages, writable=False, copies=copies) for name in layout.images
+        ]
         whole = Mapping(fd, 0, layout.nbytes, writable=False)
         return cls(
             layout,
-            _image_tensor(images, layout, 0, copies * layout.rows),
+            [_image_tensor(images, layout, 0, copies * layout.rows) for images in mapped],
             field_array(whole.buffer, layout, "label"),
             field_array(whole.buffer, layout, "index"),
         )
@@ -89,7 +98,7 @@ class Rows:
         whole = Mapping(fd, 0, layout.nbytes, writable=True)
         rows = cls(
             layout,
-            _image_tensor(whole, layout, layout.offset("image"), layout.rows),
+            [_image_tensor(whole, layout, layout.offset(name), layout.rows) for name in layout.images],
             field_array(whole.buffer, layout, "label"),
             field_array(whole.buffer, layout, "index"),
         )

@@ -91,6 +91,7 @@ def make_spec(
     job: str | None,
     num_shards: int | None = None,
     shard_index: int | None = None,
+    views: int = 1,
 ) -> Spec:
     """Checks the arguments of a `PrepClient`.
 
@@ -108,7 +109,7 @@ def make_spec(
     if job is not None and not (isinstance(job, str) and 0 < len(job) <= 256):
         raise _invalid("job", job, "a name of 1 to 256 characters")
     try:
-        pipeline = Pipeline.from_ops(list(ops))
+        pipeline = Pipeline.from_ops(list(ops), views)
     except SpecError as e:
         raise InvalidSpec(str(e), e.field) from e
     ranks = find_ranks(rank, world_size, os.environ, num_shards, shard_index)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -18,7 +18,7 @@ from prepclient.chain import RingChain
 from prepclient.device import DeviceStage
 from prepclient.feed import Feed
 from prepclient.finish import Finish, Finisher, RowLook
-from prepclient.pinning import HostPin, open_driver
+from prepclient.pinning import HostPin, PinDriver, open_driver
 from prepclient.rows import Rows
 from prepclient.session import Bad, Session
 from prepserver.pipeline.batches import Batch
@@ -33,12 +33,13 @@ class Step(NamedTuple):
     Attributes:
         batch: Its rows.
         bad: Those that hold a replacement.
-        fields: ``image``, ``label`` and ``index``.
+        fields: ``image``, ``label`` and ``index``: tensors, but for the images of several views, which are a tuple
+            of tensors.
     """
 
     batch: Batch
     bad: list[Bad]
-    fields: dict[str, torch.Tensor]
+    fields: dict[str, Any]
 
 
 class Stage(Protocol):
@@ -85,7 +86,7 @@ class HostStage:
         self._look = look
         self._finisher = Finisher(finish, look, torch.device("cpu"))
         self._lends = zero_copy and self._finisher.is_plain
-        self._blocks = HostBlocks(self._finisher.nbytes(max_batch))
+        self._blocks = HostBlocks(self._finisher.nbytes(max_batch), of_batch=look.views)
         self._lent: Batch | None = None
 
     def step(self, timeout_s: float) -> Step:
@@ -96,7 +97,8 @@ class HostStage:
             self._feed.wait(session, timeout_s, lambda: session.next_ready() is not None)
         batch = session.stage()
         rows = self._feed.rows
-        fields = {"image": self._image(rows, batch)}
+        images = [self._image(parts, batch) for parts in rows.images(batch.start, batch.stop)]
+        fields: dict[str, Any] = {"image": self._look.together(images)}
         fields |= {name: rows.small(name, batch.start, batch.stop) for name in _SMALL}
         _, bad = session.hand_out()
         if self._lends:
@@ -105,8 +107,7 @@ class HostStage:
             self._release()
         return Step(batch, bad, fields)
 
-    def _image(self, rows: RingChain, batch: Batch) -> torch.Tensor:
-        parts = rows.images(batch.start, batch.stop)
+    def _image(self, parts: list[torch.Tensor], batch: Batch) -> torch.Tensor:
         if self._lends:
             # Where the ring could not be mapped twice, a batch that wraps is put together: one in many.
             return self._look.view(parts[0] if len(parts) == 1 else torch.cat(parts))
@@ -140,14 +141,22 @@ class CudaStage:
         feed: Whose rows; its ring is page-locked.
         release: Called when rows have been given back.
         stage: The device's side.
+        driver: Page-locks; the device's own by default.
     """
 
-    def __init__(self, session: Session, feed: Feed, release: Callable[[], None], stage: DeviceStage) -> None:
+    def __init__(
+        self,
+        session: Session,
+        feed: Feed,
+        release: Callable[[], None],
+        stage: DeviceStage,
+        driver: PinDriver | None = None,
+    ) -> None:
         self._session = session
         self._feed = feed
         self._release = release
         self._stage = stage
-        self._driver = open_driver(stage.device)
+        self._driver = open_driver(stage.device) if driver is None else driver
         self._pins: dict[int, _Pinned] = {}
         self._rows = RingChain(self._pinned(feed.rows.links[0].rows))
 

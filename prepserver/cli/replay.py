@@ -15,7 +15,7 @@ from prepserver.cli import exits
 from prepserver.cli.joblog import NoLog, open_log
 from prepserver.daemon.quarantine import FOLDER, entries
 from prepserver.inline import remake
-from prepserver.pipeline.ops import Normalize, ToDtype
+from prepserver.pipeline.ops import Normalize, ToDtype, ToLayout
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.pipeline.sources import source_from_wire
 from prepserver.source import SourceError
@@ -30,6 +30,8 @@ def replay(arguments: argparse.Namespace) -> int:
         history, epoch, position = _place(found.histories, arguments)
         rows = history.rows
         pipeline = Pipeline.from_wire(rows.pipeline)
+        if arguments.view is not None and not 0 <= arguments.view < pipeline.views:
+            raise NoLog(f"--view {arguments.view}: the job has {pipeline.views} of each sample, from 0")
         bad = {entry.index for entry in entries(found.state_dir / FOLDER) if entry.source == rows.digest}
         row = remake(
             source_from_wire(rows.source), Path(rows.index), pipeline, rows.shuffle, rows.seed, rows.n, position, bad,
@@ -40,7 +42,8 @@ def replay(arguments: argparse.Namespace) -> int:
     except (SourceError, ValueError) as e:
         return _say(str(e), exits.FAILED)
     try:
-        _write(arguments.output, row.image, pipeline)
+        one = 0 if pipeline.views == 1 else arguments.view
+        _write(arguments.output, row.images if one is None else row.images[one], pipeline)
     except OSError as e:
         return _say(f"-o {arguments.output}: {e.strerror or e}", exits.FAILED)
     sys.stdout.write(
@@ -116,8 +119,8 @@ def picture(image: npt.NDArray[Any], pipeline: Pipeline) -> npt.NDArray[np.uint8
 
 
 def _stores_chw(pipeline: Pipeline) -> bool:
-    last = pipeline.to_wire()[-1]
-    return bool(last["op"] == "ToLayout" and last["layout"] == "CHW")
+    last = pipeline.ops[-1]
+    return isinstance(last, ToLayout) and last.layout == "CHW"
 
 
 def _say(text: str, code: int) -> int:

@@ -57,7 +57,7 @@ def _show(found: dict[str, Any], console: Console) -> None:
         [
             (s["id"], s["samples"], s["position"], s["ready_upto"], s["rows_filled"], s["rows_delivered"],
              f"{s['sharing_factor']:.2f}",
-             ", ".join(f"{x['id']}: {x['rows']} rows, {_mib(x['ring_bytes'])}, {x['jobs']} jobs" for x in s["lanes"]))
+             ", ".join(map(_lane, s["lanes"])))
             for s in found["streams"]
         ],
     )  # fmt: skip
@@ -71,6 +71,11 @@ def _show(found: dict[str, Any], console: Console) -> None:
     )  # fmt: skip
     for source, indices in found["quarantined"].items():
         console.print(f"quarantined in source {source[:12]}: samples {', '.join(map(str, indices))}", highlight=False)
+
+
+def _lane(lane: dict[str, Any]) -> str:
+    views = f" of {lane['views']} views" if lane["views"] > 1 else ""
+    return f"{lane['id']}: {lane['rows']} rows{views}, {_mib(lane['ring_bytes'])}, {lane['jobs']} jobs"
 
 
 def _table(console: Console, title: str, columns: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:

@@ -27,6 +27,7 @@ from prepserver.pipeline.pipeline import Pipeline
 from prepserver.pipeline.shard import Shard
 from prepserver.pipeline.sources import source_from_wire
 from prepserver.protocol import work
+from prepserver.protocol.layout import sample_fields
 from prepserver.protocol.messages import PROTOCOL, Attach, Moved, Refused, Welcome
 from prepserver.schedule.actions import Action, Move
 from prepserver.schedule.join import Place, Request, place
@@ -328,8 +329,7 @@ class Jobs:
         """A lane of the same rows in a new ring."""
         layout = self._rings.held[lane.id].layout
         lane_id = next(self._ids)
-        image = layout.field("image")
-        self._rings.create(lane_id, tuple(image.shape), image.dtype, image.row_bytes, (layout.rows, layout.rows))
+        self._rings.create(lane_id, layout.fields, (layout.rows, layout.rows))
         made.append(lane_id)
         return Lane(lane_id, lane.key, layout.rows, start)
 
@@ -428,9 +428,9 @@ class Jobs:
         """
         attach = asked.attach
         round_rows = attach.batch_size * attach.world_size
-        row = asked.pipeline.row
+        row, views = asked.pipeline.row, asked.pipeline.views
         in_work = self._workers * TASKS_PER_WORKER * self._scheduler.chunk_rows
-        rows = ring_rows(row.nbytes, round_rows, attach.prefetch, in_work)
+        rows = ring_rows(row.nbytes, round_rows, attach.prefetch, in_work, views)
         given = siblings or _given_place(attach, listing.samples)
         request = Request(
             stream_key, lane_key, attach.shuffle, _shard(attach).positions(listing.samples), rows[1], attach.epoch,
@@ -451,7 +451,7 @@ class Jobs:
         if where.lane is None:
             try:
                 self._rings.create(
-                    lane_id, row.shape, row.dtype, row.nbytes, rows,
+                    lane_id, sample_fields(row.shape, row.dtype, views), rows,
                     lambda nbytes: self.access.check_ring(uid, holding, nbytes),
                 )  # fmt: skip
             except MemoryShort as e:

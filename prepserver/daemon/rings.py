@@ -13,7 +13,7 @@ from prepserver.memory.budget import check_fits
 from prepserver.memory.errors import MemoryShort, SegmentError
 from prepserver.memory.mapping import Mapping
 from prepserver.memory.segment import create_segment
-from prepserver.protocol.layout import RingLayout, sample_layout, whole_page_rows
+from prepserver.protocol.layout import Field, RingLayout, whole_page_rows
 
 _ROUNDS_WANTED = 4  # one in the client's hands, one on its way, two to absorb a slow sample
 _ROUNDS_NEEDED = 2  # with fewer, filling and reading would take turns
@@ -21,14 +21,15 @@ _SMALL_RING_BYTES = 256 << 20
 _SMALL_RING_ROWS = 512  # where rows are small, a longer ring costs little and lets jobs drift and join
 
 
-def ring_rows(row_bytes: int, round_rows: int, prefetch: int, rows_in_work: int) -> tuple[int, int]:
+def ring_rows(row_bytes: int, round_rows: int, prefetch: int, rows_in_work: int, views: int = 1) -> tuple[int, int]:
     """Rows of a new ring: (wanted, needed).
 
     Args:
-        row_bytes: Of the image field.
+        row_bytes: Of one image field.
         round_rows: ``batch_size * world_size`` of the job that makes the lane.
         prefetch: Rows that it wants ahead, or 0.
         rows_in_work: Rows that the pool has in its hands when it is busy.
+        views: Image fields.
 
     Returns:
         Wanted rows, and the fewest that work. Wanted fills whole pages where that is cheap, so that
@@ -36,7 +37,7 @@ def ring_rows(row_bytes: int, round_rows: int, prefetch: int, rows_in_work: int)
     """
     needed = _ROUNDS_NEEDED * round_rows
     wanted = max(_ROUNDS_WANTED * round_rows, needed + 2 * rows_in_work, prefetch + round_rows)
-    if _SMALL_RING_ROWS * row_bytes <= _SMALL_RING_BYTES:
+    if _SMALL_RING_ROWS * views * row_bytes <= _SMALL_RING_BYTES:
         wanted = max(wanted, _SMALL_RING_ROWS)
     step = whole_page_rows(row_bytes)
     rounded = -(-wanted // step) * step
@@ -88,9 +89,7 @@ class Rings:
     def create(
         self,
         lane: int,
-        shape: tuple[int, ...],
-        dtype: str,
-        row_bytes: int,
+        fields: tuple[Field, ...],
         rows: tuple[int, int],
         allow: Callable[[int], None] = lambda _nbytes: None,
     ) -> LaneRing:
@@ -98,9 +97,7 @@ class Rings:
 
         Args:
             lane: Its number.
-            shape: Of a row.
-            dtype: Of a row.
-            row_bytes: Of the image field.
+            fields: Of a row.
             rows: (wanted, needed).
             allow: Raises `MemoryShort` for a size that its user may not have.
 
@@ -108,12 +105,12 @@ class Rings:
             MemoryShort: Not even the needed rows fit.
         """
         wanted, needed = rows
-        layout = sample_layout(wanted, shape, dtype)
+        layout = RingLayout(wanted, fields)
         try:
             allow(layout.nbytes)
             check_fits(layout.nbytes, self.held_bytes, self.budget_bytes)
         except MemoryShort:
-            layout = sample_layout(needed, shape, dtype)
+            layout = RingLayout(needed, fields)
             allow(layout.nbytes)
             check_fits(layout.nbytes, self.held_bytes, self.budget_bytes)
         ring = LaneRing(layout, create_segment(f"prepserver-lane-{lane}", layout.nbytes))

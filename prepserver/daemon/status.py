@@ -107,6 +107,7 @@ def _stream(stream: Any, rings: Rings) -> dict[str, Any]:
                 "id": lane.id,
                 "uid": lane.key[1],
                 "pipeline": lane.key[0][:12],
+                "views": len(rings.held[lane.id].layout.images),
                 "rows": lane.rows,
                 "ring_bytes": rings.held[lane.id].layout.nbytes,
                 "jobs": sum(1 for c in stream.cursors.values() if c.lane == lane.id and c.present),

@@ -1,4 +1,4 @@
-"""A pipeline: the list of ops from encoded bytes to the image field of a row, canonical and hashed.
+"""A pipeline: the list of ops from encoded bytes to the images of a row, canonical and hashed.
 
 Two pipelines with the same digest give the same rows, so the digest decides who shares a lane. Knows shapes,
 not pixels.
@@ -13,18 +13,23 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any, Literal
 
-from prepserver.pipeline.checks import MAX_SIDE_PX
+from prepserver.pipeline.checks import MAX_SIDE_PX, integer
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.op import ImageState, Op
 from prepserver.pipeline.ops import OPS, Decode
 
 MAX_OPS = 64
+"""Without the `Decode` at the start."""
+
+MAX_VIEWS = 16
+"""Of one sample: each takes a row's memory and a row's work, beside the one decode."""
+
 _ITEM_BYTES = {"uint8": 1, "float16": 2, "float32": 4}
 
 
 @dataclass(frozen=True, slots=True)
 class RowFormat:
-    """The image of one row as it is stored.
+    """One image of a row, of the several that it may have, as it is stored.
 
     Attributes:
         shape: (H, W, C), or (C, H, W) after `ToLayout("CHW")`.
@@ -47,12 +52,14 @@ class Pipeline:
         logical: Order of the axes that the user sees: "CHW" (over HWC storage unless `ToLayout("CHW")` says
             otherwise, as torch's channels_last) or "HWC".
         digest: Hex sha256 of the canonical wire form: the same in every process.
+        views: Images that are made of each sample, each with random numbers of its own.
     """
 
     ops: tuple[Op, ...]
     row: RowFormat = field(compare=False)
     logical: Literal["CHW", "HWC"] = field(compare=False)
     digest: str = field(compare=False)
+    views: int = 1
 
     @property
     def decode(self) -> Decode:
@@ -62,19 +69,22 @@ class Pipeline:
         return first
 
     @classmethod
-    def from_ops(cls, ops: Sequence[Op]) -> Pipeline:
+    def from_ops(cls, ops: Sequence[Op], views: int = 1) -> Pipeline:
         """Build a pipeline; `Decode()` is put first where it is not said.
 
         Raises:
-            SpecError: an op cannot follow its forerunner, or the rows would differ in shape. The field counts
-                as the given list does.
+            SpecError: an op cannot follow its forerunner, the rows would differ in shape, or `views` is not 1 to
+                `MAX_VIEWS`. The field counts as the given list does.
         """
+        views = integer("views", views, 1, MAX_VIEWS)
         given = _as_list(ops)
         for place, op in enumerate(given):
             if type(op) not in OPS.values():
                 raise SpecError(f"pipeline[{place}]", op, "is not an op")
         rest = given[1:] if given and isinstance(given[0], Decode) else given
         offset = len(given) - len(rest)
+        if len(rest) > MAX_OPS:
+            raise SpecError("pipeline", len(rest), f"has more than {MAX_OPS} ops")
         state = ImageState()
         for place, op in enumerate(rest, offset):
             if state.layout is not None:
@@ -84,13 +94,14 @@ class Pipeline:
             except SpecError as error:
                 raise _placed(error, place) from None
         full = (given[0] if offset else Decode(), *rest)
-        wire = [op.to_wire() for op in full]
+        wire = _wire(full, views)
         canonical = json.dumps(wire, sort_keys=True, separators=(",", ":"), allow_nan=False)
         return cls(
             ops=full,
             row=_row_format(state, wire),
             logical="HWC" if state.layout == "HWC" else "CHW",
             digest=hashlib.sha256(canonical.encode()).hexdigest(),
+            views=views,
         )
 
     @classmethod
@@ -101,7 +112,13 @@ class Pipeline:
             SpecError: no list of maps; an op or parameter unknown, missing or wrong; or as `from_ops`.
         """
         ops: list[Op] = []
-        for place, entry in enumerate(_as_list(wire)):
+        entries, views = _as_list(wire), 1
+        if entries and isinstance(entries[-1], Mapping) and entries[-1].keys() == {"views"}:
+            try:
+                views = integer("views", entries.pop()["views"], 1, MAX_VIEWS)
+            except SpecError as error:
+                raise _placed(error, len(entries)) from None
+        for place, entry in enumerate(entries):
             if not isinstance(entry, Mapping) or not all(isinstance(name, str) for name in entry):
                 raise SpecError(f"pipeline[{place}]", entry, "must be a map of names to values")
             name = entry.get("op")
@@ -112,17 +129,24 @@ class Pipeline:
                 ops.append(kind.from_params({key: value for key, value in entry.items() if key != "op"}))
             except SpecError as error:
                 raise _placed(error, place) from None
-        return cls.from_ops(ops)
+        return cls.from_ops(ops, views)
 
     def to_wire(self) -> list[dict[str, Any]]:
-        """Return the canonical form: a list of maps of ints, floats, strings, lists, bools and None."""
-        return [op.to_wire() for op in self.ops]
+        """Return the canonical form: a list of maps of ints, floats, strings, lists, bools and None.
+
+        One for each op, and ``{"views": K}`` behind them where K is more than 1.
+        """
+        return _wire(self.ops, self.views)
+
+
+def _wire(ops: Sequence[Op], views: int) -> list[dict[str, Any]]:
+    return [*(op.to_wire() for op in ops), *([{"views": views}] if views > 1 else [])]
 
 
 def _as_list(given: object) -> list[Any]:
     if not isinstance(given, list | tuple):
         raise SpecError("pipeline", given, "must be a list of ops")
-    if len(given) > MAX_OPS:
+    if len(given) > MAX_OPS + 2:  # before any is looked at; what else there is are `Decode` and the views
         raise SpecError("pipeline", len(given), f"has more than {MAX_OPS} ops")
     return list(given)
 

@@ -22,7 +22,7 @@ class Field:
     """One field of a row.
 
     Attributes:
-        name: ``image``, ``label`` or ``index``.
+        name: ``image`` (and ``image_1``, ... for further views), ``label`` or ``index``.
         dtype: One of `ITEM_BYTES`.
         shape: Of one row, without the batch dimension; ``()`` for a scalar.
     """
@@ -48,6 +48,11 @@ class RingLayout:
     def nbytes(self) -> int:
         """Bytes of the whole segment, a multiple of the page."""
         return sum(_pages(self.rows * f.row_bytes) for f in self.fields)
+
+    @property
+    def images(self) -> tuple[str, ...]:
+        """Names of the image fields, one for each view of a sample, in the order of the views."""
+        return tuple(f.name for f in self.fields if f.name == "image" or f.name.startswith("image_"))
 
     def field(self, name: str) -> Field:
         """The field called `name`.
@@ -109,19 +114,26 @@ class RingLayout:
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Wire:
     rows: Annotated[int, Range(1, 2**31)]
-    fields: Annotated[list[dict[str, Any]], Size(8)]
+    fields: Annotated[list[dict[str, Any]], Size(24)]
 
 
-def sample_layout(rows: int, image_shape: tuple[int, ...], image_dtype: str) -> RingLayout:
-    """The layout of a lane: the image, its label and its place in the source (both int64)."""
-    return RingLayout(
-        rows,
-        (
-            Field("image", image_dtype, list(image_shape)),
-            Field("label", "int64", []),
-            Field("index", "int64", []),
-        ),
+def sample_layout(rows: int, image_shape: tuple[int, ...], image_dtype: str, views: int = 1) -> RingLayout:
+    """The layout of a lane of so many rows, see `sample_fields`."""
+    return RingLayout(rows, sample_fields(image_shape, image_dtype, views))
+
+
+def sample_fields(image_shape: tuple[int, ...], image_dtype: str, views: int = 1) -> tuple[Field, ...]:
+    """The fields of a lane: an image for each view, the sample's label and its place in the source (both int64)."""
+    return (
+        *(Field(image_field(view), image_dtype, list(image_shape)) for view in range(views)),
+        Field("label", "int64", []),
+        Field("index", "int64", []),
     )
+
+
+def image_field(view: int) -> str:
+    """The field of the images of one view, from 0: ``image``, ``image_1``, ``image_2`` and so on."""
+    return f"image_{view}" if view else "image"
 
 
 def whole_page_rows(row_bytes: int) -> int:

@@ -49,7 +49,7 @@ Text = Annotated[str, Size(4096)]
 Path = Annotated[str, Size(4096)]
 Token = Annotated[bytes, Size(32)]
 Tree = Annotated[dict[str, Any], Size(64)]  # a spec: its own room validates it further
-Trees = Annotated[list[Any], Size(64)]
+Trees = Annotated[list[Any], Size(66)]  # 64 ops, `Decode` before and the number of views behind them
 
 MAX_DEPTH = 8  # of a spec's nesting
 MAX_KEY_CHARS = 256  # every item below a key costs a copy of it, for the path that an error would name

@@ -1,4 +1,4 @@
-"""Counter-based randomness: numbers that depend on (seed, pass, sample, op's place) and on nothing else.
+"""Counter-based randomness: numbers that depend on (seed, pass, sample, op's place, view) and on nothing else.
 
 So a row can be made again, elsewhere, alone, and its random parameters are the same. BLAKE2b (RFC 7693) over
 the counter costs one compression for eight numbers, about two microseconds; numpy's scalar generators cost
@@ -38,13 +38,15 @@ class Draws:
     Args:
         key: Which sample, when.
         place: The op's place in the pipeline (`Decode` is 0).
+        view: Which of the sample's views.
     """
 
     __slots__ = ("_block", "_key", "_place", "_words")
 
-    def __init__(self, key: SampleKey, place: int) -> None:
+    def __init__(self, key: SampleKey, place: int, view: int = 0) -> None:
         self._key = key
-        self._place = place
+        # Above any place, so that the first view's numbers are those of a pipeline with one view.
+        self._place = place | view << 32
         self._block = 0
         self._words: list[int] = []
 

@@ -27,6 +27,7 @@ from prepserver.pipeline.ops import (
     ToLayout,
 )
 from prepserver.pipeline.pipeline import Pipeline, RowFormat
+from prepserver.protocol.layout import image_field
 from prepserver.transform.draw import Draws, SampleKey
 from prepserver.transform.errors import BadSample
 from prepserver.transform.geometry import (
@@ -72,10 +73,11 @@ class Plan:
 
 
 class RowMaker:
-    """Makes the image field of rows from decoded pixels, by one pipeline.
+    """Makes one view of rows from decoded pixels, by one pipeline.
 
     Args:
         pipeline: What to do.
+        view: Which of the pipeline's views; the first is what a pipeline with one view gives.
 
     Attributes:
         row: The image as stored in a row.
@@ -83,7 +85,8 @@ class RowMaker:
         max_pixels: Largest image that may be decoded.
     """
 
-    def __init__(self, pipeline: Pipeline) -> None:
+    def __init__(self, pipeline: Pipeline, view: int = 0) -> None:
+        self._view = view
         self.row: RowFormat = pipeline.row
         self.upright = pipeline.decode.exif_orientation
         self.max_pixels = pipeline.decode.max_pixels
@@ -113,7 +116,7 @@ class RowMaker:
         steps: list[tuple[Box | None, Step | None]] = []
         mirrored: Step | None = None  # what the step before would be if it did this one's flip too
         for number, stage in enumerate(self._stages):
-            drawn = stage.draw(height, width, Draws(key, stage.place))
+            drawn = stage.draw(height, width, Draws(key, stage.place, self._view))
             height, width = drawn.height, drawn.width
             if height * width > self._step_limit:
                 raise BadSample(f"would become {height}x{width} pixels on the way, more than {self._step_limit}")
@@ -149,3 +152,8 @@ class RowMaker:
                 image = step(image, target if number >= self._landing else None)
         if image is not target:
             target[...] = image
+
+
+def row_makers(pipeline: Pipeline) -> dict[str, RowMaker]:
+    """Return the makers of all that a row holds of a sample: for each view one, by the name of its field."""
+    return {image_field(view): RowMaker(pipeline, view) for view in range(pipeline.views)}

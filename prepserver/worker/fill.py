@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import time
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -39,10 +39,12 @@ class Rows(Protocol):
     """Where rows are put: `prepserver.memory.ring.Ring`, or arrays of the caller's."""
 
     def row(self, field: str, position: int) -> npt.NDArray[Any]:
-        """The row of `position` in `field` (image, label, index): a writable view."""
+        """The row of `position` in `field` (an image, label, index): writable memory."""
 
 
-Target = tuple[RowMaker, Rows]
+Target = tuple[Mapping[str, RowMaker], Rows]
+"""The makers of a lane's images by their field (`prepserver.transform.row_makers`), and where they go."""
+
 Mark = Callable[[int, int], None]
 
 
@@ -102,11 +104,12 @@ def fill(stream: Stream, targets: Sequence[Target], position: int, count: int, m
     A sample that cannot be had is replaced by the next ones by index, so by a rule of the position alone:
     sample ``(index + k) % n`` for k = 1 .. `REPLACEMENTS`, with its own augmentations of this pass; the row's
     label and index are the replacement's. If none can be had the row is zeros, label and index `NO_SAMPLE`.
-    A target whose pipeline takes a sample keeps it, whatever the other targets' pipelines say of it.
+    A target whose pipeline takes a sample keeps it, whatever the other targets' pipelines say of it. All views of
+    a row are of one sample: where one of them cannot be made, all are the replacement's.
 
     Args:
         stream: The samples.
-        targets: A maker and its rows for each lane; one decode serves them all.
+        targets: Makers and rows of each lane; one decode serves them all.
         position: The first.
         count: How many, 1 or more.
         mark: Called with (position, index) before each sample, replacements included.
@@ -152,8 +155,9 @@ class _Filler:
 
     def _blank(self, position: int, where: Iterable[int]) -> None:
         for t in where:
-            rows = self._targets[t][1]
-            rows.row("image", position)[...] = 0
+            makers, rows = self._targets[t]
+            for field in makers:
+                rows.row(field, position)[...] = 0
             rows.row("label", position)[...] = NO_SAMPLE
             rows.row("index", position)[...] = NO_SAMPLE
 
@@ -185,12 +189,19 @@ class _Filler:
         return refused
 
     def _make(self, sample: Sample, key: SampleKey, position: int, where: tuple[int, ...]) -> dict[int, str]:
-        outs = [(self._targets[t][0], self._targets[t][1].row("image", position)) for t in where]
+        outs, whose = [], []
+        for t in where:
+            makers, rows = self._targets[t]
+            for field, maker in makers.items():
+                outs.append((maker, rows.row(field, position)))
+                whose.append(t)
+        refused: dict[int, str] = {}
         try:
             make_rows(sample.data, key, outs)
         except BadSample as e:
-            return {where[place]: reason for place, reason in e.failures.items()}
-        return {}
+            for place, reason in sorted(e.failures.items()):
+                refused.setdefault(whose[place], reason)
+        return refused
 
 
 def _read(source: Source, index: int) -> Sample:

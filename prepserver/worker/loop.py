@@ -26,7 +26,7 @@ from prepserver.protocol.schema import ProtocolError
 from prepserver.source import Roots, open_source
 from prepserver.source.errors import printable
 from prepserver.telemetry.page import StatsPage
-from prepserver.transform import RowMaker
+from prepserver.transform import row_makers
 from prepserver.worker.channel import ChannelClosed, close_all, receive, send
 from prepserver.worker.fill import BadRow, Stream, Target, fill
 
@@ -138,8 +138,8 @@ class _Worker:
     def _open_lane(self, told: work.AddLane, fds: list[int]) -> Target | _Broken:
         try:
             (fd,) = fds
-            maker = RowMaker(Pipeline.from_wire(told.pipeline))
-            return maker, Ring(fd, RingLayout.from_wire(told.layout))
+            makers = row_makers(Pipeline.from_wire(told.pipeline))
+            return makers, Ring(fd, RingLayout.from_wire(told.layout))
         except Exception as e:  # noqa: BLE001 - told with every task that needs the lane
             self._log.exception("lane %d", told.lane)
             return _Broken(_text(e))

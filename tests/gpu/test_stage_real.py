@@ -86,7 +86,7 @@ def test_every_batch_is_right_while_released_rows_are_refilled_at_once(
                 parts = server.parts(submitted, n)
                 small = [server.labels[part] for part in parts]
                 submitted += n
-                stage.submit(submitted, [server.images[p] for p in parts], {"label": small, "index": small})
+                stage.submit(submitted, [[server.images[p] for p in parts]], {"label": small, "index": small})
             _key, fields = stage.take()
             if step % 3 == 0:
                 busy(2_000_000)
@@ -104,6 +104,23 @@ def test_every_batch_is_right_while_released_rows_are_refilled_at_once(
     pin.close()
 
 
+@pytest.mark.parametrize("lend", [True, False])
+def test_each_view_arrives_as_a_batch_of_its_own(segment: Segment, device: torch.device, lend: bool) -> None:
+    n, views = 33, 3
+    pin = HostPin(segment.address, segment.nbytes, open_driver(device), keep=segment)
+    pin.start()
+    stored = segment.bytes[: views * n * LOOK.nbytes].view(views, n, *SHAPE)
+    stored.random_(0, 256)
+    stage = DeviceStage(device, RowLook(SHAPE, views=views), n, small={}, zero_copy=lend)
+    stage.submit(1, [[rows[:20], rows[20:]] for rows in stored], {})
+    got = stage.take().fields["image"]
+    assert [view.device for view in got] == [device] * views
+    assert all(view.is_contiguous(memory_format=torch.channels_last) for view in got)
+    assert torch.equal(torch.stack(got).cpu(), stored.permute(0, 1, 4, 2, 3))
+    stage.close()
+    pin.close()
+
+
 def test_rows_come_free_while_the_consumers_stream_is_still_busy(segment: Segment, device: torch.device) -> None:
     pin = HostPin(segment.address, segment.nbytes, open_driver(device), keep=segment)
     pin.start()
@@ -113,7 +130,7 @@ def test_rows_come_free_while_the_consumers_stream_is_still_busy(segment: Segmen
     busy(4_000_000_000)
     behind: Any = torch.cuda.Event()  # type: ignore[no-untyped-call,unused-ignore]
     behind.record()
-    stage.submit(1, [segment.bytes[: 64 * LOOK.nbytes].view(64, *SHAPE)], {})
+    stage.submit(1, [[segment.bytes[: 64 * LOOK.nbytes].view(64, *SHAPE)]], {})
     freed: list[int] = []
     while not freed:
         freed = stage.poll()
@@ -147,7 +164,7 @@ def test_closing_gives_the_device_memory_back(device: torch.device) -> None:
     before = torch.cuda.memory_allocated(device)
     stage = DeviceStage(device, LOOK, 64)
     numbers = {"label": [torch.arange(64)], "index": [torch.arange(64)]}
-    stage.submit(1, [torch.zeros((64, *SHAPE), dtype=torch.uint8)], numbers)
+    stage.submit(1, [[torch.zeros((64, *SHAPE), dtype=torch.uint8)]], numbers)
     stage.take()
     assert torch.cuda.memory_allocated(device) > before
     stage.close()

@@ -212,6 +212,30 @@ def test_replay_makes_the_very_pixels_again(server: Server, tmp_path: Path) -> N
     assert cli("replay", "--job", "again", "--batch", "0", "-o", "x.gif", *where(server)).returncode == exits.USAGE
 
 
+def test_replay_makes_each_view_again_or_all_of_them(server: Server, tmp_path: Path) -> None:
+    with PrepClient(SOURCE, OPS, views=2, job="pair", fields="dict", runtime_dir=server.runtime_dir, **SPEC) as client:
+        batches = [[view.permute(0, 2, 3, 1).numpy().copy() for view in batch["image"]] for batch in client]
+    wait_left(server, "pair", 1)
+    (epoch,) = audit(server, "pair")["trainings"][0]["epochs"]
+    assert (epoch["verdict"], epoch["missing_count"]) == ("yes", 0)
+    place = ("--job", "pair", "--batch", "1", "--row", "3", *where(server))
+    rows = [view[3] for view in batches[1]]
+    assert not np.array_equal(*rows)
+    for view, row in enumerate(rows):
+        for name in ("x.npy", "x.png"):
+            done = cli("replay", *place, "--view", str(view), "-o", str(tmp_path / name))
+            assert done.returncode == exits.OK, done.stderr
+        assert np.array_equal(np.load(tmp_path / "x.npy"), row)
+        assert np.array_equal(np.asarray(Image.open(tmp_path / "x.png")), row)
+    for name in ("all.npy", "all.png"):
+        assert cli("replay", *place, "-o", str(tmp_path / name)).returncode == exits.OK
+    assert np.array_equal(np.load(tmp_path / "all.npy"), np.stack(rows))
+    assert np.array_equal(np.asarray(Image.open(tmp_path / "all.png")), np.concatenate(rows, axis=1))
+    for wrong in ("2", "-1"):
+        done = cli("replay", *place, "--view", wrong, "-o", str(tmp_path / "x.png"))
+        assert (done.returncode, f"--view {wrong}: the job has 2 of each sample" in done.stderr) == (exits.FAILED, True)
+
+
 def test_replay_of_floats_is_the_row_as_npy_and_a_picture_as_png(new_server: NewServer, tmp_path: Path) -> None:
     server = new_server(workers=1)
     ops = (RandomResizedCrop(24), ToDtype("float32", scale=True), Normalize([0.5, 0.4, 0.3], [0.2, 0.2, 0.2]))

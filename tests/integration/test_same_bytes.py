@@ -90,6 +90,15 @@ def test_every_pipeline_gives_the_same_rows_everywhere(servers: list[Server], od
         assert served_rows(server, odd, ops=ops, shuffle=True, batch_size=16, seed=3) == expected
 
 
+@pytest.mark.parametrize("zero_copy", [False, True])
+def test_views_are_the_same_everywhere(servers: list[Server], odd: ImageFolder, zero_copy: bool) -> None:
+    arguments: dict[str, Any] = {"views": 3, "epochs": 2, "shuffle": True, "batch_size": 13, "seed": 4}
+    expected = inline_rows(odd, **arguments)
+    assert len(expected) == 2 * (len(odd_files()) + 24)
+    for server in servers:
+        assert served_rows(server, odd, zero_copy=zero_copy, **arguments) == expected
+
+
 def test_another_batch_size_cuts_the_same_stream(servers: list[Server], odd: ImageFolder) -> None:
     streams = [
         served_rows(server, odd, epochs=2, shuffle="full", batch_size=size, seed=5)

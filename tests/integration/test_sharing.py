@@ -113,6 +113,34 @@ def test_other_augmentations_of_the_same_stream_share_the_decode(server: Server,
             client.close()
 
 
+def test_jobs_with_one_and_two_views_share_the_decode(server: Server, client_process: Start, tree: ImageFolder) -> None:
+    arguments = {"shuffle": True, "batch_size": 40, "seed": 7}
+    views = (1, 2, 2)
+    clients = [client_process(server, tree, views=n, join_wait_s=600, **arguments) for n in views]
+    for client in clients:
+        assert client.ask("attach") == COUNT // 40
+    stream = server.stream()
+    assert [(lane["views"], lane["jobs"]) for lane in stream["lanes"]] == [(1, 1), (2, 2)]
+    one, two = (lane["ring_bytes"] / lane["rows"] for lane in stream["lanes"])
+    assert 32 * 32 * 3 < one < 2 * 32 * 32 * 3 < two < 3 * 32 * 32 * 3
+    # The first runs already, so the others' epoch is the pass after its first.
+    states = [client.ask("state") for client in clients]
+    assert [state["position"] for state in states] == [0, COUNT, COUNT]
+    clients[0].order("read")
+    clients[0].order("read")
+    for client in clients[1:]:
+        client.order("read")
+    first, *others = [client.collect() for client in clients]
+    assert first + clients[0].collect() == inline_rows(tree, epochs=2, **arguments)
+    with PrepClient(tree, OPS, views=2, fields="dict", inline=True, **arguments) as client:
+        client.load_state_dict(states[1])
+        assert others == [read(client)] * 2
+    # Each sample of the two passes was read and decoded once for both lanes, as were those that are made ahead.
+    stream = server.stream()
+    assert 2 * COUNT <= stream["rows_filled"] <= 2 * COUNT + max(lane["rows"] for lane in stream["lanes"])
+    assert stream["rows_delivered"] >= 4 * COUNT
+
+
 def test_a_late_joiner_starts_its_epoch_at_a_block_and_sees_everything_once(server: Server) -> None:
     source = SyntheticImages(16384 + 3, 16, seed=1)  # two blocks
     ops = [RandomResizedCrop(8)]

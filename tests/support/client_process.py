@@ -22,14 +22,17 @@ from prepserver.pipeline.pipeline import Pipeline
 from prepserver.pipeline.sources import source_from_wire
 
 
-def rows_of(batch: dict[str, torch.Tensor]) -> list[tuple[int, str]]:
-    """For each row: the sample's index, and a digest over image, label and index."""
+def rows_of(batch: dict[str, Any]) -> list[tuple[int, str]]:
+    """For each row: the sample's index, and a digest over its images, label and index."""
     indices = batch["index"].tolist()
     labels = batch["label"].tolist()
+    views = batch["image"] if isinstance(batch["image"], tuple) else (batch["image"],)
     found = []
-    for image, label, index in zip(batch["image"], labels, indices, strict=True):
-        digest = hashlib.sha256(image.contiguous().numpy().tobytes())
-        digest.update(f"{image.dtype} {tuple(image.shape)} {label} {index}".encode())
+    for *images, label, index in zip(*views, labels, indices, strict=True):
+        digest = hashlib.sha256()
+        for image in images:
+            digest.update(image.contiguous().numpy().tobytes())
+            digest.update(f"{image.dtype} {tuple(image.shape)} {label} {index}".encode())
         found.append((index, digest.hexdigest()[:24]))
     return found
 

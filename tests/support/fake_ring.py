@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 
@@ -17,11 +17,12 @@ from tests.support.fake_device import FakeDevice
 
 SHAPE = (2, 2, 3)
 Step: TypeAlias = Callable[[FakeDevice], None]
+Fields: TypeAlias = dict[str, Any]
 
 
-def row_of(position: int) -> torch.Tensor:
+def row_of(position: int, view: int = 0) -> torch.Tensor:
     """The right bytes of a position."""
-    first = torch.tensor([position % 251, position // 251 % 256], dtype=torch.uint8)
+    first = torch.tensor([position % 251, (position // 251 + 50 * view) % 256], dtype=torch.uint8)
     return first.repeat(6).view(SHAPE)
 
 
@@ -31,24 +32,26 @@ class FakeRing:
     Args:
         rows: Rows of the ring.
         batch: Rows of a batch, used by :meth:`run`.
+        views: Of each sample.
     """
 
-    def __init__(self, rows: int, batch: int) -> None:
+    def __init__(self, rows: int, batch: int, views: int = 1) -> None:
         self.rows, self.batch = rows, batch
-        self.images = torch.zeros((rows, *SHAPE), dtype=torch.uint8)
+        self.images = [torch.zeros((rows, *SHAPE), dtype=torch.uint8) for _ in range(views)]
         self.labels = torch.zeros(rows, dtype=torch.int64)
         self.released = 0
         self.submitted = 0
         self._filled = 0
         # First and last position, what the user was handed, what a kernel of the user's then read of it.
-        self.seen: list[tuple[int, int, dict[str, torch.Tensor], dict[str, torch.Tensor]]] = []
+        self.seen: list[tuple[int, int, Fields, Fields]] = []
         self._begins: deque[int] = deque()
         self._fill()
 
     def _fill(self) -> None:
         while self._filled < self.released + self.rows:
             row = self._filled % self.rows
-            self.images[row] = row_of(self._filled)
+            for view, images in enumerate(self.images):
+                images[row] = row_of(self._filled, view)
             self.labels[row] = self._filled
             self._filled += 1
 
@@ -71,15 +74,15 @@ class FakeRing:
         slices = slices[: 1 + (n > first)]
         labels = [self.labels[part] for part in slices]
         small = {"label": labels, "index": [part + 10_000 for part in labels]}
-        stage.submit(end, [self.images[part] for part in slices], small)
+        stage.submit(end, [[images[part] for part in slices] for images in self.images], small)
         self.submitted = end
         self._begins.append(begin)
 
     def take(self, stage: DeviceStage, device: FakeDevice) -> None:
         """Takes a batch and queues a kernel of the user's that reads it."""
         key, fields = stage.take()
-        read: dict[str, torch.Tensor] = {}
-        device.launch(lambda: read.update({name: value.clone() for name, value in fields.items()}))
+        read: Fields = {}
+        device.launch(lambda: read.update({name: _copy(value) for name, value in fields.items()}))
         self.seen.append((self._begins.popleft(), key, fields, read))
 
     def forget(self) -> None:
@@ -105,11 +108,19 @@ class FakeRing:
         return sum(not _is_right(b, e, fields if kept else read) for b, e, fields, read in self.seen)
 
 
-def _is_right(begin: int, end: int, fields: dict[str, torch.Tensor]) -> bool:
+def _copy(value: torch.Tensor | tuple[torch.Tensor, ...]) -> torch.Tensor | tuple[torch.Tensor, ...]:
+    return tuple(view.clone() for view in value) if isinstance(value, tuple) else value.clone()
+
+
+def _is_right(begin: int, end: int, fields: Fields) -> bool:
     positions = range(begin, end)
-    want = torch.stack([row_of(position) for position in positions]).permute(0, 3, 1, 2)
+    views = fields["image"] if isinstance(fields["image"], tuple) else (fields["image"],)
     return (
-        torch.equal(fields["image"], want)
+        all(torch.equal(got, _images(positions, view)) for view, got in enumerate(views))
         and fields["label"].tolist() == list(positions)
         and fields["index"].tolist() == [position + 10_000 for position in positions]
     )
+
+
+def _images(positions: range, view: int) -> torch.Tensor:
+    return torch.stack([row_of(position, view) for position in positions]).permute(0, 3, 1, 2)

@@ -18,7 +18,7 @@ from prepserver.pipeline.pipeline import Pipeline
 from prepserver.pipeline.sources import ImageFolder
 from prepserver.protocol.layout import RingLayout, sample_layout
 from prepserver.source import IndexInfo, build_index, open_source
-from prepserver.transform import RowMaker
+from prepserver.transform import RowMaker, row_makers
 from prepserver.worker.channel import ChannelClosed, receive
 from prepserver.worker.fill import Stream
 
@@ -41,9 +41,9 @@ def photo_tree(root: Path, count: int, broken: frozenset[int] = frozenset()) -> 
     return ImageFolder(str(root))
 
 
-def tiny_pipeline(size: int = 16, *more: Op) -> Pipeline:
+def tiny_pipeline(size: int = 16, *more: Op, views: int = 1) -> Pipeline:
     """Random crops of `size` pixels, flipped at random."""
-    return Pipeline.from_ops([RandomResizedCrop(size), RandomHorizontalFlip(), *more])
+    return Pipeline.from_ops([RandomResizedCrop(size), RandomHorizontalFlip(), *more], views)
 
 
 def open_stream(spec: ImageFolder, cache: Path, shuffle: Shuffle = "none", seed: int = 3) -> Stream:
@@ -66,20 +66,20 @@ class Lane:
 
     def __init__(self, pipeline: Pipeline, rows: int) -> None:
         self.pipeline = pipeline
-        self.layout: RingLayout = sample_layout(rows, tuple(pipeline.row.shape), pipeline.row.dtype)
+        self.layout: RingLayout = sample_layout(rows, tuple(pipeline.row.shape), pipeline.row.dtype, pipeline.views)
         self.fd = create_segment("test-ring", self.layout.nbytes)
         self.ring = Ring(self.fd, self.layout)
 
     @property
-    def target(self) -> tuple[RowMaker, Ring]:
+    def target(self) -> tuple[dict[str, RowMaker], Ring]:
         """For `fill`."""
-        return RowMaker(self.pipeline), self.ring
+        return row_makers(self.pipeline), self.ring
 
     def rows(self, start: int, stop: int) -> list[tuple[bytes, int, int]]:
-        """(image bytes, label, index) of the rows of positions [start, stop)."""
+        """(bytes of all views, label, index) of the rows of positions [start, stop)."""
         return [
             (
-                self.ring.row("image", p).tobytes(),
+                b"".join(self.ring.row(name, p).tobytes() for name in self.layout.images),
                 int(self.ring.row("label", p)),
                 int(self.ring.row("index", p)),
             )

@@ -12,7 +12,7 @@ from hypothesis import given
 from prepserver.daemon.rings import Rings, ring_rows
 from prepserver.memory.errors import MemoryShort
 from prepserver.memory.segment import check_segment
-from prepserver.protocol.layout import PAGE_BYTES, sample_layout, whole_page_rows
+from prepserver.protocol.layout import PAGE_BYTES, sample_fields, sample_layout, whole_page_rows
 
 ROW = 224 * 224 * 3
 
@@ -32,6 +32,8 @@ def test_a_ring_holds_what_works_what_was_asked_and_whole_pages_where_cheap(
 
 def test_small_rows_get_a_long_ring_and_large_ones_do_not() -> None:
     assert ring_rows(ROW, 4, 0, 8)[0] >= 512
+    assert ring_rows(ROW, 4, 0, 8, views=3)[0] >= 512
+    assert ring_rows(ROW, 4, 0, 8, views=4)[0] < 512  # of all views together, that would be 294 MiB
     assert ring_rows(4 << 20, 4, 0, 2)[0] == 16
 
 
@@ -43,7 +45,7 @@ def rings() -> Iterator[Rings]:
 
 
 def test_a_ring_is_a_sealed_segment_of_its_layout_and_counts_until_it_is_dropped(rings: Rings) -> None:
-    ring = rings.create(7, (32, 32, 3), "uint8", 3072, (256, 64))
+    ring = rings.create(7, sample_fields((32, 32, 3), "uint8"), (256, 64))
     assert ring.layout == sample_layout(256, (32, 32, 3), "uint8")
     check_segment(ring.fd, ring.layout.nbytes)
     assert rings.held_bytes == ring.layout.nbytes
@@ -54,15 +56,26 @@ def test_a_ring_is_a_sealed_segment_of_its_layout_and_counts_until_it_is_dropped
 
 
 def test_where_the_wanted_rows_do_not_fit_the_needed_ones_are_made(rings: Rings) -> None:
-    ring = rings.create(1, (224, 224, 3), "uint8", ROW, (512, 128))
+    ring = rings.create(1, sample_fields((224, 224, 3), "uint8"), (512, 128))
     assert ring.layout.rows == 128
 
 
+def test_every_view_counts(rings: Rings) -> None:
+    row = 224 * 224 * 3
+    ring = rings.create(1, sample_fields((224, 224, 3), "uint8", views=4), (400, 100))
+    assert ring.layout.rows == 100
+    assert rings.held_bytes == ring.layout.nbytes >= 100 * 4 * row
+    check_segment(ring.fd, ring.layout.nbytes)
+    with pytest.raises(MemoryShort) as e:
+        rings.create(2, sample_fields((224, 224, 3), "uint8", views=2), (100, 50))
+    assert e.value.asked_bytes == sample_layout(50, (224, 224, 3), "uint8", 2).nbytes
+
+
 def test_where_not_even_the_needed_rows_fit_nothing_is_kept(rings: Rings) -> None:
-    rings.create(1, (224, 224, 3), "uint8", ROW, (400, 400))
+    rings.create(1, sample_fields((224, 224, 3), "uint8"), (400, 400))
     held = rings.held_bytes
     with pytest.raises(MemoryShort) as e:
-        rings.create(2, (224, 224, 3), "uint8", ROW, (512, 128))
+        rings.create(2, sample_fields((224, 224, 3), "uint8"), (512, 128))
     assert e.value.asked_bytes == sample_layout(128, (224, 224, 3), "uint8").nbytes
     assert e.value.free_bytes == (64 << 20) - held
     assert rings.held_bytes == held
@@ -73,7 +86,7 @@ def test_closing_leaves_no_descriptor_and_no_thread() -> None:
     before = sorted(os.listdir("/proc/self/fd"))
     made = Rings(64 << 20)
     for lane in range(4):
-        made.create(lane, (32, 32, 3), "uint8", 3072, (256, 64))
+        made.create(lane, sample_fields((32, 32, 3), "uint8"), (256, 64))
     made.close()
     assert not made._toucher.is_alive()
     assert len(os.listdir("/proc/self/fd")) == len(before)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -28,7 +29,8 @@ from prepserver.pipeline.ops import (
     ToDtype,
     ToLayout,
 )
-from prepserver.pipeline.pipeline import Pipeline
+from prepserver.pipeline.pipeline import MAX_OPS, MAX_VIEWS, Pipeline
+from prepserver.protocol.schema import Trees, build
 
 sides = st.integers(1, 500)
 sizes = sides | st.tuples(sides, sides) | st.lists(sides, min_size=1, max_size=2)
@@ -61,7 +63,8 @@ def pipelines(draw: st.DrawFn) -> Pipeline:
     middle = draw(st.lists(byte_ops, max_size=6))
     first: list[Op] = draw(st.sampled_from([[], [Decode(False, 1000)]]))
     try:
-        return Pipeline.from_ops([*first, *middle, CenterCrop(8), *draw(floats), *draw(ends)])
+        ops = [*first, *middle, CenterCrop(8), *draw(floats), *draw(ends)]
+        return Pipeline.from_ops(ops, draw(st.integers(1, MAX_VIEWS)))
     except SpecError:
         assume(False)
         raise
@@ -73,6 +76,7 @@ def test_a_pipeline_comes_back_from_the_wire_as_it_was(pipeline: Pipeline) -> No
     assert again == pipeline
     assert again.digest == pipeline.digest
     assert again.row == pipeline.row
+    assert again.views == pipeline.views
 
 
 json_values = st.recursive(
@@ -107,6 +111,39 @@ def test_the_digest_sees_meaning_not_spelling() -> None:
     other = Pipeline.from_ops([RandomResizedCrop(224, scale=(0, 1)), RandomHorizontalFlip(0.5)])
     assert one.digest == same.digest != other.digest
     assert len(one.digest) == 64
+
+
+def test_a_pipeline_of_one_view_is_spelled_as_one_without_views() -> None:
+    plain = Pipeline.from_ops([RandomResizedCrop(224), RandomHorizontalFlip()])
+    assert plain.digest == "8ea02590e27e98e9a958196ec47bb4e443c0410ca98078e7eacc74a2d12c7bb5"
+    assert Pipeline.from_ops(plain.ops, 1) == plain
+    assert Pipeline.from_wire([*plain.to_wire(), {"views": 1}]).to_wire() == plain.to_wire()
+    pair = Pipeline.from_ops(plain.ops, 2)
+    assert pair.to_wire() == [*plain.to_wire(), {"views": 2}]
+    assert (pair.ops, pair.row, pair.views) == (plain.ops, plain.row, 2)
+    assert pair != plain
+    assert len({Pipeline.from_ops(plain.ops, views).digest for views in range(1, MAX_VIEWS + 1)}) == MAX_VIEWS
+
+
+@pytest.mark.parametrize("views", [0, -1, MAX_VIEWS + 1, 2.0, True, "2", None])
+def test_a_number_of_views_that_cannot_be_is_refused(views: Any) -> None:
+    said = "must be an integer" if type(views) is not int else "must lie between 1 and 16"
+    with pytest.raises(SpecError, match=said) as caught:
+        Pipeline.from_ops([CenterCrop(8)], views)
+    assert caught.value.field == "views"
+    with pytest.raises(SpecError, match=said) as caught:
+        Pipeline.from_wire([{"op": "CenterCrop", "size": 8}, {"views": views}])
+    assert caught.value.field == "pipeline[1].views"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Message:
+    pipeline: Trees
+
+
+def test_the_longest_pipeline_fits_a_message() -> None:
+    longest = Pipeline.from_ops([CenterCrop(8)] * MAX_OPS, MAX_VIEWS)
+    assert Pipeline.from_wire(build(_Message, {"pipeline": longest.to_wire()}).pipeline) == longest
 
 
 def test_the_digest_is_the_same_in_another_process() -> None:
@@ -195,6 +232,10 @@ def test_a_row_of_no_fixed_shape_is_refused_with_what_to_do() -> None:
         ([{"op": "Decode"}, {"op": "RandomResizedCrop", "size": 8, "scale": [2, 3]}], "pipeline[1].scale"),
         ([{"op": "CenterCrop", "size": float("nan")}], "pipeline[0].size"),
         ([{"op": "CenterCrop", "size": 2**70}], "pipeline[0].size"),
+        ([{"views": 2}, {"op": "CenterCrop", "size": 8}], "pipeline[0].op"),
+        ([{"op": "CenterCrop", "size": 8}, {"views": 2, "more": 1}], "pipeline[1].op"),
+        ([{"op": "CenterCrop", "size": 8}, {"views": 2}, {"views": 2}], "pipeline[1].op"),
+        ([{"views": 2}], "pipeline"),
     ],
 )
 def test_a_wrong_wire_form_is_refused_by_its_field(wire: Any, field: str) -> None:

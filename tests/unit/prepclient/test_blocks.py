@@ -43,6 +43,14 @@ def test_only_some_blocks_are_kept_after_a_burst() -> None:
     assert len(blocks._free) == _KEPT_FREE
 
 
+def test_as_many_batches_are_kept_whatever_a_batch_takes() -> None:
+    blocks = HostBlocks(64, of_batch=3)
+    many = [blocks.take() for _ in range(9 * _KEPT_FREE)]
+    many.clear()
+    gc.collect()
+    assert len(blocks._free) == 3 * _KEPT_FREE
+
+
 def test_a_tensor_outlives_its_blocks() -> None:
     tensor = HostBlocks(16).take()
     gc.collect()

@@ -314,6 +314,60 @@ def test_a_tuple_has_images_and_labels(photos: str) -> None:
             assert images.is_contiguous(memory_format=torch.channels_last)
 
 
+def test_views_come_as_a_tuple_in_the_place_of_the_images(photos: str) -> None:
+    with client(photos, fields="tuple", views=2) as pairs, client(photos, fields="tuple") as plain:
+        for _ in range(2):
+            for ((one, two), labels), (images, expected) in zip(pairs, plain, strict=True):
+                assert torch.equal(one, images)
+                assert torch.equal(labels, expected)
+                assert two.shape == one.shape
+                assert all(view.is_contiguous(memory_format=torch.channels_last) for view in (one, two))
+                assert not any(torch.equal(a, b) for a, b in zip(one, two, strict=True))
+        assert pairs.stats()["images"] == 2 * N
+    with client(photos, fields=["label", "image"], views=3) as named:
+        labels, views = next(iter(named))
+        assert [len(labels), *map(len, views)] == [4] * 4
+
+
+@pytest.mark.parametrize("changed", [{}, {"zero_copy": True}, {"normalize": ((0.5,), (0.2,))}, {"on_error": "mask"}])
+def test_every_view_goes_the_way_of_an_only_one(photos: str, changed: dict[str, Any]) -> None:
+    with client(photos, views=3, batch_size=5, **changed) as train, client(photos, batch_size=5, **changed) as plain:
+        for _ in range(3):
+            for batch, expected in zip(train, plain, strict=True):
+                assert isinstance(batch["image"], tuple)
+                first, *others = batch["image"]
+                assert torch.equal(first, expected["image"])
+                assert [(view.shape, view.stride(), view.dtype) for view in others] == [
+                    (first.shape, first.stride(), first.dtype)
+                ] * 2
+                assert {name: value.tolist() for name, value in batch.items() if name != "image"} == {
+                    name: value.tolist() for name, value in expected.items() if name != "image"
+                }
+
+
+def test_views_that_are_kept_stay_what_they_were(photos: str) -> None:
+    with client(photos, batch_size=2, views=3) as train:
+        kept = [view for batch in train for view in batch["image"]]
+        copies = [view.clone() for view in kept]
+        for _ in range(2):
+            list(train)
+    assert all(torch.equal(view, copy) for view, copy in zip(kept, copies, strict=True))
+
+
+def test_views_go_on_from_a_checkpoint_and_another_number_of_them_does_not(photos: str) -> None:
+    with client(photos, views=2) as train:
+        iterator = iter(train)
+        next(iterator)
+        state = train.state_dict()
+        rest = [batch["image"] for batch in iterator]
+    with client(photos, views=2) as again:
+        again.load_state_dict(state)
+        got = [batch["image"] for batch in again]
+    assert all(torch.equal(a, b) for x, y in zip(rest, got, strict=True) for a, b in zip(x, y, strict=True))
+    with client(photos) as plain, pytest.raises(InvalidSpec, match="views"):
+        plain.load_state_dict(state)
+
+
 def test_batches_that_are_kept_stay_what_they_were(photos: str) -> None:
     with client(photos, batch_size=2) as train:
         kept = list(train)
@@ -374,7 +428,7 @@ def test_a_dataset_that_is_not_there_is_named(tmp_path: Path, kind: str) -> None
     [("on_error", {"on_error": "ignore"}), ("fields", {"fields": "list"}), ("prefetch", {"prefetch": 0}),
      ("workers", {"workers": 0}), ("timeout_s", {"timeout_s": 0}), ("join_wait_s", {"join_wait_s": -1}),
      ("device", {"device": "warp:9"}), ("normalize", {"normalize": ((0.5, 0.5), (1.0, 1.0))}),
-     ("dtype", {"dtype": torch.int32})],
+     ("dtype", {"dtype": torch.int32}), ("views", {"views": 0}), ("views", {"views": 17}), ("views", {"views": "2"})],
 )  # fmt: skip
 def test_an_argument_that_cannot_be_is_refused_at_once_by_name(field: str, changed: dict[str, Any]) -> None:
     with pytest.raises(InvalidSpec, match=field) as e:

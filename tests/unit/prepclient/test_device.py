@@ -31,7 +31,7 @@ def numbers(n: int) -> dict[str, list[torch.Tensor]]:
 def test_a_batch_arrives_with_all_its_fields() -> None:
     device = FakeDevice()
     stage = stage_on(device)
-    stage.submit(7, [images(3)[:2], images(3)[2:]], numbers(3))
+    stage.submit(7, [[images(3)[:2], images(3)[2:]]], numbers(3))
     key, fields = stage.take()
     device.finish_all()
     assert key == 7
@@ -41,18 +41,65 @@ def test_a_batch_arrives_with_all_its_fields() -> None:
     assert fields["index"].tolist() == [200, 201, 202]
 
 
+@pytest.mark.parametrize("lend", [False, True])
+def test_each_view_arrives_as_a_dense_batch_of_its_own(lend: bool) -> None:
+    device = FakeDevice()
+    stage = DeviceStage("cuda", RowLook(SHAPE, views=2), 3, zero_copy=lend, engine=device)
+    other = 255 - images(3)
+    stage.submit(7, [[images(3)[:2], images(3)[2:]], [other[:1], other[1:]]], numbers(3))
+    _key, fields = stage.take()
+    device.finish_all()
+    first, second = fields["image"]
+    assert torch.equal(first, images(3).permute(0, 3, 1, 2))
+    assert torch.equal(second, other.permute(0, 3, 1, 2))
+    assert all(view.is_contiguous(memory_format=torch.channels_last) for view in (first, second))
+    assert fields["label"].tolist() == [100, 101, 102]
+    stage.close()
+    assert device.retired == 9
+
+
+def test_every_view_is_finished() -> None:
+    device = FakeDevice()
+    look = RowLook(SHAPE, views=2)
+    stage = DeviceStage("cuda", look, 3, finish=Finish(normalize=((0.5,), (0.25,))), engine=device)
+    stage.submit(1, [[images(2)], [255 - images(2)]], numbers(2))
+    _key, fields = stage.take()
+    device.finish_all()
+    for got, stored in zip(fields["image"], (images(2), 255 - images(2)), strict=True):
+        assert got.dtype == torch.float32
+        torch.testing.assert_close(got, (stored.permute(0, 3, 1, 2) / 255 - 0.5) / 0.25)
+
+
+@pytest.mark.parametrize(
+    ("views", "said"),
+    [
+        ([[images(2)]], "images of 1 views; this stage takes 2"),
+        ([[images(2)]] * 3, "images of 3 views; this stage takes 2"),
+        ([[images(2)], [images(2)[:1]]], "views of 2, 1 rows"),
+        ([[images(2)], [images(2).float()]], "not as the pipeline says"),
+    ],
+)
+def test_views_that_do_not_fit_are_refused(views: list[list[torch.Tensor]], said: str) -> None:
+    device = FakeDevice()
+    stage = DeviceStage("cuda", RowLook(SHAPE, views=2), 3, engine=device)
+    with pytest.raises(ValueError, match=said):
+        stage.submit(1, views, numbers(2))
+    assert stage.room == 3
+    assert not any(device.queues.values())
+
+
 def test_batches_of_different_lengths_keep_their_own() -> None:
     device = FakeDevice()
     stage = stage_on(device)
     for n in (3, 1):
-        stage.submit(n, [images(n)], numbers(n))
+        stage.submit(n, [[images(n)]], numbers(n))
     assert [len(stage.take().fields["image"]) for _ in range(2)] == [3, 1]
 
 
 def test_the_finishing_step_runs_on_the_consumers_stream() -> None:
     device = FakeDevice()
     stage = stage_on(device, finish=Finish(dtype=torch.float16, memory_format=torch.contiguous_format))
-    stage.submit(1, [images(2)], numbers(2))
+    stage.submit(1, [[images(2)]], numbers(2))
     _key, fields = stage.take()
     device.run("copies")
     assert stage.poll() == [1]
@@ -66,7 +113,7 @@ def test_the_finishing_step_runs_on_the_consumers_stream() -> None:
 def test_a_stage_may_carry_no_small_fields() -> None:
     device = FakeDevice()
     stage = DeviceStage("cuda", LOOK, 2, small={}, engine=device)
-    stage.submit(1, [images(2)], {})
+    stage.submit(1, [[images(2)]], {})
     _key, fields = stage.take()
     device.finish_all()
     assert list(fields) == ["image"]
@@ -81,7 +128,7 @@ def test_lent_tensors_are_the_device_buffers_and_kept_ones_are_not() -> None:
         taken = []
         for key in range(4):
             stage.advance()
-            stage.submit(key, [images(2)], numbers(2))
+            stage.submit(key, [[images(2)]], numbers(2))
             taken.append(stage.take().fields)
         device.finish_all()
         places.append(len({(fields["image"].data_ptr(), fields["label"].data_ptr()) for fields in taken}))
@@ -93,13 +140,13 @@ def test_only_a_lent_batch_makes_the_next_copy_wait_for_the_users_step(lend: boo
     device = FakeDevice()
     stage = stage_on(device, depth=1, lend=lend)
     for key in (1, 2):
-        stage.submit(key, [images(2)], numbers(2))
+        stage.submit(key, [[images(2)]], numbers(2))
     stage.take()
     device.run("copies")
     device.run("consumer")
     device.queues["consumer"].append(lambda: False)  # the user's step, which takes for ever
     stage.advance()
-    stage.submit(3, [images(2)], numbers(2))
+    stage.submit(3, [[images(2)]], numbers(2))
     device.run("copies")
     assert stage.poll() == ends
 
@@ -108,7 +155,7 @@ def test_small_numbers_may_change_as_soon_as_they_are_submitted() -> None:
     device = FakeDevice()
     stage = stage_on(device)
     small = numbers(2)
-    stage.submit(1, [images(2)], small)
+    stage.submit(1, [[images(2)]], small)
     small["label"][0].zero_()
     _key, fields = stage.take()
     device.finish_all()
@@ -119,7 +166,7 @@ def test_a_stage_made_in_inference_mode_works_outside_of_it() -> None:
     device = FakeDevice()
     with torch.inference_mode():
         stage = stage_on(device)
-    stage.submit(1, [images(2)], numbers(2))
+    stage.submit(1, [[images(2)]], numbers(2))
     _key, fields = stage.take()
     device.finish_all()
     assert torch.equal(fields["image"], images(2).permute(0, 3, 1, 2))
@@ -128,7 +175,7 @@ def test_a_stage_made_in_inference_mode_works_outside_of_it() -> None:
 def test_closing_waits_for_the_copies_and_retires_every_buffer_once() -> None:
     device = FakeDevice()
     stage = stage_on(device)
-    stage.submit(1, [images(2)], numbers(2))
+    stage.submit(1, [[images(2)]], numbers(2))
     assert stage.close() == [1]
     assert not device.queues["copies"]
     assert device.retired == 6
@@ -155,7 +202,7 @@ def test_parts_that_do_not_fit_are_refused_before_anything_starts(
     device = FakeDevice()
     stage = stage_on(device)
     with pytest.raises(ValueError, match=said):
-        stage.submit(1, parts, small)
+        stage.submit(1, [parts], small)
     assert stage.room == 3
     assert not any(device.queues.values())
 

@@ -17,13 +17,14 @@ MAX_BATCH = 3
 class StageHistory(RuleBasedStateMachine):
     """A client, an impatient server and a device that completes what it likes when it likes."""
 
-    @initialize(depth=st.integers(1, 3), lend=st.booleans(), rows=st.integers(MAX_BATCH, 12))
-    def start(self, depth: int, lend: bool, rows: int) -> None:
+    @initialize(depth=st.integers(1, 3), lend=st.booleans(), rows=st.integers(MAX_BATCH, 12), views=st.integers(1, 3))
+    def start(self, depth: int, lend: bool, rows: int, views: int) -> None:
         self.depth, self.lend = depth, lend
         self.device = FakeDevice()
-        self.ring = FakeRing(rows, MAX_BATCH)
+        self.ring = FakeRing(rows, MAX_BATCH, views)
         self.in_hand = 0
-        self.stage = DeviceStage("cuda", RowLook(SHAPE), MAX_BATCH, depth=depth, zero_copy=lend, engine=self.device)
+        look = RowLook(SHAPE, views=views)
+        self.stage = DeviceStage("cuda", look, MAX_BATCH, depth=depth, zero_copy=lend, engine=self.device)
 
     @rule(sizes=st.lists(st.integers(1, MAX_BATCH), min_size=1, max_size=4))
     def next_batch(self, sizes: list[int]) -> None:

@@ -73,6 +73,31 @@ def test_images_are_views_and_small_fields_are_copies() -> None:
     assert written.row("label", 3) == 99
 
 
+@pytest.mark.parametrize(("rows", "pieces"), [(12, 1), (7, 2)])
+def test_each_view_is_an_array_of_its_own_whose_runs_are_as_those_of_one(rows: int, pieces: int) -> None:
+    layout = sample_layout(rows, (16, 16, 4), "uint8", views=3)
+    fd = create_segment("test", layout.nbytes)
+    written, seen, (writable, mapping) = Ring(fd, layout), Rows.map(fd, layout), Rows.map_writable(fd, layout)
+    os.close(fd)
+    for row in range(rows):
+        for view, field in enumerate(layout.images):
+            written.row(field, row)[...] = 20 * view + row
+        written.row("label", row)[...] = row
+    assert seen.views == writable.views == 3
+    start = 2 * rows - 2
+    expected = [p % rows for p in range(start, start + 5)]
+    for view in range(3):
+        parts = seen.images(start, start + 5, view)
+        assert len(parts) == pieces
+        assert all(part.is_contiguous() for part in parts)
+        assert torch.cat(parts)[:, 9, 5, 1].tolist() == [20 * view + row for row in expected]
+        assert torch.equal(torch.cat(writable.images(start, start + 5, view)), torch.cat(parts))
+    assert seen.small("label", start, start + 5).tolist() == expected
+    writable.writable_arrays()["image_2"][3] = 99
+    assert int(seen.images(3, 4, 2)[0][0, 0, 0, 0]) == 99
+    assert mapping.nbytes == layout.nbytes
+
+
 @pytest.mark.parametrize("dtype", ["uint8", "float16", "float32"])
 def test_every_type_of_row_is_seen_as_it_was_written(dtype: str) -> None:
     written, seen = ring(10, (3, 8, 5), dtype)
@@ -87,8 +112,8 @@ def test_the_writable_mapping_is_the_same_memory() -> None:
     fd = create_segment("test", layout.nbytes)
     seen, (writable, mapping) = Rows.map(fd, layout), Rows.map_writable(fd, layout)
     os.close(fd)
-    image, label, index = writable.writable_arrays()
-    image[2], label[2], index[2] = 5, 6, 7
+    fields = writable.writable_arrays()
+    fields["image"][2], fields["label"][2], fields["index"][2] = 5, 6, 7
     assert int(seen.images(2, 3)[0][0, 0, 0, 0]) == 5
     assert (seen.small("label", 14, 15).item(), seen.small("index", 2, 3).item()) == (6, 7)
     assert mapping.nbytes == layout.nbytes

@@ -38,6 +38,7 @@ def test_an_order_has_its_word_on_the_wire(said: Any, word: str) -> None:
         ("num_shards", {"num_shards": 0, "shard_index": 0}), ("num_shards", {"num_shards": "2", "shard_index": 0}),
         ("num_shards", {"shard_index": 0}), ("shard_index", {"num_shards": 2}),
         ("shard_index", {"num_shards": 2, "shard_index": 2}), ("shard_index", {"num_shards": 1, "shard_index": 1}),
+        ("views", {"views": 0}), ("views", {"views": 17}), ("views", {"views": 2.0}), ("views", {"views": True}),
         ("job", {"rank": 0, "world_size": 2}), ("job", {"job": ""}), ("job", {"job": "x" * 257}), ("job", {"job": 5}),
         ("source", {"source": "/data"}), ("source", {"source": {"source": "synthetic"}}),
         ("ops", {"ops": RandomResizedCrop(32)}), ("ops", {"ops": "RandomResizedCrop"}),
@@ -56,10 +57,12 @@ def test_an_argument_that_cannot_be_is_named(field: str, changed: dict[str, Any]
 
 def test_the_digest_names_the_rows_and_not_how_they_are_cut() -> None:
     digest = spec().digest
+    assert spec(views=1).digest == digest
     assert spec(batch_size=9, drop_last=True, rank=0, world_size=3, job="j").digest == digest
     others = [
         spec(seed=1), spec(shuffle=False), spec(SyntheticImages(11)), spec(ImageFolder("/a")),
         spec(ops=[RandomResizedCrop(33)]), spec(ops=[Resize(40), CenterCrop(32)]),
+        spec(views=2), spec(views=3),
     ]  # fmt: skip
     assert len({digest, *(o.digest for o in others)}) == 1 + len(others)
 

@@ -8,6 +8,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
+from prepserver.pipeline.pipeline import MAX_VIEWS
 from prepserver.protocol.layout import (
     ITEM_BYTES,
     MAX_RING_BYTES,
@@ -72,6 +73,18 @@ def test_a_sample_has_an_image_a_label_and_an_index() -> None:
     assert [(f.name, f.dtype, f.row_bytes) for f in layout.fields] == [
         ("image", "uint8", 150528), ("label", "int64", 8), ("index", "int64", 8),
     ]  # fmt: skip
+
+
+def test_each_view_has_an_array_of_its_own() -> None:
+    layout = sample_layout(8, (224, 224, 3), "uint8", views=3)
+    assert [f.name for f in layout.fields] == ["image", "image_1", "image_2", "label", "index"]
+    assert layout.images == ("image", "image_1", "image_2")
+    assert [layout.field(name).row_bytes for name in layout.images] == [150528] * 3
+    assert [layout.offset(name) for name in layout.images] == [0, 8 * 150528, 2 * 8 * 150528]
+    assert layout.nbytes == 3 * 8 * 150528 + 2 * PAGE_BYTES
+    assert sample_layout(8, (224, 224, 3), "uint8", views=1) == sample_layout(8, (224, 224, 3), "uint8")
+    most = sample_layout(8, (224, 224, 3), "uint8", MAX_VIEWS)
+    assert RingLayout.from_wire(most.to_wire()) == most
 
 
 def test_a_field_that_is_not_there_is_a_key_error() -> None:

@@ -34,7 +34,18 @@ def test_each_part_of_the_key_changes_the_numbers() -> None:
         (SampleKey(1, 2, 0), 4),
         (SampleKey(1, 2, 3), 0),
     ]
-    assert len({Draws(key, place).word() for key, place in variants}) == len(variants)
+    words = {Draws(key, place).word() for key, place in variants}
+    words |= {Draws(SampleKey(1, 2, 3), place, view).word() for place in (3, 4, 5) for view in range(1, 16)}
+    assert len(words) == len(variants) + 45
+
+
+@given(keys, st.integers(0, 63), st.integers(1, 15))
+def test_each_view_has_numbers_of_its_own_and_the_first_those_of_an_only_one(
+    key: SampleKey, place: int, view: int
+) -> None:
+    only, first, other = Draws(key, place), Draws(key, place, 0), Draws(key, place, view)
+    assert [first.word() for _ in range(20)] == (words := [only.word() for _ in range(20)])
+    assert not {other.word() for _ in range(20)} & set(words)
 
 
 def test_a_line_does_not_repeat_itself_from_block_to_block() -> None:

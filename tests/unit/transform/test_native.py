@@ -186,11 +186,12 @@ def made(data: bytes, maker: RowMaker, key: SampleKey) -> bytes | str:
 
 
 MAKERS = [
-    RowMaker(Pipeline.from_ops(ops))
-    for ops in (
-        [RandomResizedCrop(24, scale=(0.02, 1.0)), RandomHorizontalFlip()],
-        [RandomCrop(20, pad_if_needed=True)],
-        [Resize(32), CenterCrop(28)],
+    RowMaker(Pipeline.from_ops(ops, views=2), view)
+    for ops, view in (
+        ([RandomResizedCrop(24, scale=(0.02, 1.0)), RandomHorizontalFlip()], 0),
+        ([RandomResizedCrop(24, scale=(0.02, 1.0)), RandomHorizontalFlip()], 1),
+        ([RandomCrop(20, pad_if_needed=True)], 0),
+        ([Resize(32), CenterCrop(28)], 0),
     )
 ]
 

@@ -12,6 +12,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from PIL import Image
 
 from prepserver.pipeline.ops import (
@@ -26,8 +28,9 @@ from prepserver.pipeline.ops import (
     ToDtype,
 )
 from prepserver.pipeline.pipeline import Pipeline
-from prepserver.transform import BadSample, RowMaker, SampleKey, make_rows
+from prepserver.transform import BadSample, RowMaker, SampleKey, make_rows, row_makers
 from prepserver.transform.decode import Encoded
+from prepserver.transform.stage import Box, around
 
 Pixels = npt.NDArray[np.uint8]
 Photo = Callable[..., Pixels]
@@ -174,6 +177,46 @@ def test_rows_of_different_kinds_come_from_one_decode(photo: Photo, jpeg: Maker)
     key = SampleKey(5, 0, 9)
     make_rows(data, key, list(zip(makers, rows, strict=True)))
     assert [row.tobytes() for row in rows] == [row_of(data, maker, key) for maker in makers]
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    wanted=st.lists(st.tuples(st.sampled_from(range(3)), st.integers(1, 4)), min_size=1, max_size=3),
+    key=st.builds(SampleKey, st.integers(0, 9), st.integers(0, 9), st.integers(0, 99)),
+)
+def test_each_view_is_the_row_of_its_own_and_the_first_is_that_of_one_view(
+    photo: Photo, jpeg: Maker, wanted: list[tuple[int, int]], key: SampleKey
+) -> None:
+    data = jpeg(photo(200, 150))
+    kinds = (TRAIN, [RandomResizedCrop(24, scale=(0.02, 0.1))], [RandomCrop(64), RandomHorizontalFlip()])
+    pipelines = [Pipeline.from_ops(kinds[kind], views) for kind, views in wanted]
+    makers = [maker for pipeline in pipelines for maker in row_makers(pipeline).values()]
+    rows = [np.full(maker.row.shape, 99, maker.row.dtype) for maker in makers]
+    make_rows(data, key, list(zip(makers, rows, strict=True)))  # one decode for all
+    made = iter(rows)
+    for (kind, views), pipeline in zip(wanted, pipelines, strict=True):
+        got = [next(made).tobytes() for _ in range(views)]
+        assert got == [row_of(data, RowMaker(pipeline, view), key) for view in range(views)]
+        assert got[0] == row_of(data, maker_of(*kinds[kind]), key)
+
+
+def test_all_views_of_a_sample_come_from_one_decode_of_what_they_need(
+    photo: Photo, jpeg: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, key = jpeg(photo(400, 300)), SampleKey(0, 0, 4)
+    makers = row_makers(Pipeline.from_ops([RandomResizedCrop(24, scale=(0.02, 0.1))], 3))
+    parts = [maker.plan(400, 300, key).part for maker in makers.values()]
+    decoded: list[Box] = []
+    clean = Encoded.clean
+
+    def counted(encoded: Encoded, part: Box) -> Pixels | None:
+        decoded.append(part)
+        return clean(encoded, part)
+
+    monkeypatch.setattr(Encoded, "clean", counted)
+    make_rows(data, key, [(maker, np.zeros(maker.row.shape, np.uint8)) for maker in makers.values()])
+    assert decoded == [around(parts)]
+    assert decoded != [Box(0, 0, 400, 300)]
 
 
 def test_real_photos_give_the_rows_of_a_whole_decode() -> None:

@@ -21,7 +21,7 @@ from prepserver.pipeline.ops import (
 )
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.protocol.packed import IndexedScan
-from prepserver.transform import BadSample, RowMaker, SampleKey, make_rows
+from prepserver.transform import BadSample, SampleKey, make_rows, row_makers
 from prepserver.transform.scans import Part, cut
 from tests.support.photos import JPEGTRAN, PILLOW_SUBSAMPLINGS, SUBSAMPLINGS, indexed, jpeg
 
@@ -136,7 +136,11 @@ def test_garbage_in_the_lengths_never_reads_out_of_bounds(data: st.DataObject) -
 
 
 def rows_of(data: bytes | IndexedScan, pipelines: list[Pipeline], key: SampleKey) -> list[np.ndarray]:
-    targets = [(RowMaker(pipeline), np.zeros(pipeline.row.shape, pipeline.row.dtype)) for pipeline in pipelines]
+    targets = [
+        (maker, np.zeros(maker.row.shape, maker.row.dtype))
+        for pipeline in pipelines
+        for maker in row_makers(pipeline).values()
+    ]
     make_rows(data, key, targets)
     return [row for _, row in targets]
 
@@ -146,6 +150,7 @@ PIPELINES = [
     Pipeline.from_ops([Resize(48), CenterCrop(40)]),
     Pipeline.from_ops([Decode(exif_orientation=False), RandomCrop(24, padding=4)]),
     Pipeline.from_ops([CenterCrop(16)]),
+    Pipeline.from_ops([RandomResizedCrop(20, scale=(0.05, 0.2))], views=3),
 ]
 
 

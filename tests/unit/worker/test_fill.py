@@ -17,7 +17,7 @@ from prepserver.pipeline.ops import Decode, RandomCrop, RandomResizedCrop
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.pipeline.shard import Shard
 from prepserver.source import Sample, SampleError, Source
-from prepserver.transform import RowMaker, SampleKey, make_rows
+from prepserver.transform import BadSample, Plan, RowMaker, SampleKey, make_rows, row_makers
 from prepserver.worker.fill import REPLACEMENTS, Stream, fill
 from tests.support.tiny_images import Lane, jpeg, nothing, open_stream, photo_tree, tiny_pipeline
 
@@ -170,6 +170,48 @@ def test_what_one_lane_refuses_leaves_the_rows_of_the_others_as_they_are_alone()
     assert len({b.reason for b in made.bad if b.position == 0}) == 2
 
 
+def test_a_lane_of_views_has_one_sample_in_each_row_and_shares_it_with_the_others() -> None:
+    source = Memory(N)
+    one, pair = Lane(tiny_pipeline(), N), Lane(tiny_pipeline(views=2), N)
+    fill(stream_of(source), [one.target, pair.target], 0, N, nothing)
+    assert source.reads == Counter(range(N))  # both lanes, all views: read once
+    size = 16 * 16 * 3
+    views = [(images[:size], images[size:], label, index) for images, label, index in pair.rows(0, N)]
+    assert [(first, label, index) for first, _, label, index in views] == one.rows(0, N)
+    assert all(first != second for first, second, _, _ in views)
+    alone = Lane(pair.pipeline, N)
+    fill(stream_of(Memory(N)), [alone.target], 0, N, nothing)
+    assert alone.rows(0, N) == pair.rows(0, N)
+
+
+class _RefusesOne(RowMaker):
+    """Refuses sample 4."""
+
+    def plan(self, height: int, width: int, key: SampleKey) -> Plan:
+        if key.index == 4:
+            raise BadSample("not this one")
+        return super().plan(height, width, key)
+
+
+@pytest.mark.parametrize("refusing", ["image", "image_1"])
+def test_where_one_view_cannot_be_made_all_are_those_of_the_replacement(refusing: str) -> None:
+    lane, other = Lane(tiny_pipeline(views=2), N), Lane(tiny_pipeline(), N)
+    makers: dict[str, RowMaker] = row_makers(lane.pipeline)
+    makers[refusing] = _RefusesOne(lane.pipeline, list(makers).index(refusing))
+    made = fill(stream_of(Memory(N)), [other.target, (makers, lane.ring)], 0, N, nothing)
+    assert [(b.position, b.index, b.reason, b.targets) for b in made.bad] == [(4, 4, "4.jpg: not this one", (1,))]
+    assert lane.rows(4, 5) == lane.rows(5, 6)
+    assert [index for _, _, index in other.rows(0, N)] == list(range(N))
+
+
+def test_a_row_without_a_sample_has_no_view_of_one() -> None:
+    lane = Lane(tiny_pipeline(views=3), 4)
+    for name in lane.layout.images:
+        lane.ring.array(name)[...] = 7
+    fill(stream_of(Memory(1, bad_at(0))), [lane.target], 0, 1, nothing)
+    assert lane.rows(0, 1) == [(bytes(3 * 16 * 16 * 3), -1, -1)]
+
+
 def test_all_lanes_that_refuse_for_one_reason_share_a_report() -> None:
     lanes = [Lane(tiny_pipeline(), N), Lane(tiny_pipeline(8), N)]
     made = fill(stream_of(Memory(N, bad_at(3))), [lane.target for lane in lanes], 0, N, nothing)
@@ -222,9 +264,9 @@ def test_a_reason_can_be_sent_whatever_the_files_name_is(name: str) -> None:
 
 def test_an_error_that_is_nobodys_sample_names_the_one_it_came_at() -> None:
     lane: Any = Lane(tiny_pipeline(16), 4)
-    maker = RowMaker(tiny_pipeline(20))
+    makers = row_makers(tiny_pipeline(20))
     with pytest.raises(ValueError, match="the row is") as raised:
-        fill(stream_of(Memory(N)), [(maker, lane.ring)], 2, 1, nothing)
+        fill(stream_of(Memory(N)), [(makers, lane.ring)], 2, 1, nothing)
     assert raised.value.__notes__ == ["at sample 2 (2.jpg), position 2"]
 
 
