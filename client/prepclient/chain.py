@@ -27,10 +27,14 @@ class RingChain:
 
     Args:
         rows: Of the first ring, for all positions until another is added.
+
+    Attributes:
+        rings: How many there have been: with another one, rows that are still to come may lie elsewhere.
     """
 
     def __init__(self, rows: Rows) -> None:
         self.links = [Link(0, rows)]
+        self.rings = 1
 
     def add(self, start: int, rows: Rows) -> None:
         """From `start` on, rows are in another ring."""
@@ -38,6 +42,7 @@ class RingChain:
         while len(self.links) > 1 and self.links[-1].start >= start:
             self.links.pop()
         self.links.append(Link(start, rows))
+        self.rings += 1
 
     def forget_below(self, position: int) -> list[Rows]:
         """Lets go of rings whose rows are all below `position`; returns them."""

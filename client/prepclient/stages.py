@@ -56,6 +56,35 @@ class Stage(Protocol):
         """Lets go of all rows: after this, the ring may be unmapped."""
 
 
+@dataclass(frozen=True, slots=True)
+class _View:
+    """One view's images of a batch that is to come.
+
+    Attributes:
+        parts: Where they lie.
+        image: What the training loop gets: a view of them, or memory to copy them to. None where a view is to be
+            lent and they lie in pieces.
+    """
+
+    parts: list[torch.Tensor]
+    image: torch.Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Ahead:
+    """What can be made of a batch before its rows are there.
+
+    Attributes:
+        batch: Which.
+        rings: How many rings there had been by then.
+        views: Its images, for each view.
+    """
+
+    batch: Batch
+    rings: int
+    views: list[_View]
+
+
 class HostStage:
     """Tensors in host memory.
 
@@ -91,14 +120,16 @@ class HostStage:
 
     def step(self, timeout_s: float) -> Step:
         """See `Stage`."""
-        session = self._session
+        session, rows = self._session, self._feed.rows
         self._return_lent()
+        # What can be made before the rows are there is not made after: a process that has slept runs cold.
+        ahead = self._look_ahead()
         if session.next_ready() is None:
             self._feed.wait(session, timeout_s, lambda: session.next_ready() is not None)
+            if (ahead.batch, ahead.rings) != (session.upcoming, rows.rings):
+                ahead = self._look_ahead()
         batch = session.stage()
-        rows = self._feed.rows
-        images = [self._image(parts, batch) for parts in rows.images(batch.start, batch.stop)]
-        fields: dict[str, Any] = {"image": self._look.together(images)}
+        fields: dict[str, Any] = {"image": self._look.together([self._image(view) for view in ahead.views])}
         fields |= {name: rows.small(name, batch.start, batch.stop) for name in _SMALL}
         _, bad = session.hand_out()
         if self._lends:
@@ -107,13 +138,26 @@ class HostStage:
             self._release()
         return Step(batch, bad, fields)
 
-    def _image(self, parts: list[torch.Tensor], batch: Batch) -> torch.Tensor:
-        if self._lends:
+    def _look_ahead(self) -> _Ahead:
+        rows, batch = self._feed.rows, self._session.upcoming
+        views = [
+            _View(parts, self._tensor(parts, batch.stop - batch.start))
+            for parts in rows.images(batch.start, batch.stop)
+        ]
+        return _Ahead(batch, rows.rings, views)
+
+    def _tensor(self, parts: list[torch.Tensor], count: int) -> torch.Tensor | None:
+        if not self._lends:
+            return self._finisher.empty(count, self._blocks.take())
+        return self._look.view(parts[0]) if len(parts) == 1 else None
+
+    def _image(self, view: _View) -> torch.Tensor:
+        if view.image is None:
             # Where the ring could not be mapped twice, a batch that wraps is put together: one in many.
-            return self._look.view(parts[0] if len(parts) == 1 else torch.cat(parts))
-        image = self._finisher.empty(batch.stop - batch.start, self._blocks.take())
-        self._finisher.fill(image, parts)
-        return image
+            return self._look.view(torch.cat(view.parts))
+        if not self._lends:
+            self._finisher.fill(view.image, view.parts)
+        return view.image
 
     def _return_lent(self) -> None:
         if self._lent is not None and self._session.give_back(self._lent.start):

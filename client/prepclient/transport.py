@@ -116,9 +116,9 @@ class Lease:
         dealer.setsockopt(zmq.RECONNECT_IVL, 20)
         dealer.connect(f"ipc://{self.runtime_dir / CONTROL_SOCKET}")
         self._attach.setblocking(False)
-        self._poller = zmq.Poller()
-        self._poller.register(dealer, zmq.POLLIN)
-        self._poller.register(self._attach, zmq.POLLIN)
+        self._poller = select.poll()
+        self._poller.register(dealer, select.POLLIN)
+        self._poller.register(self._attach, select.POLLIN)
 
     def moves(self, count: int) -> list[tuple[Moved, int]]:
         """What `Moved` messages have come since the last call, with their descriptors (the caller's from here on).
@@ -165,9 +165,10 @@ class Lease:
         got = self._take()
         if got or timeout_s <= 0:
             return got
-        # libzmq counts in milliseconds and a device's copies end in between: sleep on the finer one
+        # poll counts in milliseconds and a device's copies end in between.
+        # ORDER: `_take` has just emptied the control channel, whose descriptor is edge-triggered.
         self._poller.poll(max(1, round(timeout_s * 1000)))
-        return self._take()
+        return self._drain_attach() or self._drain()
 
     def _take(self) -> list[Any]:
         got, self._early = self._early, []

@@ -515,12 +515,13 @@ class Daemon:
     def _announce(self, announce: Announce) -> None:
         attachment = self._jobs.attachments.get(announce.cursor)
         if attachment is not None and attachment.connected:
-            self._ledger.announced(announce.cursor, announce.upto, announce.bad)
             bad = [(position, index, _cut(reason)) for position, index, reason in announce.bad]
             while len(bad) > _BAD_ROWS_MOST:  # a folder full of bad files must not make a message too large
                 self._tell(attachment, Ready(0, bad[:_BAD_ROWS_MOST], attachment.moves))
                 bad = bad[_BAD_ROWS_MOST:]
             self._tell(attachment, Ready(announce.upto, bad, attachment.moves))
+            # The client waits, the log's reader does not: it comes second, as its thread wants this interpreter.
+            self._ledger.announced(announce.cursor, announce.upto, announce.bad)
 
     def _tell(self, attachment: Attachment, ready: Ready) -> None:
         """The short way: from this process to that one, with no thread of libzmq's to be woken on either side.
