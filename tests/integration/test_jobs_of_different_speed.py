@@ -68,6 +68,30 @@ def test_a_lent_batch_stays_as_it_was_while_the_others_go_on(
         assert rest == expected[0][50:]
 
 
+def test_all_views_of_a_job_that_is_left_behind_move_with_it(
+    new_server: Callable[..., Server], expected: list[list[tuple[int, str]]]
+) -> None:
+    server = new_server()
+    with client(None, "reference", views=2) as reference:
+        pairs = epoch(reference)
+    with (
+        client(server, "looks", views=2, zero_copy=True, lag="detach") as looks,
+        client(server, "reads", views=2, lag="detach") as reads,
+        client(server, "one", lag="detach", join_wait_s=600) as one,
+    ):
+        looking, reading = iter(looks), iter(reads)
+        lent = next(looking)
+        len(one)
+        (stream,) = server.status()["streams"]
+        assert [(lane["views"], lane["jobs"]) for lane in stream["lanes"]] == [(2, 2), (1, 1)]
+        assert [row for batch in reading for row in rows_of(batch)] == pairs
+        assert rows_of(lent) == pairs[:50]
+        moved = [lane["views"] for stream in server.status()["streams"] for lane in stream["lanes"]]
+        assert sorted(moved) == [1, 2, 2]
+        assert [row for batch in looking for row in rows_of(batch)] == pairs[50:]
+        assert epoch(one) == expected[1]
+
+
 def test_with_wait_the_others_wait(new_server: Callable[..., Server], expected: list[list[tuple[int, str]]]) -> None:
     """A job that may hold the others back does; all get everything, from one pass of decoding."""
     server = new_server()

@@ -12,7 +12,7 @@ import pytest
 from prepclient import CenterCrop, InvalidSpec, PrepClient, RandomResizedCrop, Resize, SyntheticImages
 from prepserver.pipeline.sources import ImageFolder
 from tests.support.clients import OPS, ClientProcess, Rows, inline_rows, read, rows_of
-from tests.support.server import Server
+from tests.support.server import Server, cli
 from tests.support.tiny_images import photo_tree
 from tests.support.waiting import wait_until
 
@@ -123,6 +123,8 @@ def test_jobs_with_one_and_two_views_share_the_decode(server: Server, client_pro
     assert [(lane["views"], lane["jobs"]) for lane in stream["lanes"]] == [(1, 1), (2, 2)]
     one, two = (lane["ring_bytes"] / lane["rows"] for lane in stream["lanes"])
     assert 32 * 32 * 3 < one < 2 * 32 * 32 * 3 < two < 3 * 32 * 32 * 3
+    shown = cli("status", "--runtime-dir", str(server.runtime_dir), COLUMNS="400").stdout
+    assert shown.count("rows of 2 views") == 1
     # The first runs already, so the others' epoch is the pass after its first.
     states = [client.ask("state") for client in clients]
     assert [state["position"] for state in states] == [0, COUNT, COUNT]
