@@ -33,12 +33,13 @@ def main() -> None:
         pass
 
     def copy(targets: Sequence[Any], position: int, count: int) -> None:
-        for maker, rows in targets:
-            shape = maker.row.shape
-            if shape not in ready:
-                ready[shape] = np.random.default_rng(0).integers(0, 256, (_READY_ROWS, *shape), np.uint8)
-            for p in range(position, position + count):
-                rows.row("image", p)[...] = ready[shape][p % _READY_ROWS]
+        for makers, rows in targets:
+            for field, maker in makers.items():
+                shape = maker.row.shape
+                if shape not in ready:
+                    ready[shape] = np.random.default_rng(0).integers(0, 256, (_READY_ROWS, *shape), np.uint8)
+                for p in range(position, position + count):
+                    rows.row(field, p)[...] = ready[shape][p % _READY_ROWS]
 
     def sleep(_targets: Sequence[Any], _position: int, count: int) -> None:
         time.sleep(sample_s * count)

@@ -2,10 +2,10 @@
 
 ``python bench/worker_profile.py [--data DIR] [--smoke] [--markdown]``. Writes ``bench/out/worker_profile.json``.
 
-One process, one thread, no daemon: the worker's own `fill` on a ring in shared memory, with the statistics page
-that every worker marks. What counts as Python is what is left of `fill` when the same system calls and the same
-kernels (decode, resize, flip) are called again with the very arguments that `fill` gave them. README.md has the
-method.
+One process, one thread, no daemon: the worker's own `fill` on a ring in shared memory, on photos in the page cache.
+A clock is put around each system call and each kernel (decode, resize, flip) from outside; what lies between them is
+Python, with its cache misses, with the calls into ctypes and numpy, and with the clock's own microsecond. README.md
+has the method.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from compare import OUT, load, save
 from fingerprint import fingerprint, line
@@ -29,9 +29,8 @@ from tables import Sheet, show, spread
 
 _TARGET = 0.05
 _CHUNK = 16
-_SAMPLES = 20 * _CHUNK  # a block: what is measured in one go, before the other side has its turn
+_SAMPLES = 20 * _CHUNK  # a block
 _KINDS = ("files, compiled kernels", "files, pure path", "packed, compiled kernels", "packed, pure path")
-_COMPILED = ("_region", "_resize", "_scan")  # foreign functions of the compiled kernels
 
 
 def main() -> None:
@@ -45,7 +44,7 @@ def main() -> None:
     if arguments.show:
         result = load(arguments.show)
     else:
-        result = measure(arguments.data, 2 if arguments.smoke else 12)
+        result = measure(arguments.data, 1 if arguments.smoke else 15)
         save(result, arguments.json)
     print(line(result["machine"]))
     show(sheets(result), markdown=arguments.markdown)
@@ -62,7 +61,7 @@ def measure(data: str | None, blocks: int) -> dict[str, Any]:
         scratch = Path(name)
         photos = find_photos(data, scratch)
         listed = scratch / "list.txt"
-        write_list(photos, max(2 * _SAMPLES, len(photos.files)), listed)
+        write_list(photos, max(1600, len(photos.files)), listed)
         packed = scratch / "packed"
         run_cli("pack", str(listed), str(packed), "--quiet")
         cells = []
@@ -78,33 +77,136 @@ def measure(data: str | None, blocks: int) -> dict[str, Any]:
 
 
 def profile(dataset: Path, scratch: Path, blocks: int) -> dict[str, Any]:
-    """Microseconds of CPU a sample: of `fill`, of the bare calls, and of parts that can be called alone."""
+    """Microseconds a sample: of each kind of call, and of what lies between them; and which Python that is."""
     worker = Worker(dataset, scratch)
     worker.fill(0)  # pages, caches, the order's windows
     gc.collect()
     gc.disable()  # as in a worker
-    rounds: list[dict[str, float]] = []
-    for block in range(1, blocks + 1):
-        with recorded() as calls:
-            worker.fill(block)
-        empty = [Call(_nothing, call.arguments, call.options) for call in calls]
-        system = [call for call in calls if call.function in _SYSTEM_CALLS]
-        # Twice in turns, and the less of each: a busy neighbour meets both sides.
-        whole, bare = [], []
-        for _ in range(2):
-            whole.append(_us(worker.fill, block))
-            bare.append(_us(again, calls))
-        loop_us = _us(again, empty)
-        found = {
-            "whole_us": min(whole),
-            "bare_us": min(bare) - loop_us,
-            "system_us": _us(again, system) - loop_us * len(system) / len(calls),
-            **worker.parts_us(block),
-        }
-        found["python_share"] = (found["whole_us"] - found["bare_us"]) / found["whole_us"]
-        rounds.append(found)
-    gc.enable()
-    return {"rounds": rounds}
+    try:
+        return {"blocks": [{**timed(worker, block), "parts": parted(worker, block)} for block in range(1, blocks + 1)]}
+    finally:
+        gc.enable()
+
+
+def timed(worker: Worker, block: int) -> dict[str, float]:
+    """One block with a clock around system calls and kernels alone."""
+    clock = Clock()
+    with clocked(clock, _calls()):
+        worker.fill(block, clock.next_sample)
+    clock.next_sample(0, 0)
+    return {name: _middle(clock.samples, name) for name in (PYTHON, "system", "decode", "resize")}
+
+
+def parted(worker: Worker, block: int) -> dict[str, float]:
+    """The same with a clock around the parts of the path too, each of which costs a little more for it."""
+    clock = Clock()
+    with clocked(clock, _calls() + _parts()):
+        worker.fill(block, clock.next_sample)
+    clock.next_sample(0, 0)
+    return {name: _middle(clock.samples, name) for name in (*dict.fromkeys(part for *_, part in _parts()), PYTHON)}
+
+
+def _middle(samples: list[dict[str, int]], name: str) -> float:
+    """The middle one of all samples: whoever was interrupted in the midst of one does not count for more."""
+    return statistics.median(sample.get(name, 0) for sample in samples) / 1e3
+
+
+PYTHON = "python"
+
+
+class Clock:
+    """Whose turn it is, and for how long it was, sample by sample. What is called inside another call is its own."""
+
+    def __init__(self) -> None:
+        self.samples: list[dict[str, int]] = []
+        self._spent: dict[str, int] = {}
+        self._stack = [PYTHON]
+        self._since_ns = time.perf_counter_ns()
+
+    def next_sample(self, _position: int, _index: int) -> None:
+        """In the place of a worker's mark."""
+        self._turn()
+        if self._spent:
+            self.samples.append(self._spent)
+        self._spent = {}
+
+    def around(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def clocked(*arguments: Any, **options: Any) -> Any:
+            self._turn()
+            self._stack.append(name)
+            try:
+                return function(*arguments, **options)
+            finally:
+                self._turn()
+                self._stack.pop()
+
+        return clocked
+
+    def _turn(self) -> None:
+        now_ns = time.perf_counter_ns()
+        name = self._stack[-1]
+        self._spent[name] = self._spent.get(name, 0) + now_ns - self._since_ns
+        self._since_ns = time.perf_counter_ns()
+
+
+Place = tuple[Any, str, str]  # an object, the name of a function that is looked up in it, what its time counts as
+
+
+def _calls() -> list[Place]:
+    """All system calls and kernels on the way of a sample."""
+    import simplejpeg
+    import torch
+
+    from prepserver.source import packed, samples
+    from prepserver.transform import native, resize
+
+    places: list[Place] = [
+        *((samples.os, name, "system") for name in ("open", "fstat", "read", "close")),
+        (packed.os, "pread", "system"),
+        (simplejpeg, "decode_jpeg", "decode"),
+        (torch, "flip", "resize"),
+        *((resize._KERNELS, name, "resize") for name in resize._KERNELS),
+    ]
+    compiled = native.kernels()
+    if compiled is not None:
+        places += [(compiled, name, "decode") for name in ("_region", "_scan")]
+        places.append((compiled, "_resize", "resize"))
+    return places
+
+
+def _parts() -> list[Place]:
+    from prepserver.transform import indexed, rows
+    from prepserver.transform.decode import Encoded
+    from prepserver.transform.indexed import EncodedScan
+    from prepserver.transform.rowmaker import RowMaker
+    from prepserver.worker import fill
+
+    return [
+        (fill, "_read", "read"), (rows, "Encoded", "open"), (rows, "EncodedScan", "open"), (RowMaker, "plan", "plan"),
+        (Encoded, "clean", "decoding"), (EncodedScan, "clean", "decoding"), (indexed, "cut", "decoding"),
+        (RowMaker, "render", "resizing"),
+    ]  # fmt: skip
+
+
+@contextmanager
+def clocked(clock: Clock, places: Sequence[Place]) -> Iterator[None]:
+    """Puts the clock around these functions."""
+    before: list[tuple[Any, str, Any]] = []
+    try:
+        for where, name, part in places:
+            if isinstance(where, dict):
+                before.append((where, name, where[name]))
+                where[name] = clock.around(part, where[name])
+            else:
+                before.append((where, name, getattr(where, name)))
+                setattr(where, name, clock.around(part, getattr(where, name)))
+        yield
+    finally:
+        for where, name, real in reversed(before):
+            if isinstance(where, dict):
+                where[name] = real
+            else:
+                setattr(where, name, real)
 
 
 class Worker:
@@ -126,9 +228,9 @@ class Worker:
         spec = Packed(str(dataset)) if dataset.is_dir() else FileList(str(dataset))
         source = open_source(spec, build_index(spec, scratch / "index", lambda _found: None).path)
         self._stream = Stream(source, make_order("cyclic", len(source), 0), 0)
-        self._makers = row_makers(Pipeline.from_ops([RandomResizedCrop(224), RandomHorizontalFlip()]))
-        row = self._makers["image"].row
-        layout = sample_layout(512, row.shape, row.dtype)
+        pipeline = Pipeline.from_ops([RandomResizedCrop(224), RandomHorizontalFlip()])
+        self._makers = row_makers(pipeline)
+        layout = sample_layout(512, pipeline.row.shape, pipeline.row.dtype)
         descriptor = create_segment("bench-ring", layout.nbytes)
         self._ring = Ring(descriptor, layout)
         os.close(descriptor)
@@ -137,179 +239,43 @@ class Worker:
         self._page = StatsPage(descriptor, writable=True)
         os.close(descriptor)
 
-    def fill(self, block: int) -> None:
+    def fill(self, block: int, mark: Callable[[int, int], None] | None = None) -> None:
         """The rows of one block of positions, as a worker fills them."""
         from prepserver.worker.fill import fill
 
         for position in range(block * _SAMPLES, (block + 1) * _SAMPLES, _CHUNK):
-            fill(self._stream, [(self._makers, self._ring)], position, _CHUNK, self._page.begin_sample)
-
-    def parts_us(self, block: int) -> dict[str, float]:
-        """Parts of the path that can be called by themselves."""
-        from prepserver.transform.decode import Encoded
-        from prepserver.transform.draw import SampleKey
-        from prepserver.transform.indexed import EncodedScan
-
-        first = block * _SAMPLES
-        indices = self._stream.order.indices(first, _SAMPLES)
-        samples = [self._stream.source.read(index).data for index in indices]
-        keys = [SampleKey(0, first // self._stream.order.n, index) for index in indices]
-        opened = [Encoded(data) if isinstance(data, bytes) else EncodedScan(data) for data in samples]
-
-        def order() -> None:
-            for position in range(first, first + _SAMPLES, _CHUNK):
-                self._stream.order.indices(position, _CHUNK)
-
-        def read() -> None:
-            for index in indices:
-                self._stream.source.read(index)
-
-        def header() -> None:
-            for data in samples:
-                Encoded(data) if isinstance(data, bytes) else EncodedScan(data)
-
-        def parameters() -> None:
-            for encoded, key in zip(opened, keys, strict=True):
-                self._makers["image"].plan(encoded.height, encoded.width, key)
-
-        return {
-            "order_us": _us(order), "read_us": _us(read), "header_us": _us(header), "parameters_us": _us(parameters),
-        }  # fmt: skip
-
-
-class Call(NamedTuple):
-    """A call that was made."""
-
-    function: Callable[..., Any]
-    arguments: tuple[Any, ...]
-    options: dict[str, Any]
-
-
-_FRESH = object()  # among a call's arguments: what the system call before it has read
-
-
-@contextmanager
-def recorded() -> Iterator[list[Call]]:
-    """Notes all system calls and calls of kernels that the code below makes."""
-    import simplejpeg
-    import torch
-
-    from prepserver.source import files, packed
-    from prepserver.transform import resize
-    from prepserver.transform.native import kernels
-
-    calls: list[Call] = []
-    last: list[Any] = [None]
-
-    def noting(function: Callable[..., Any]) -> Callable[..., Any]:
-        def noted(*arguments: Any, **options: Any) -> Any:
-            fresh = (_FRESH, *arguments[1:]) if arguments and arguments[0] is last[0] else arguments
-            calls.append(Call(function, fresh, options))
-            return function(*arguments, **options)
-
-        return noted
-
-    def read_regular_file(path: bytes, **options: Any) -> bytes:
-        last[0] = real_read(path, **options)
-        calls.append(Call(_read_file, (path, len(last[0])), {}))
-        return last[0]
-
-    class Os:
-        """The module `os` as `prepserver.source.packed` sees it here."""
-
-        pread = staticmethod(noting(os.pread))
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(os, name)
-
-    real_read = files.read_regular_file
-    compiled = kernels()
-    places: list[tuple[Any, str, Any]] = [
-        (files, "read_regular_file", read_regular_file),
-        (packed, "os", Os()),
-        (simplejpeg, "decode_jpeg", noting(simplejpeg.decode_jpeg)),
-        (torch, "flip", noting(torch.flip)),
-        (resize, "_KERNELS", {name: noting(kernel) for name, kernel in resize._KERNELS.items()}),
-    ]
-    if compiled is not None:
-        places += [(compiled, name, noting(getattr(compiled, name))) for name in _COMPILED if hasattr(compiled, name)]
-    before = [(where, name, getattr(where, name)) for where, name, _ in places]
-    try:
-        for where, name, noted in places:
-            setattr(where, name, noted)
-        yield calls
-    finally:
-        for where, name, real in before:
-            setattr(where, name, real)
-
-
-def again(calls: Sequence[Call]) -> None:
-    """The same calls with the same arguments, and nothing else."""
-    fresh: Any = b""
-    for function, arguments, options in calls:
-        try:
-            if arguments[0] is _FRESH:
-                function(fresh, *arguments[1:], **options)
-            elif function is _read_file:
-                fresh = function(*arguments)
-            else:
-                function(*arguments, **options)
-        except ValueError:  # simplejpeg speaks of data behind the last row, as it did
-            pass
-
-
-def _read_file(path: bytes, size: int) -> bytes:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    os.fstat(descriptor)
-    data = os.read(descriptor, size)
-    os.close(descriptor)
-    return data
-
-
-def _nothing(*_arguments: Any, **_options: Any) -> None:
-    return None
-
-
-_SYSTEM_CALLS = (_read_file, os.pread)
-
-
-def _us(what: Callable[..., None], *arguments: Any) -> float:
-    """CPU microseconds a sample of a call that goes over one block."""
-    began_ns = time.process_time_ns()
-    what(*arguments)
-    return (time.process_time_ns() - began_ns) / 1e3 / _SAMPLES
+            fill(self._stream, [(self._makers, self._ring)], position, _CHUNK, mark or self._page.begin_sample)
 
 
 def sheets(result: dict[str, Any]) -> list[Sheet]:
     names = {
-        "whole_us": "all of `fill`", "kernels_us": "decode and resize kernels", "system_us": "system calls",
-        "python_us": "Python", "read_us": "of it: reading", "header_us": "opening, header",
-        "parameters_us": "random parameters", "order_us": "order", "rest_us": "the rest: rows, calls, counters",
+        "decode": "decode, in C", "resize": "resize and flip, in C", "system": "system calls", PYTHON: "Python",
     }  # fmt: skip
-    sheet = Sheet(
-        "A worker's CPU time, microseconds a sample (median and min-max over blocks)",
-        ("", *(cell["kind"] for cell in result["cells"])),
-    )
-    cells = [[_told(found) for found in cell["rounds"]] for cell in result["cells"]]
+    columns = ("", *(cell["kind"] for cell in result["cells"]))
+    sheet = Sheet("A worker's time, microseconds a sample (median and min-max over blocks)", columns)
     for name, words in names.items():
-        sheet.rows.append((words, *(spread([found[name] for found in cell], ".0f") for cell in cells)))
-    share = Sheet("Python's share of a worker's time", ("", "found", "to reach", "reached"))
-    for cell in result["cells"]:
-        values = [found["python_share"] * 100 for found in cell["rounds"]]
-        reached = "yes" if statistics.median(values) <= 100 * _TARGET else "no"
-        share.rows.append((cell["kind"], f"{spread(values, '.1f')} %", f"< {100 * _TARGET:g} %", reached))
-    return [sheet, share]
-
-
-def _told(found: dict[str, float]) -> dict[str, float]:
-    """With what follows from the figures measured."""
-    kernels_us = found["bare_us"] - found["system_us"]
-    python_us = found["whole_us"] - found["bare_us"]
-    read_us = found["read_us"] - found["system_us"]
-    known_us = read_us + found["header_us"] + found["parameters_us"] + found["order_us"]
-    return {
-        **found, "kernels_us": kernels_us, "python_us": python_us, "read_us": read_us, "rest_us": python_us - known_us,
+        values = [[found[name] for found in cell["blocks"]] for cell in result["cells"]]
+        sheet.rows.append((words, *(spread(each, ".0f" if name in ("decode", "resize") else ".1f") for each in values)))
+    shares = [[100 * python_share(found) for found in cell["blocks"]] for cell in result["cells"]]
+    sheet.rows.append(("Python's share, %", *(spread(each, ".1f") for each in shares)))
+    sheet.rows.append(("to reach", *(f"< {100 * _TARGET:g} %" for _ in shares)))
+    sheet.rows.append((
+        "reached", *("yes" if statistics.median(each) < 100 * _TARGET else "no" for each in shares)
+    ))  # fmt: skip
+    words_of = {
+        "read": "finding the sample, reading", "open": "header", "plan": "random parameters",
+        "decoding": "around decode", "resizing": "around resize", PYTHON: "the rest: rows, labels, counters",
     }  # fmt: skip
+    parts = Sheet("Which Python that is, microseconds a sample, with the clocks' own time", columns)
+    for name, words in words_of.items():
+        values = [[found["parts"][name] for found in cell["blocks"]] for cell in result["cells"]]
+        parts.rows.append((words, *(spread(each, ".1f") for each in values)))
+    return [sheet, parts]
+
+
+def python_share(found: dict[str, Any]) -> float:
+    """Of a block: what part of its time is Python."""
+    return float(found[PYTHON] / sum(found[name] for name in (PYTHON, "system", "decode", "resize")))
 
 
 if __name__ == "__main__":

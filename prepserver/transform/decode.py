@@ -53,6 +53,11 @@ class _Scratch(threading.local):
 _scratch = _Scratch()
 
 
+def scratch(nbytes: int) -> npt.NDArray[np.uint8]:
+    """Return this thread's decode buffer, of `nbytes` at least; the next call is given the same one."""
+    return _scratch.get(nbytes)
+
+
 class Encoded:
     """One encoded sample on its way to pixels. Opening reads the header only.
 
@@ -114,7 +119,7 @@ class Encoded:
         compiled = kernels()
         if compiled is not None:
             rows, columns = part.bottom - part.top, part.right - part.left
-            buffer = _scratch.get((rows + 1) * compiled.pitch(columns) * 3)
+            buffer = scratch((rows + 1) * compiled.pitch(columns) * 3)
             image = compiled.region(data, header, needed, part, buffer)
             if image is not None:
                 return image
@@ -154,7 +159,7 @@ class Encoded:
         warning comes after all pixels are done, so where it is the first one the pixels are good.
         """
         nbytes = height * self.width * 3
-        buffer = _scratch.get(nbytes)
+        buffer = scratch(nbytes)
         try:
             simplejpeg.decode_jpeg(data, buffer=buffer)
         except ValueError as error:

@@ -7,7 +7,6 @@ leaves to Pillow by returning None.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from prepserver.transform.orientation import UPRIGHT, from_exif
@@ -20,8 +19,7 @@ _MARKER = re.compile(rb"\xff[^\x00]", re.DOTALL)
 _MAX_RESTARTS = 1024
 
 
-@dataclass(frozen=True, slots=True)
-class JpegHeader:
+class JpegHeader(NamedTuple):
     """What the segments before the first scan say.
 
     Attributes:

@@ -1,5 +1,7 @@
 """An indexed JPEG on its way to pixels: the part that is needed is cut out, and decoded as any JPEG is.
 
+Compiled code does both in one call where it can, with the same bytes (`prepserver.transform.native`).
+
 Where libjpeg complains of a part, the whole is tried; it can only do so when the dataset was damaged after it was
 packed, because what is damaged before is packed as it is. Knows bytes and arrays, no ops.
 """
@@ -10,8 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from prepserver.protocol.packed import IndexedScan
-from prepserver.transform.decode import Encoded
+from prepserver.transform.decode import Encoded, scratch
 from prepserver.transform.errors import BadSample
+from prepserver.transform.native import kernels
 from prepserver.transform.scans import cut
 from prepserver.transform.stage import Box
 
@@ -34,6 +37,11 @@ class EncodedScan(Encoded):
 
     def clean(self, part: Box) -> npt.NDArray[np.uint8] | None:
         """As `Encoded.clean`."""
+        compiled = kernels()
+        if compiled is not None:
+            image = compiled.scan(self._scan, part, scratch(compiled.scan_bytes(self._scan, part)))
+            if image is not None:
+                return image
         try:
             piece = cut(self._scan, part.top, part.left, part.bottom - part.top, part.right - part.left)
             encoded = Encoded(bytes(piece.jpeg))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -51,8 +50,7 @@ def around(boxes: Iterable[Box]) -> Box:
     return Box(min(tops), min(lefts), max(bottoms), max(rights))
 
 
-@dataclass(frozen=True, slots=True)
-class Drawn:
+class Drawn(NamedTuple):
     """One op's decision for one sample.
 
     Attributes:

@@ -21,6 +21,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
+import weakref
 from functools import cache
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -31,6 +32,7 @@ import simplejpeg
 import torch
 from PIL import _imaging
 
+from prepserver.protocol.packed import IndexedScan
 from prepserver.transform.header import Extent, JpegHeader, extent, read_header
 from prepserver.transform.stage import Array, Box
 
@@ -39,6 +41,8 @@ _LIBRARY = _FOLDER / "_native.so"
 _ABI = "6.2"
 _SUBSAMPLINGS = ("Gray", "444", "422", "420", "440", "411")  # in the order of region.c's bits
 _MARGIN = 40  # columns; region.c's number
+_MARGIN_BYTES = 8192  # region.c's number
+_BYTE = np.dtype(np.uint8)
 
 
 class Choice(NamedTuple):
@@ -64,7 +68,7 @@ class Kernels:
         resizes: Whether the resize may be used.
     """
 
-    __slots__ = ("_region", "_resize", "resizes", "subsamplings")
+    __slots__ = ("_last", "_region", "_resize", "_scan", "resizes", "subsamplings")
 
     def __init__(self, library: ctypes.CDLL) -> None:
         count, size, address = ctypes.c_uint, ctypes.c_size_t, ctypes.c_void_p
@@ -73,10 +77,14 @@ class Kernels:
             *(ctypes.c_char_p, size, size, count, ctypes.c_int, count, count),
             *(count, count, count, count, count, address),
         ]
+        self._scan = library.prep_scan
+        self._scan.argtypes = [address, size, address, *[count] * 14, address, size, address]
         self._resize = library.prep_resize
         self._resize.argtypes = [address, size, *[ctypes.c_int] * 2, address, *[ctypes.c_int] * 3]
         self.subsamplings = (1 << len(_SUBSAMPLINGS)) - 1
         self.resizes = True
+        # The image made last and its address, which numpy takes microseconds to tell: it is mostly what is resized.
+        self._last: tuple[weakref.ref[Array], int] | None = None
 
     def pitch(self, columns: int) -> int:
         """Return how many pixels a line in `region`'s buffer takes."""
@@ -104,13 +112,57 @@ class Kernels:
         nbytes = (rows + 1) * pitch * 3
         if type(data) is not bytes or buffer.nbytes < nbytes:
             return None
+        begins = address_of(buffer)
         first = self._region(
-            *(data, needed.length, header.height_at, needed.height, needed.left_over, header.width),
-            *(self.subsamplings, top, bottom, left, right, pitch, buffer.ctypes.data),
-        )
+            data, needed.length, header.height_at, needed.height, needed.left_over, header.width,
+            self.subsamplings, top, bottom, left, right, pitch, begins,
+        )  # fmt: skip
         if first < 0:
             return None
-        return buffer[:nbytes].reshape(rows + 1, pitch, 3)[:rows, left - first : right - first]
+        return self._image(buffer, begins, (rows, columns, 3), 3 * (left - first), 3 * pitch)
+
+    def scan(self, scan: IndexedScan, part: Box, buffer: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8] | None:
+        """Decode a rectangle of an indexed JPEG: as `cut` and `region` do together.
+
+        Args:
+            scan: The indexed JPEG.
+            part: The rectangle, not empty and within the image.
+            buffer: Contiguous, `scan_bytes` at least.
+
+        Returns:
+            As `region`.
+        """
+        top, left, bottom, right = part
+        head = scan.head
+        rows, columns = bottom - top, right - left
+        pitch = self.pitch(columns)
+        if buffer.nbytes < self.scan_bytes(scan, part):
+            return None
+        begins = address_of(buffer)
+        nbytes = (rows + 1) * pitch * 3
+        jpeg, lengths = np.frombuffer(scan.jpeg, np.uint8), np.frombuffer(scan.lengths, np.uint8)
+        if lengths.nbytes != 2 * head.segments:
+            return None
+        first = self._scan(
+            jpeg.ctypes.data, jpeg.nbytes, lengths.ctypes.data, head.segments, head.height_at, head.scan_at,
+            head.height, head.width, *head.unit, head.interval, self.subsamplings, top, bottom, left, right, pitch,
+            begins + nbytes, jpeg.nbytes + _MARGIN_BYTES, begins,
+        )  # fmt: skip
+        if first < 0:
+            return None
+        return self._image(buffer, begins, (rows, columns, 3), 3 * (left - first), 3 * pitch)
+
+    def scan_bytes(self, scan: IndexedScan, part: Box) -> int:
+        """Return how large a buffer `scan` needs: for the pixels, and for the JPEG that is put together."""
+        rows, columns = part.bottom - part.top, part.right - part.left
+        return (rows + 1) * self.pitch(columns) * 3 + len(scan.jpeg) + _MARGIN_BYTES
+
+    def _image(
+        self, buffer: npt.NDArray[np.uint8], begins: int, shape: tuple[int, int, int], offset: int, line: int
+    ) -> npt.NDArray[np.uint8]:
+        image: npt.NDArray[np.uint8] = np.ndarray(shape, np.uint8, buffer, offset, (line, 3, 1))
+        self._last = weakref.ref(image), begins + offset
+        return image
 
     def resize(self, image: Array, into: Array, mirror: bool) -> bool:
         """Resize `image`, (H, W, 3) uint8, to the size of `into`, (h, w, 3), antialiased bilinear; say if it was done.
@@ -124,13 +176,17 @@ class Kernels:
         pitch, pixel, byte = image.strides
         if not (self.resizes and channels == pixel == 3 and byte == 1 and pitch >= 3 * width):
             return False
-        if not into.flags.c_contiguous or image.dtype != np.uint8 or into.dtype != np.uint8:
+        if not into.flags.c_contiguous or image.dtype != _BYTE or into.dtype != _BYTE:
             return False
-        target = into.shape
-        done: int = self._resize(
-            image.ctypes.data, pitch, height, width, into.ctypes.data, target[0], target[1], mirror
-        )
+        last = self._last
+        begins = last[1] if last is not None and last[0]() is image else image.ctypes.data
+        done: int = self._resize(begins, pitch, height, width, address_of(into), into.shape[0], into.shape[1], mirror)
         return done == 1
+
+
+def address_of(array: Array) -> int:
+    """Return where the data of a contiguous, writable array begin: what ``.ctypes.data`` says, four times as fast."""
+    return ctypes.addressof(ctypes.c_ubyte.from_buffer(array))  # type: ignore[arg-type]
 
 
 @cache

@@ -193,51 +193,25 @@ const char *prep_bind(const char *library) {
     return NULL;
 }
 
-/* Decode columns [left, right) of rows [top, bottom) into `out`, lines of `pitch` pixels, 3 bytes RGB each.
- *
- * data:           the JPEG; only `length` bytes are looked at.
- * height_at:      where the two bytes of the height are.
- * claimed:        rows that the frame header is to claim; at least `bottom`.
- * left_over:      0: this is the whole image, it must be clean to its end. 1: data may be left over before the
- *                 marker of its end. 2: the same, and that marker is to be put behind `length`.
- * width:          of the image, as the caller read it.
- * subsamplings:   set of bits: for which subsamplings this may be done.
- * pitch:          room for right - left and MARGIN pixels more, or `width`.
- * out:            room for bottom - top + 1 lines.
- *
- * Returns the column of the image that is the first in `out`, `left` or a little less; -1 if libjpeg complained or
- * the JPEG is not of a kind that this is for.
- */
-int prep_region(const uint8_t *data, size_t length, size_t height_at, unsigned claimed, int left_over, unsigned width,
-                unsigned subsamplings, unsigned top, unsigned bottom, unsigned left, unsigned right, unsigned pitch,
-                uint8_t *out) {
-    struct decoder self;
-    struct jpeg_decompress_struct *const jpeg = &self.jpeg;
-    if (top >= bottom || bottom > claimed || left >= right || right > width || claimed > 0xFFFF ||
-        height_at > length || length - height_at < 2)
-        return -1;
-    self.height[0] = (JOCTET)(claimed >> 8);
-    self.height[1] = (JOCTET)(claimed & 0xFF);
-    self.chunks[0] = (struct chunk){data, height_at};
-    self.chunks[1] = (struct chunk){self.height, 2};
-    self.chunks[2] = (struct chunk){data + height_at + 2, length - height_at - 2};
-    self.chunks[3] = (struct chunk){end_of_image, 2};
-    self.n_chunks = left_over == 2 ? 4 : 3;
-    self.next_chunk = 0;
-    self.source = (struct jpeg_source_mgr){NULL,       0,          no_source_step, next_chunk,
-                                           skip_bytes, refuse_resync, no_source_step};
+/* What both ways below have in common, with `self->chunks` set. */
+static int decode(struct decoder *self, unsigned claimed, int left_over, unsigned width, unsigned subsamplings,
+                  unsigned top, unsigned bottom, unsigned left, unsigned right, unsigned pitch, uint8_t *out) {
+    struct jpeg_decompress_struct *const jpeg = &self->jpeg;
+    self->next_chunk = 0;
+    self->source = (struct jpeg_source_mgr){NULL,       0,          no_source_step, next_chunk,
+                                            skip_bytes, refuse_resync, no_source_step};
     memset(jpeg, 0, sizeof *jpeg); /* destroying it is harmless even if creating it failed */
-    jpeg->err = lib_jpeg_std_error(&self.errors);
-    self.errors.error_exit = refuse;
-    self.errors.emit_message = refuse_warning;
-    self.errors.output_message = no_text;
-    jpeg->client_data = &self;
-    if (setjmp(self.refused)) {
+    jpeg->err = lib_jpeg_std_error(&self->errors);
+    self->errors.error_exit = refuse;
+    self->errors.emit_message = refuse_warning;
+    self->errors.output_message = no_text;
+    jpeg->client_data = self;
+    if (setjmp(self->refused)) {
         lib_jpeg_destroy_decompress(jpeg);
         return -1;
     }
     lib_jpeg_CreateDecompress(jpeg, JPEG_LIB_VERSION, sizeof *jpeg);
-    jpeg->src = &self.source;
+    jpeg->src = &self->source;
     lib_jpeg_read_header(jpeg, TRUE);
     const int kind = subsampling(jpeg);
     if (jpeg->image_width != width || jpeg->image_height != claimed || kind < 0 || !(subsamplings >> kind & 1))
@@ -274,9 +248,127 @@ int prep_region(const uint8_t *data, size_t length, size_t height_at, unsigned c
         refuse((j_common_ptr)jpeg);
     int clean = 1;
     if (left_over)
-        clean = ends_next(&self);
+        clean = ends_next(self);
     else
         lib_jpeg_finish_decompress(jpeg);
     lib_jpeg_destroy_decompress(jpeg);
     return clean ? (int)from : -1;
+}
+
+/* Decode columns [left, right) of rows [top, bottom) into `out`, lines of `pitch` pixels, 3 bytes RGB each.
+ *
+ * data:           the JPEG; only `length` bytes are looked at.
+ * height_at:      where the two bytes of the height are.
+ * claimed:        rows that the frame header is to claim; at least `bottom`.
+ * left_over:      0: this is the whole image, it must be clean to its end. 1: data may be left over before the
+ *                 marker of its end. 2: the same, and that marker is to be put behind `length`.
+ * width:          of the image, as the caller read it.
+ * subsamplings:   set of bits: for which subsamplings this may be done.
+ * pitch:          room for right - left and MARGIN pixels more, or `width`.
+ * out:            room for bottom - top + 1 lines.
+ *
+ * Returns the column of the image that is the first in `out`, `left` or a little less; -1 if libjpeg complained or
+ * the JPEG is not of a kind that this is for.
+ */
+int prep_region(const uint8_t *data, size_t length, size_t height_at, unsigned claimed, int left_over, unsigned width,
+                unsigned subsamplings, unsigned top, unsigned bottom, unsigned left, unsigned right, unsigned pitch,
+                uint8_t *out) {
+    struct decoder self;
+    if (top >= bottom || bottom > claimed || left >= right || right > width || claimed > 0xFFFF ||
+        height_at > length || length - height_at < 2)
+        return -1;
+    self.height[0] = (JOCTET)(claimed >> 8);
+    self.height[1] = (JOCTET)(claimed & 0xFF);
+    self.chunks[0] = (struct chunk){data, height_at};
+    self.chunks[1] = (struct chunk){self.height, 2};
+    self.chunks[2] = (struct chunk){data + height_at + 2, length - height_at - 2};
+    self.chunks[3] = (struct chunk){end_of_image, 2};
+    self.n_chunks = left_over == 2 ? 4 : 3;
+    return decode(&self, claimed, left_over, width, subsamplings, top, bottom, left, right, pitch, out);
+}
+
+#define MARGIN_BYTES 8192 /* behind the data: libjpeg's fast Huffman decoder wants room to look ahead */
+
+/* Decode a rectangle of an indexed JPEG (prepserver/protocol/packed.py), as prepserver/transform/scans.py cuts it out
+ * and `prep_region` decodes that: the segments under it, and what upsampling looks at around it, are joined in `work`
+ * behind the header and a frame of their size.
+ *
+ * jpeg, size:       the whole JPEG.
+ * lengths:          `segments` times two bytes, little-endian: of each segment with the marker at its end.
+ * height_at:        where the two bytes of the height are; the width follows.
+ * scan_at:          where the first segment begins.
+ * height, width:    of the image. unit_height, unit_width: of an MCU, pixels. interval: MCUs in a segment.
+ * work, work_bytes: room for `size` and MARGIN_BYTES.
+ * The others as for `prep_region`; `pitch` has room for whole segments and MARGIN pixels more, or `width`.
+ *
+ * Returns the column of the image that is the first in `out`; -1 if libjpeg complained or something does not fit.
+ */
+int prep_scan(const uint8_t *jpeg, size_t size, const uint8_t *lengths, unsigned segments, unsigned height_at,
+              unsigned scan_at, unsigned height, unsigned width, unsigned unit_height, unsigned unit_width,
+              unsigned interval, unsigned subsamplings, unsigned top, unsigned bottom, unsigned left, unsigned right,
+              unsigned pitch, uint8_t *work, size_t work_bytes, uint8_t *out) {
+    struct decoder self;
+    if (top >= bottom || bottom > height || left >= right || right > width || height > 0xFFFF || width > 0xFFFF ||
+        unit_height < 8 || unit_width < 8 || interval < 1 || height_at < 4 || height_at + 4 > scan_at ||
+        scan_at > size || work_bytes < size + MARGIN_BYTES)
+        return -1;
+    const unsigned segment_width = unit_width * interval, across = (width + segment_width - 1) / segment_width;
+    if (segments == 0 || segments % across || segments / across != (height + unit_height - 1) / unit_height)
+        return -1;
+    const unsigned sample_height = unit_height / 8, sample_width = unit_width / 8;
+    const unsigned margin_rows = sample_height > 1 ? sample_height : 0;
+    const unsigned margin_columns = sample_width > 1 ? sample_width : 0;
+    const unsigned last_row = bottom + margin_rows < height ? bottom + margin_rows : height;
+    const unsigned first_unit = (top > margin_rows ? top - margin_rows : 0) / unit_height;
+    const unsigned end_unit = (last_row + unit_height - 1) / unit_height;
+    const unsigned beyond = right + margin_columns < width ? right + margin_columns : width;
+    unsigned first = (left > margin_columns ? left - margin_columns : 0) / segment_width;
+    const unsigned end = (beyond + segment_width - 1) / segment_width;
+    const unsigned last_column = end * segment_width < width ? end * segment_width : width;
+    /* Fewer than three samples of chroma in a row are not interpolated at all. */
+    if (first && last_column - first * segment_width <= 2 * sample_width)
+        first--;
+    const unsigned part_top = first_unit * unit_height, part_left = first * segment_width;
+    const unsigned claimed = last_row - part_top, columns = last_column - part_left;
+
+    size_t at = scan_at, filled = scan_at;
+    unsigned marks = 0;
+    /* Then it is decoded as it is: a marker that was damaged is not to be made good. */
+    const int whole = first == 0 && end == across && first_unit == 0 && last_row == height;
+    memcpy(work, jpeg, scan_at);
+    work[height_at] = (uint8_t)(claimed >> 8);
+    work[height_at + 1] = (uint8_t)claimed;
+    work[height_at + 2] = (uint8_t)(columns >> 8);
+    work[height_at + 3] = (uint8_t)columns;
+    for (unsigned row = 0; row < segments / across; row++) {
+        size_t before = 0, run = 0, after = 0;
+        for (unsigned k = 0; k < across; k++, lengths += 2) {
+            const size_t length = lengths[0] | (size_t)lengths[1] << 8;
+            if (length < 2)
+                return -1;
+            *(k < first ? &before : k < end ? &run : &after) += length;
+        }
+        if (before + run + after > size - at)
+            return -1;
+        if (row >= first_unit && row < end_unit) {
+            memcpy(work + filled, jpeg + at + before, run);
+            const uint8_t *length = lengths - 2 * (size_t)(across - first);
+            for (unsigned k = first; k < end; k++, length += 2) {
+                filled += length[0] | (size_t)length[1] << 8;
+                if (!whole)
+                    work[filled - 1] = (uint8_t)(JPEG_RST0 + (marks++ & 7));
+            }
+        }
+        at += before + run + after;
+    }
+    if (at != size)
+        return -1;
+    if (!whole)
+        work[filled - 1] = JPEG_EOI; /* the last byte of the last marker, as of all others */
+    memset(work + filled, 0, MARGIN_BYTES);
+    self.chunks[0] = (struct chunk){work, filled + MARGIN_BYTES};
+    self.n_chunks = 1;
+    const int from = decode(&self, claimed, 0, columns, subsamplings, top - part_top, bottom - part_top,
+                            left - part_left, right - part_left, pitch, out);
+    return from < 0 ? -1 : from + (int)part_left;
 }

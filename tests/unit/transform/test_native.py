@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,12 +18,16 @@ from hypothesis import strategies as st
 
 from prepserver.pipeline.ops import CenterCrop, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
 from prepserver.pipeline.pipeline import Pipeline
+from prepserver.protocol.packed import IndexedScan
 from prepserver.transform import BadSample, RowMaker, SampleKey, make_rows, native
 from prepserver.transform.decode import Encoded
 from prepserver.transform.header import extent, read_header
 from prepserver.transform.native import Kernels
 from prepserver.transform.resize import resize
 from prepserver.transform.stage import Box
+from tests.support.photos import JPEGTRAN, PILLOW_SUBSAMPLINGS, indexed
+from tests.support.photos import SUBSAMPLINGS as ALL_SUBSAMPLINGS
+from tests.support.photos import jpeg as drawn
 
 Pixels = npt.NDArray[np.uint8]
 Photo = Callable[..., Pixels]
@@ -32,6 +37,7 @@ PathOf = Callable[[str], Any]
 relaxed = settings(max_examples=80, deadline=None)
 KINDS: dict[str, dict[str, Any]] = {"restarts": {"restart_marker_rows": 1}, "progressive": {"progressive": True}}
 SUBSAMPLINGS = ["444", "422", "420", "440", "411", "Gray"]
+INDEXED_SUBSAMPLINGS = PILLOW_SUBSAMPLINGS if JPEGTRAN is None else ALL_SUBSAMPLINGS
 
 
 @pytest.fixture(scope="module")
@@ -118,6 +124,64 @@ def test_a_rectangle_of_another_kind_of_jpeg_is_that_of_the_whole_image(
     assert np.array_equal(image, box.of(simplejpeg.decode_jpeg(file)))
 
 
+@relaxed
+@given(
+    st.data(),
+    st.sampled_from(INDEXED_SUBSAMPLINGS),
+    st.integers(1, 150),
+    st.integers(1, 180),
+    st.sampled_from([1, 4, 8]),
+)
+def test_a_rectangle_of_an_indexed_jpeg_is_that_of_the_whole_image(
+    kernels: Kernels, data: st.DataObject, kind: str, height: int, width: int, mcus: int
+) -> None:
+    scan = indexed(drawn(height, width, kind), mcus)
+    box = data.draw(boxes(height, width))
+    nbytes = kernels.scan_bytes(scan, box)
+    buffer = np.random.default_rng(0).integers(0, 256, nbytes + 64, dtype=np.uint8)
+    behind = buffer[nbytes:].copy()
+    image = kernels.scan(scan, box, buffer)
+    assert image is not None
+    assert np.array_equal(image, np.broadcast_to(box.of(simplejpeg.decode_jpeg(scan.jpeg)), image.shape))
+    assert np.array_equal(buffer[nbytes:], behind)
+
+
+def test_numbers_of_an_indexed_jpeg_that_do_not_fit_together_are_refused(kernels: Kernels) -> None:
+    scan = indexed(drawn(64, 96, "420"), 4)
+    box = Box(8, 8, 40, 40)
+    buffer = np.empty(kernels.scan_bytes(scan, box), np.uint8)
+    assert kernels.scan(scan, box, buffer) is not None
+    assert kernels.scan(scan, box, buffer[:-1]) is None
+    head = scan.head
+    for changed in (
+        {"segments": head.segments + 1}, {"interval": 6}, {"scan_at": head.image_bytes + 1}, {"height": 65},
+        {"width": 97}, {"height_at": head.scan_at}, {"unit": (0, 0)},
+    ):  # fmt: skip
+        assert kernels.scan(dataclasses.replace(scan, head=dataclasses.replace(head, **changed)), box, buffer) is None
+    for lengths in (scan.lengths[:-2], memoryview(bytes(len(scan.lengths))), memoryview(b"\xff" * len(scan.lengths))):
+        assert kernels.scan(dataclasses.replace(scan, lengths=lengths), box, buffer) is None
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.data(), st.sampled_from(INDEXED_SUBSAMPLINGS), st.sampled_from(["none", "bytes", "zeros", "marker"]))
+def test_rows_and_verdicts_of_indexed_jpegs_are_those_of_the_pure_path(
+    path_of: PathOf, data: st.DataObject, kind: str, damage: str
+) -> None:
+    scan = indexed(drawn(150, 90, kind), data.draw(st.sampled_from([1, 4])))
+    image = bytearray(scan.jpeg)
+    at = data.draw(st.integers(scan.head.scan_at, len(image) - 40))
+    if damage == "bytes":
+        for _ in range(3):
+            image[data.draw(st.integers(0, len(image) - 1))] = data.draw(st.integers(0, 255))
+    elif damage == "zeros":
+        image[at : at + 30] = bytes(30)
+    elif damage == "marker":
+        image[at : at + 2] = data.draw(st.sampled_from([b"\xff\xd9", b"\xff\xd3", b"\xff\xd0", b"\xff\xc4"]))
+    damaged = dataclasses.replace(scan, jpeg=memoryview(bytes(image)))
+    for pure, compiled in both(path_of, damaged, range(6)):
+        assert compiled == pure
+
+
 def test_a_jpeg_of_rgb_components_is_left_to_the_pure_path(kernels: Kernels, photo: Photo, saved: Maker) -> None:
     file = saved(photo(40, 40), "JPEG", keep_rgb=True, subsampling=0)
     assert region(kernels, file, Box(0, 0, 10, 10)) is None
@@ -176,7 +240,7 @@ def test_pixels_laid_out_otherwise_are_left_to_torch(kernels: Kernels, photo: Ph
     assert not kernels.resize(photo(40, 60), np.empty((40, 20, 3), np.uint8)[::2], mirror=False)
 
 
-def made(data: bytes, maker: RowMaker, key: SampleKey) -> bytes | str:
+def made(data: bytes | IndexedScan, maker: RowMaker, key: SampleKey) -> bytes | str:
     row = np.full(maker.row.shape, 99, maker.row.dtype)
     try:
         make_rows(data, key, [(maker, row)])
@@ -196,7 +260,7 @@ MAKERS = [
 ]
 
 
-def both(path_of: PathOf, data: bytes, keys: range) -> list[tuple[bytes | str, bytes | str]]:
+def both(path_of: PathOf, data: bytes | IndexedScan, keys: range) -> list[tuple[bytes | str, bytes | str]]:
     """Rows by the one path and by the other."""
     results = []
     for name in ("pure", "native"):
@@ -267,7 +331,7 @@ def test_a_library_that_gives_other_pixels_is_not_used(kernels: Kernels) -> None
 
     wrong = Wrong.__new__(Wrong)
     wrong.subsamplings, wrong.resizes = 63, True
-    wrong._region, wrong._resize = kernels._region, kernels._resize
+    wrong._region, wrong._resize, wrong._last = kernels._region, kernels._resize, None
     assert native.check(wrong) == ["grey", "4:4:4", "4:2:2", "4:2:0", "4:4:0", "4:1:1"]
     assert wrong.subsamplings == 0
     assert wrong.resizes
