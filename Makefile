@@ -12,7 +12,7 @@ unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 # What an editable install reads: a change of these means installing again.
 INPUTS := pyproject.toml constraints.txt $(wildcard *.py) $(shell find prepserver -name '*.[ch]')
 
-.PHONY: help demo test lint bench bench-smoke chaos soak clean
+.PHONY: help demo test lint bench bench-smoke bench-peers chaos soak clean
 
 help:
 	@echo 'make demo         see it work, in under 90 s: three training jobs on one shared stream, then on DataLoaders'
@@ -20,6 +20,7 @@ help:
 	@echo 'make lint         formatting, ruff, mypy, import rules'
 	@echo 'make bench        measurements against DataLoader; writes bench/out/'
 	@echo 'make bench-smoke  the same for seconds: does it run'
+	@echo 'make bench-peers  against every loader that is installed (python bench/venvs.py); writes bench/out/'
 	@echo 'make soak         the tests that run for minutes'
 	@echo 'make chaos        random kills for a stated time'
 	@echo 'make clean        removes .venv, caches and what was built'
@@ -42,6 +43,9 @@ bench: $(VENV)/.installed
 
 bench-smoke: $(VENV)/.installed
 	$(BIN)/python bench/compare.py --smoke $(BENCH_ARGS)
+
+bench-peers: $(VENV)/.installed
+	$(BIN)/python bench/peers.py $(BENCH_ARGS)
 
 soak: $(VENV)/.installed-dev
 	$(PYTEST) -m soak $(PYTEST_ARGS)

@@ -1,64 +1,67 @@
 """One job of a benchmark: a process that takes batches as fast as it gets them. Started by `jobs.py`.
 
-Its stdin brings the configuration (a line of JSON), then ``go``, then ``stop``. Its stdout says ``ready`` when
-everything is imported, ``first`` with the first batch in hand, and at last a line of JSON: when every batch
-was asked for and came (CLOCK_MONOTONIC, comparable across processes), and whether it began an epoch.
+Its stdin brings the configuration (a line of JSON), then ``go``, then ``stop``, then its end. Its stdout says
+``ready`` when everything is imported, ``first`` with the first batch in hand, and when it was stopped a line of JSON:
+when every batch was asked for and came (CLOCK_MONOTONIC, comparable across processes), and whether it began an
+epoch. Its loader is there until stdin ends: some contenders hang a job when another one leaves. Whatever else is
+printed goes to stderr.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import select
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import contenders
 
+_OUT = os.fdopen(os.dup(1), "w")  # some contenders print
+
 
 def main() -> None:
+    os.dup2(2, 1)
     config = json.loads(sys.stdin.readline())
     contender = contenders.load(config["contender"])
-    import torch
-
-    torch.set_num_threads(1)
     contender.prepare(config)
+    if torch := sys.modules.get("torch"):  # not everybody uses it
+        torch.set_num_threads(1)
     say("ready")
     if sys.stdin.readline().strip() != "go":
         return
-    say(json.dumps(consume(contender, config)))
+    loader = contender.open_loader(config)
+    say(json.dumps(consume(loader, config["batch"])))
+    sys.stdin.read()
+    if hasattr(loader, "close"):
+        loader.close()
+    os._exit(0)  # threads of some contenders never end
 
 
-def consume(contender: contenders.Contender, config: dict[str, Any]) -> dict[str, Any]:
+def consume(loader: Iterable[Any], batch_size: int) -> dict[str, Any]:
     asked: list[int] = []
     came: list[int] = []
     images: list[int] = []
     begins: list[int] = []  # places in the lists where an epoch began
-    began_ns = time.monotonic_ns()
-    loader = contender.open_loader(config)
     epoch: Iterator[Any] = iter(loader)
-    open_ns = time.monotonic_ns()
     # Asked between batches: a thread that waits on stdin would hold its lock when DataLoader forks.
     while not select.select([sys.stdin], [], [], 0)[0]:
         asked.append(time.monotonic_ns())
         try:
-            batch, _ = next(epoch)
+            batch = next(epoch)[0]
         except StopIteration:
             begins.append(len(came))
             epoch = iter(loader)
-            batch, _ = next(epoch)
+            batch = next(epoch)[0]
         came.append(time.monotonic_ns())
         images.append(len(batch))
         touch(batch)
         if len(came) == 1:
+            check(batch, batch_size)
             say("first")
-    if hasattr(loader, "close"):
-        loader.close()
-    return {
-        "began_ns": began_ns, "open_ns": open_ns, "asked_ns": asked, "came_ns": came, "images": images,
-        "epoch_begins": begins,
-    }  # fmt: skip
+    return {"asked_ns": asked, "came_ns": came, "images": images, "epoch_begins": begins}
 
 
 def touch(batch: Any) -> int:
@@ -66,8 +69,15 @@ def touch(batch: Any) -> int:
     return int(batch[:, 0, 0, 0].sum()) + int(batch[:, -1, -1, -1].sum())
 
 
+def check(batch: Any, size: int) -> None:
+    """That everybody does the same work."""
+    shape, dtype = sorted(batch.shape), str(batch.dtype).removeprefix("torch.")
+    if shape != sorted((size, contenders.SIZE, contenders.SIZE, 3)) or dtype != "uint8":
+        raise SystemExit(f"a batch is {tuple(batch.shape)} of {dtype}")
+
+
 def say(text: str) -> None:
-    print(text, flush=True)
+    print(text, file=_OUT, flush=True)
 
 
 if __name__ == "__main__":

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,17 +16,23 @@ from typing import Any
 
 from server import environment
 
-_END_S = 30.0
+_END_S = 10.0
 
 
 class Job:
-    """One process of `job.py`."""
+    """One process of `job.py`, or of another `script` that speaks as it does.
 
-    def __init__(self, config: dict[str, Any]) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("job.py"))], env=environment(), text=True,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        )  # fmt: skip
+    ``config["python"]`` is the interpreter, if it is not this one; ``config["log"]`` a file for what it says on
+    stderr, if that shall not be seen.
+    """
+
+    def __init__(self, config: dict[str, Any], script: str = "job.py") -> None:
+        with contextlib.ExitStack() as stack:
+            log = stack.enter_context(open(config["log"], "a")) if "log" in config else None
+            self._process = subprocess.Popen(
+                [config.get("python", sys.executable), str(Path(__file__).with_name(script))], env=environment(),
+                text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True,
+            )  # fmt: skip
         self.pid = self._process.pid
         self.say(json.dumps(config))
 
@@ -33,35 +42,46 @@ class Job:
         self._process.stdin.flush()
 
     def hear(self, expected: str | None = None) -> str:
-        """Its next line. Waits as long as it takes: a job that fails ends, and so ends the wait."""
+        """Its next line. Waits as long as it takes: a job that fails or is killed ends, and so ends the wait."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline().strip()
         if not line or (expected is not None and line != expected):
-            raise SystemExit(f"a job said {line!r} where {expected or 'its record'!r} was due; its error is above")
+            raise SystemExit(f"a job said {line!r} where {expected or 'its record'!r} was due")
         return line
 
-    def end(self) -> None:
+    def part(self) -> None:
+        """Tells it to end."""
         assert self._process.stdin is not None
-        assert self._process.stdout is not None
         with contextlib.suppress(OSError):
             self._process.stdin.close()
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def end(self) -> None:
+        assert self._process.stdout is not None
+        self.part()
         try:
             self._process.wait(_END_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
         self._process.stdout.close()
+        with contextlib.suppress(ProcessLookupError):  # what it left behind is in its process group
+            os.killpg(self.pid, signal.SIGKILL)
 
 
 class Jobs:
     """All jobs of one run.
 
     Attributes:
-        went_ns: When they were let go.
+        began_ns: When the first of them was started.
+        went_ns: When all had imported what they need, and were let go.
     """
 
-    def __init__(self, jobs: list[Job]) -> None:
+    def __init__(self, jobs: list[Job], began_ns: int) -> None:
         self._jobs = jobs
+        self.began_ns = began_ns
         self.went_ns = 0
 
     @property
@@ -86,12 +106,46 @@ class Jobs:
 
 
 @contextlib.contextmanager
-def started(configs: list[dict[str, Any]]) -> Iterator[Jobs]:
-    """A job for each configuration, ended at the end."""
+def started(configs: list[dict[str, Any]], limit_s: float | None = None) -> Iterator[Jobs]:
+    """A job for each configuration, ended at the end.
+
+    Args:
+        configs: One for each.
+        limit_s: When to kill those that are still at work: some contenders can hang.
+    """
     jobs: list[Job] = []
+    began_ns = time.monotonic_ns()
     try:
         jobs.extend(Job(config) for config in configs)
-        yield Jobs(jobs)
+        with _killed_after(limit_s, jobs):
+            yield Jobs(jobs, began_ns)
     finally:
         for job in jobs:
+            job.part()
+        for job in jobs:
             job.end()
+
+
+@contextlib.contextmanager
+def serving(config: dict[str, Any], limit_s: float) -> Iterator[Job]:
+    """A contender's process that serves jobs, once it listens; ended at the end."""
+    service = Job(config, "service.py")
+    try:
+        with _killed_after(limit_s, [service]):
+            service.hear("ready")
+        yield service
+    finally:
+        service.end()
+
+
+@contextlib.contextmanager
+def _killed_after(limit_s: float | None, jobs: list[Job]) -> Iterator[None]:
+    if limit_s is None:
+        yield
+        return
+    watch = threading.Timer(limit_s, lambda: [job.kill() for job in jobs])
+    watch.start()
+    try:
+        yield
+    finally:
+        watch.cancel()

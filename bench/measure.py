@@ -7,14 +7,17 @@ import statistics
 import time
 from typing import Any
 
-from jobs import started
+from jobs import Job, started
 from proc import cpu_s, machine_busy_s, memory_mib, tree
 from server import Server
 
 _SKIP = 8  # batches at the start of a run that say nothing about the steady state
 
 
-def run_cell(configs: list[dict[str, Any]], warm_s: float, window_s: float, server: Server | None) -> dict[str, Any]:
+def run_cell(
+    configs: list[dict[str, Any]], warm_s: float, window_s: float, server: Server | None, *,
+    service: Job | None = None, limit_s: float | None = None,
+) -> dict[str, Any]:  # fmt: skip
     """Runs a job for each configuration and measures them in one window.
 
     Args:
@@ -22,43 +25,52 @@ def run_cell(configs: list[dict[str, Any]], warm_s: float, window_s: float, serv
         warm_s: From the moment that all jobs have their first batch to the window.
         window_s: Length of the window.
         server: The daemon that they use, which then counts as part of their process tree.
+        service: Another contender's process that serves them; it counts too.
+        limit_s: When to give up.
 
     Returns:
-        ``images_per_s`` (sum) and ``per_job``; ``cpu_s_per_1000`` delivered images and ``busy_cores`` of the whole
-        tree; ``others_cores``: what the rest of the machine used meanwhile; ``first_batch_s`` of the slowest job;
-        ``gap_ms``: the median wait at an epoch's begin less the median wait elsewhere (None without an epoch's
-        begin); ``pss_mib``; ``sharing_factor`` by the daemon's count.
+        ``images_per_s`` (sum) and ``per_job``; ``steady_per_s``: the same without the waits between epochs;
+        ``cpu_s_per_1000`` delivered images and ``busy_cores`` of the whole tree; ``others_cores``: what the rest of
+        the machine used meanwhile; ``import_s``: from a job's start to its readiness; ``first_batch_s``: from there,
+        of the slowest job; ``gap_ms``: the median wait at an epoch's begin less the median wait elsewhere (None
+        without an epoch's begin); ``next_p50_ms``, ``next_p99_ms`` of all waits in the window; ``pss_mib`` and
+        ``pss_shmem_mib`` of the whole tree, ``server_own_mib`` of the daemon's part of it without shared memory;
+        ``sharing_factor`` by the daemon's count.
     """
-    with started(configs) as jobs:
+    with started(configs, limit_s) as jobs:
         jobs.go()
         time.sleep(warm_s)
-        roots = jobs.pids + ([server.pid] if server else [])
+        served_by = [root.pid for root in (server, service) if root]
         before = _rows(server)
-        pids = tree(roots)
-        start_ns, start_cpu_s, start_busy_s = time.monotonic_ns(), cpu_s(pids), machine_busy_s()
+        start_ns, start_cpu_s, start_busy_s = time.monotonic_ns(), cpu_s(tree(jobs.pids + served_by)), machine_busy_s()
         time.sleep(window_s)
-        stop_ns, stop_cpu_s, stop_busy_s = time.monotonic_ns(), cpu_s(pids), machine_busy_s()
+        stop_ns, stop_cpu_s, stop_busy_s = time.monotonic_ns(), cpu_s(tree(jobs.pids + served_by)), machine_busy_s()
         after = _rows(server)
-        memory = memory_mib(tree(roots))
+        memory, servers = memory_mib(tree(jobs.pids + served_by)), memory_mib(tree(served_by))
         records = jobs.stop()
-        went_ns = jobs.went_ns
     elapsed_s = (stop_ns - start_ns) / 1e9
     counts = [delivered(r, start_ns, stop_ns) for r in records]
     used_s = stop_cpu_s - start_cpu_s
+    waits = waits_ms(records, start_ns, stop_ns)
     found: dict[str, Any] = {
         "images_per_s": sum(counts) / elapsed_s,
         "per_job": [count / elapsed_s for count in counts],
+        "steady_per_s": sum(steady_per_s(r, start_ns, stop_ns) for r in records),
         "cpu_s_per_1000": used_s / sum(counts) * 1000,
         "busy_cores": used_s / elapsed_s,
         "others_cores": max(0.0, (stop_busy_s - start_busy_s - used_s) / elapsed_s),
-        "first_batch_s": max(r["came_ns"][0] - went_ns for r in records) / 1e9,
+        "import_s": (jobs.went_ns - jobs.began_ns) / 1e9,
+        "first_batch_s": max(r["came_ns"][0] - jobs.went_ns for r in records) / 1e9,
         "gap_ms": gap_ms(records),
+        "next_p50_ms": quantile(waits, 0.5),
+        "next_p99_ms": quantile(waits, 0.99),
         "pss_mib": memory["Pss"],
         "pss_shmem_mib": memory["Pss_Shmem"],
     }
     if server:
         filled, told = after[0] - before[0], after[1] - before[1]
         found["sharing_factor"] = told / filled if filled else 0.0
+        found["server_own_mib"] = servers["Pss"] - servers["Pss_Shmem"]
     return found
 
 
@@ -74,6 +86,34 @@ def delivered(record: dict[str, Any], start_ns: int, stop_ns: int) -> float:
         return whole
 
     return upto(stop_ns) - upto(start_ns)
+
+
+def steady_per_s(record: dict[str, Any], start_ns: int, stop_ns: int) -> float:
+    """Images/s of a job in a window, without the waits from an epoch's last batch to the next one's first."""
+    came = record["came_ns"]
+    begins = [0, *record["epoch_begins"]]
+    images, elapsed_ns = 0.0, 0
+    for first, after in zip(begins, [*begins[1:], len(came)], strict=True):
+        begin_ns, end_ns = max(start_ns, came[first]), min(stop_ns, came[after - 1])
+        if begin_ns < end_ns:
+            images += delivered(record, begin_ns, end_ns)
+            elapsed_ns += end_ns - begin_ns
+    return images / elapsed_ns * 1e9 if elapsed_ns else 0.0
+
+
+def waits_ms(records: list[dict[str, Any]], start_ns: int, stop_ns: int) -> list[float]:
+    """How long ``next()`` took for each batch that came in the window, of all jobs, in ascending order."""
+    return sorted(
+        (came - asked) / 1e6
+        for record in records
+        for asked, came in zip(record["asked_ns"], record["came_ns"], strict=True)
+        if start_ns <= came <= stop_ns
+    )
+
+
+def quantile(ascending: list[float], part: float) -> float | None:
+    """The value that a `part` of them does not exceed; None of none."""
+    return ascending[min(len(ascending) - 1, int(part * len(ascending)))] if ascending else None
 
 
 def gap_ms(records: list[dict[str, Any]]) -> float | None:

@@ -1,7 +1,7 @@
 """CPU seconds and memory of process trees, read from /proc.
 
-A tree is a process and all that descend from it now. Nothing in a measured window may end: the CPU time of a
-process that is gone would be counted with its parent's children, which is not read here.
+A tree is a process and all that descend from it now. The CPU time of a process that has ended is counted with its
+parent's children, once it was waited for.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ def tree(roots: Iterable[int]) -> list[int]:
 
 
 def cpu_s(pids: Iterable[int]) -> float:
-    """User and system seconds of these processes, all threads, ended threads too; to about 10 ms each."""
+    """User and system seconds of these processes and their ended children, all threads; to about 10 ms each."""
     total = 0
     for pid in pids:
         if fields := _stat(pid):
-            total += int(fields[11]) + int(fields[12])
+            total += sum(int(x) for x in fields[11:15])
     return total * _TICK_S
 
 

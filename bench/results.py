@@ -1,6 +1,7 @@
 """Writes RESULTS.md from the figures in bench/out: ``python bench/results.py [--out DIR] > bench/RESULTS.md``.
 
-Run `compare.py`, `attach.py` and `delivery.py` before, on a quiet machine.
+Run `compare.py`, `peers.py`, `attach.py` and `delivery.py` before, on a quiet machine. Of the peers' figures it
+draws `peers.svg` beside RESULTS.md.
 """
 
 from __future__ import annotations
@@ -11,13 +12,17 @@ from pathlib import Path
 import attach
 import compare
 import delivery
-from fingerprint import line
+import peer_sheets
+from fingerprint import ROOT, line
 
 _TITLES = {
     "compare.json": ("Against torch's DataLoader", compare.sheets),
+    "peers.json": ("Against every loader that one could take instead", peer_sheets.sheets),
     "attach.json": ("Attaching, and what a worker weighs", attach.sheets),
     "delivery.json": ("Delivery of a batch", delivery.sheets),
 }
+
+_PLOT = ROOT / "bench" / "peers.svg"
 
 _QUIET_LOAD = 0.5
 
@@ -27,11 +32,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=compare.OUT, help="where the figures are")
     folder: Path = parser.parse_args().out
     print("# Measured\n")
-    print("Made by `python bench/results.py > bench/RESULTS.md` after `make bench`, `python bench/attach.py` and")
-    print(
-        "`python bench/delivery.py`; how it is measured: [README.md](README.md). Medians, with min-max over rounds in"
-    )
-    print("brackets.")
+    print("Made by `python bench/results.py > bench/RESULTS.md` after `make bench`, `make bench-peers`,")
+    print("`python bench/attach.py` and `python bench/delivery.py`; how it is measured: [README.md](README.md).")
+    print("Medians, with min-max over rounds in brackets.")
     for name, (title, sheets) in _TITLES.items():
         path = folder / name
         if not path.exists():
@@ -40,13 +43,17 @@ def main() -> None:
         print(f"\n## {title}\n\n{line(result['machine'])}.")
         if (load := result["machine"]["load_before"]) > _QUIET_LOAD:
             print(f"**The machine was not quiet (load {load:g} before the run): provisional.**")
-        if name == "compare.json":
+        if "rounds" in result:
             rounds = f"{len(result['rounds'])} rounds in {result['took_s']:.0f} s"
             print(f"{result['photos']}; {result['workers']} workers; {rounds}.")
             for warning in compare.disturbed(result):
                 print(f"**{warning}**")
         for sheet in sheets(result):
             print(f"\n{sheet.markdown()}", end="")
+        if name == "peers.json":
+            _PLOT.write_text(peer_sheets.chart(result))
+            print(f"\n![images/s of all]({_PLOT.name})\n")
+            print("\n".join(f"- {text}" for text in peer_sheets.remarks(result)))
 
 
 if __name__ == "__main__":

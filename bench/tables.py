@@ -39,7 +39,7 @@ def show(sheets: Sequence[Sheet], *, markdown: bool) -> None:
         return
     console = Console()
     if not console.is_terminal:
-        console = Console(width=140)
+        console = Console(width=180)
     for sheet in sheets:
         console.print(sheet.rich())
 

@@ -1,11 +1,23 @@
-"""prepserver: each job is a client of one daemon, which has all the workers."""
+"""prepserver: each job is a client of one daemon, which has all the workers.
+
+With ``data`` in the configuration it reads a packed dataset, else the files of the list.
+"""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterable
 from typing import Any
 
 from contenders import SIZE
+
+
+def build(config: dict[str, Any]) -> None:
+    subprocess.run(
+        [sys.executable, "-m", "prepserver.cli", "pack", "--quiet", "--workers", str(config["workers"]),
+         config["list"], config["out"]], check=True,
+    )  # fmt: skip
 
 
 def prepare(config: dict[str, Any]) -> None:
@@ -15,9 +27,10 @@ def prepare(config: dict[str, Any]) -> None:
 
 
 def open_loader(config: dict[str, Any]) -> Iterable[Any]:
-    from prepclient import FileList, PrepClient, RandomHorizontalFlip, RandomResizedCrop
+    from prepclient import FileList, Packed, PrepClient, RandomHorizontalFlip, RandomResizedCrop
 
+    source = Packed(config["data"]) if "data" in config else FileList(config["list"])
     return PrepClient(
-        FileList(config["list"]), [RandomResizedCrop(SIZE), RandomHorizontalFlip()], batch_size=config["batch"],
+        source, [RandomResizedCrop(SIZE), RandomHorizontalFlip()], batch_size=config["batch"],
         shuffle=True, seed=config["seed"], runtime_dir=config["runtime_dir"],
     )  # fmt: skip

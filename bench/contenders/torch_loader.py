@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, Dataset
+
+from contenders.lists import listed
 
 
 class Listed(Dataset[tuple[torch.Tensor, int]]):
     """The samples of a list file; a subclass makes one of them."""
 
     def __init__(self, path: str) -> None:
-        rows = (line.split("\t") for line in Path(path).read_text().splitlines())
-        self.samples = [(file, int(label)) for file, label in rows]
+        self.samples = listed(path)
 
     def __len__(self) -> int:
         return len(self.samples)

@@ -1,0 +1,32 @@
+"""Loaders that repeat by themselves and never end, cut into epochs: the boundary is where the samples say so."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+
+class Endless:
+    """Epochs of one endless iterator.
+
+    Args:
+        batches: The endless iterable; its iterator is made once, at the first epoch.
+        per_epoch: Batches in an epoch.
+        close: Ends what lies behind it.
+    """
+
+    def __init__(self, batches: Iterable[Any], per_epoch: int, close: Callable[[], None] | None = None) -> None:
+        self._batches = batches
+        self._running: Iterator[Any] | None = None
+        self._per_epoch = per_epoch
+        self._close = close
+
+    def __iter__(self) -> Iterator[Any]:
+        if self._running is None:
+            self._running = iter(self._batches)
+        return itertools.islice(self._running, self._per_epoch)
+
+    def close(self) -> None:
+        if self._close is not None:
+            self._close()

@@ -1,0 +1,57 @@
+"""TensorSocket: one process runs a DataLoader (simplejpeg, cv2) and hands its batches to all jobs.
+
+As shipped (0.0.5) it pickles the pixels of CPU tensors: each batch travels as bytes, with all batches that were
+collated beside it. Its own hooks (``pack_fn``, ``unpack_fn``) mend that: here they pass names of shared memory.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+import torch
+import torch.multiprocessing
+from tensorsocket.consumer import TensorConsumer
+from tensorsocket.producer import TensorProducer
+
+from contenders.torch_cv2 import Photos
+from contenders.torch_loader import loader
+
+torch.multiprocessing.set_sharing_strategy("file_system")
+
+
+def prepare(config: dict[str, Any]) -> None:
+    del config
+
+
+def serve(config: dict[str, Any]) -> Any:
+    """Starts the producer; what is returned keeps it alive."""
+    producer = TensorProducer(loader(Photos(config["list"]), config), pack_fn=_pack, **_ports(config))
+
+    def produce() -> None:
+        while True:
+            for _ in producer:
+                pass
+
+    threading.Thread(target=produce, daemon=True).start()
+    return producer
+
+
+def open_loader(config: dict[str, Any]) -> Iterable[Any]:
+    consumer: Iterable[Any] = TensorConsumer(unpack_fn=_unpack, batch_size=config["batch"], **_ports(config))
+    return consumer
+
+
+def _ports(config: dict[str, Any]) -> dict[str, Any]:
+    first = config["port"]
+    return {"port": first, "ack_port": first + 1, "heart_ports": (first + 2, first + 3)}
+
+
+def _pack(tensors: tuple[torch.Tensor, ...]) -> bytes:
+    return bytes(ForkingPickler.dumps(tuple(tensors)))
+
+
+def _unpack(data: bytes) -> Any:
+    return ForkingPickler.loads(data)
