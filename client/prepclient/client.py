@@ -238,7 +238,11 @@ class PrepClient:
         return self._session.epoch if self._session is not None else self._start.epoch
 
     def stats(self) -> dict[str, Any]:
-        """Where this job's time goes: batches, images, replaced samples, and seconds spent waiting in `next`."""
+        """Where this job's time goes: batches, images, replaced samples, and seconds spent waiting in `next`.
+
+        ``sharing_factor`` is how many rows jobs have got for each that the workers made for this job's stream: 3.0
+        where three share it. The daemon is asked for it, in a few milliseconds; it is None while that is not there.
+        """
         return {
             "batches": self._batches,
             "images": self._images,
@@ -246,6 +250,7 @@ class PrepClient:
             "lost_batches": self._session.lost_batches if self._session is not None else 0,
             "wait_s": self._wait_ns / 1e9,
             "epoch": self.epoch,
+            "sharing_factor": self._feed.sharing_factor() if self._feed is not None else None,
         }
 
     def state_dict(self) -> dict[str, Any]:

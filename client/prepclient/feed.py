@@ -26,7 +26,7 @@ from prepclient.errors import (
 from prepclient.rows import Rows
 from prepclient.session import Session
 from prepclient.spec import Spec
-from prepclient.transport import Lease
+from prepclient.transport import Lease, ask_status
 from prepserver import __version__
 from prepserver.memory.errors import SegmentError
 from prepserver.memory.mapping import Mapping
@@ -42,6 +42,7 @@ _SYNC_AFTER_S = 2.0
 _SAY_AFTER_S = 30.0
 _LEAST_WAIT_S = 0.0005
 _HELLO_WAIT_S = 5.0
+_STATUS_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +108,9 @@ class Feed(Protocol):
 
     def release(self, session: Session, wait_ns: int, batches: int) -> None:
         """Tells that `session.released_upto` has moved."""
+
+    def sharing_factor(self) -> float | None:
+        """Rows handed to jobs for each row that was made for them; None if it cannot be learnt now."""
 
     def map_writable(self, rows: Rows) -> tuple[Rows, Mapping]:
         """One of the rings mapped for page-locking: for a device's copies, never for user code."""
@@ -270,6 +274,15 @@ class ServedFeed:
         for rows in self.rows.forget_below(session.released_upto):
             os.close(self._fds.pop(id(rows)))
         self._lease.send(Release(session.released_upto, wait_ns, batches))
+
+    def sharing_factor(self) -> float | None:
+        """See `Feed`. Asks the daemon, which takes some milliseconds."""
+        try:
+            jobs = ask_status(self._runtime_dir, _STATUS_S)["jobs"]
+            return next((float(job["sharing_factor"]) for job in jobs if job["id"] == self._lease.welcome.job_id), None)
+        except (PrepClientError, LookupError, TypeError, ValueError) as e:
+            log.debug("the sharing factor cannot be learnt: %s", e)  # a statistic is no reason to fail
+            return None
 
     def map_writable(self, rows: Rows) -> tuple[Rows, Mapping]:
         """See `Feed`."""

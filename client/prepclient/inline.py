@@ -92,6 +92,10 @@ class InlineFeed:
     def release(self, session: Session, wait_ns: int, batches: int) -> None:
         """See `Feed`."""
 
+    def sharing_factor(self) -> float | None:
+        """See `Feed`: every row is made for this process alone."""
+        return 1.0
+
     def map_writable(self, rows: Rows) -> tuple[Rows, Mapping]:
         """See `Feed`."""
         # A private segment, so that a device's path is the same as with a daemon.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import select
 import socket
@@ -19,12 +20,14 @@ from typing import Any
 import zmq
 
 from prepclient import errors
+from prepserver import __version__
 from prepserver.protocol.codec import MAX_MESSAGE_BYTES, decode, encode
 from prepserver.protocol.messages import (
     ATTACH_SOCKET,
     CONTROL_SOCKET,
     FROM_ATTACH,
     FROM_CONTROL,
+    AskStatus,
     Attach,
     Bye,
     Fault,
@@ -32,6 +35,7 @@ from prepserver.protocol.messages import (
     Ready,
     Refused,
     Scanning,
+    Status,
     Welcome,
 )
 from prepserver.protocol.schema import ProtocolError
@@ -276,6 +280,34 @@ def connect(runtime_dir: Path) -> socket.socket:
             "private one, inline=True makes the rows in this process"
         ) from e
     return sock
+
+
+def ask_status(runtime_dir: Path, timeout_s: float) -> dict[str, Any]:
+    """The daemon's state, as ``prepserver status --json`` prints it.
+
+    Raises:
+        PrepClientError: It is not there, or gives no proper answer within `timeout_s`.
+    """
+    with connect(runtime_dir) as sock:
+        try:
+            sock.send(encode(AskStatus(__version__)))
+        except OSError as e:
+            raise errors.ServerGone(f"the prepserver daemon in {runtime_dir} ended: {e.strerror}") from e
+        message, fd = receive(sock, timeout_s, runtime_dir)
+    try:
+        if isinstance(message, Refused):
+            raise refusal(message)
+        if not isinstance(message, Status) or fd < 0:
+            raise errors.ProtocolViolation(f"unexpected {type(message).__name__} from the daemon")
+        found = json.loads(os.pread(fd, message.nbytes, 0))
+    except ValueError as e:
+        raise errors.ProtocolViolation(f"the daemon's state is no JSON: {e}") from e
+    finally:
+        if fd >= 0:
+            os.close(fd)
+    if not isinstance(found, dict):
+        raise errors.ProtocolViolation(f"the daemon's state is a {type(found).__name__}")
+    return found
 
 
 def receive(sock: socket.socket, timeout_s: float, runtime_dir: Path) -> tuple[Any, int]:

@@ -13,6 +13,7 @@ from prepserver.daemon.jobs import Jobs
 from prepserver.daemon.pool import WorkerPool
 from prepserver.daemon.rings import Rings
 from prepserver.schedule.scheduler import Scheduler
+from prepserver.schedule.stream import Stream
 
 _RATE_WINDOW_S = 10.0
 
@@ -101,7 +102,7 @@ def _stream(stream: Any, rings: Rings) -> dict[str, Any]:
         "ready_upto": stream.watermark,
         "rows_filled": stream.rows_filled,
         "rows_delivered": stream.rows_delivered,
-        "sharing_factor": round(stream.rows_delivered / stream.rows_filled, 3) if stream.rows_filled else 0.0,
+        "sharing_factor": _sharing_factor(stream),
         "lanes": [
             {
                 "id": lane.id,
@@ -135,6 +136,12 @@ def _job(attachment: Any, scheduler: Scheduler, now_s: float) -> dict[str, Any]:
         "position": cursor.released,
         "ready_rows": max(0, cursor.announced - cursor.released),
         "batches": cursor.batches,
+        "sharing_factor": _sharing_factor(stream),
         "wait_s": round(cursor.wait_ns / 1e9, 3),
         "attached_s": round(now_s - attachment.since_s, 3),
     }
+
+
+def _sharing_factor(stream: Stream) -> float:
+    """Rows handed to jobs for each that was made; 0 before the first."""
+    return round(stream.rows_delivered / stream.rows_filled, 3) if stream.rows_filled else 0.0

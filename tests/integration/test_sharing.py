@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -326,3 +327,26 @@ def test_a_forked_child_ends_neither_its_parents_job_nor_keeps_it(
     finally:
         os.kill(child, signal.SIGKILL)
     assert rows == inline_rows(tree, shuffle=True, batch_size=50)[:200]
+
+
+def test_a_job_can_tell_how_far_its_rows_are_shared(server: Server, tree: ImageFolder) -> None:
+    arguments: dict[str, Any] = {"batch_size": 48, "seed": 5, "runtime_dir": server.runtime_dir}
+    with PrepClient(tree, [RandomResizedCrop(16)], **arguments) as one:
+        assert one.stats()["sharing_factor"] is None  # not attached yet
+        with PrepClient(tree, [RandomResizedCrop(16)], **arguments) as other:
+            for _ in zip(one, other, strict=True):
+                pass
+            found = one.stats()["sharing_factor"]
+            assert 1.0 < found <= 2.0
+            assert other.stats()["sharing_factor"] >= found
+
+
+def test_what_a_daemon_that_is_gone_would_know_is_none(new_server: Callable[..., Server], tree: ImageFolder) -> None:
+    server = new_server(workers=1)
+    with PrepClient(tree, [RandomResizedCrop(16)], batch_size=48, runtime_dir=server.runtime_dir) as client:
+        next(iter(client))
+        assert client.stats()["sharing_factor"] > 0
+        server.process.kill()
+        server.process.wait()
+        assert client.stats()["sharing_factor"] is None
+        assert client.stats()["batches"] == 1

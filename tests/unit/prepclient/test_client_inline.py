@@ -289,6 +289,7 @@ def test_a_skipped_sample_is_replaced_by_its_neighbour(broken: str, photos: str)
         kept = torch.arange(N) != at
         assert torch.equal(got["image"][kept], expected["image"][kept])
         assert train.stats()["bad_samples"] == 1
+        assert train.stats()["sharing_factor"] == 1.0
 
 
 def test_a_masked_sample_is_replaced_and_marked(broken: str) -> None:
