@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from prepserver.pipeline.batches import BatchLine
+from prepserver.protocol.work import MAX_CHUNK_ROWS
 from prepserver.schedule.actions import (
     Action,
     Announce,
@@ -56,6 +57,10 @@ class Task:
     hedged: bool = False
 
 
+SETTLED_CHUNKS = 64
+"""So many chunks after its first row, a stream is given out in chunks twice as large: half the messages."""
+
+
 class ReleaseError(ValueError):
     """A client released rows that it was never told of."""
 
@@ -64,8 +69,8 @@ class Scheduler:
     """See the module.
 
     Args:
-        chunk_rows: Rows in a chunk. Small chunks spread a batch over the workers (a short wait for the
-            first batch), large ones cost fewer messages.
+        chunk_rows: Rows in a chunk, twice as many once a stream has got going. Small chunks spread a batch over the
+            workers (a short wait for the first batch), large ones cost fewer messages.
     """
 
     def __init__(self, chunk_rows: int = 16) -> None:
@@ -480,8 +485,19 @@ class Scheduler:
             # Where jobs wait on several streams, these take turns.
             order = sorted((s for s in self.streams.values() if s.lanes), key=lambda s: (s.ready_rows(), s.last_served))
         for stream in order:
-            chunk = stream.next_chunk(self.chunk_rows) if stream.lanes else None
+            chunk = stream.next_chunk(self._chunk_rows_of(stream), self.chunk_rows) if stream.lanes else None
             if chunk is not None:
                 stream.last_served = next(self._served)
                 return stream, chunk
         return None
+
+    def _chunk_rows_of(self, stream: Stream) -> int:
+        """Rows in the next chunk of a stream: few until its jobs have got going, then more where they do not crowd.
+
+        A first batch is sooner there when all workers have a share of it; later on only the rate counts. The ring
+        must hold twice what all workers have in hand, or they would wait for each other.
+        """
+        grown = min(2 * self.chunk_rows, MAX_CHUNK_ROWS)
+        in_hand = len(self.workers) * TASKS_PER_WORKER * grown
+        settled = stream.rows_filled >= SETTLED_CHUNKS * self.chunk_rows
+        return grown if settled and 2 * in_hand <= stream.ring_rows else self.chunk_rows

@@ -222,16 +222,22 @@ class Stream:
         # `released` is ahead of `announced` where other ranks' rows, or those that drop_last leaves out, lie between
         return max(0, min((c.announced - c.released for c in self.cursors.values() if c.present), default=0))
 
+    @property
+    def ring_rows(self) -> int:
+        """Rows of the smallest ring; there is one."""
+        return min(lane.rows for lane in self.lanes.values())
+
     def hunger(self) -> float:
         """0 where nothing is given out ahead of the slowest job, 1 where its window is full."""
         low = self.low
-        return (self.head - low) / max(1, min(lane.rows for lane in self.lanes.values()))
+        return (self.head - low) / max(1, self.ring_rows)
 
-    def next_chunk(self, most: int) -> Chunk | None:
+    def next_chunk(self, most: int, least: int) -> Chunk | None:
         """Takes the next run of positions to fill, or None while the window is full.
 
         Args:
             most: Rows in a chunk.
+            least: With room for fewer, the window counts as full.
         """
         low = self.low
         while self._redo:
@@ -241,7 +247,7 @@ class Stream:
         self.head = max(self.head, low)
         count = min(most, self.limit - self.head)
         # Crumbs cost a message each; wait for a whole chunk while there is plenty ready.
-        if count <= 0 or (count < most and self.hunger() > 0.5):
+        if count <= 0 or (count < least and self.hunger() > 0.5):
             return None
         # a lane that starts inside the chunk must not miss its first rows
         count = min([count, *(lane.start - self.head for lane in self.lanes.values() if lane.start > self.head)])

@@ -110,7 +110,7 @@ class World:
     def _submit(self, submit: Submit) -> None:
         tasks = self.workers[submit.worker]
         assert len(tasks) < 2, "more than one running and one queued"
-        assert 1 <= submit.count <= self.chunk_rows
+        assert 1 <= submit.count <= 2 * self.chunk_rows
         assert submit.stream in self.streams
         assert submit.lanes
         assert all(self.lanes[lane].stream == submit.stream for lane in submit.lanes)

@@ -8,7 +8,7 @@ import pytest
 
 from prepserver.pipeline.batches import BatchLine
 from prepserver.schedule.actions import Action, Announce, DropLane, DropStream, QuarantineSample, Submit
-from prepserver.schedule.scheduler import CRASH_STRIKES, KILL_STRIKES, ReleaseError, Scheduler
+from prepserver.schedule.scheduler import CRASH_STRIKES, KILL_STRIKES, SETTLED_CHUNKS, ReleaseError, Scheduler
 from prepserver.schedule.stream import BAD_REASONS_TOLD, BadRow, Cursor, Lane
 
 N = 1000
@@ -54,6 +54,27 @@ def test_each_worker_gets_one_chunk_before_any_gets_a_second() -> None:
     stream(s)
     assert s.worker_up(1) == s.worker_up(2) == []
     assert submits(cursor(s, 5)) == [(1, 0, 4), (2, 4, 4), (1, 8, 4), (2, 12, 4)]
+
+
+@pytest.mark.parametrize(("rows", "grown"), [(31, 4), (32, 8)])
+def test_chunks_are_twice_as_large_once_a_stream_has_got_going_if_its_ring_holds_them(rows: int, grown: int) -> None:
+    s = scheduler()
+    stream(s, rows=rows)
+    s.worker_up(1)
+    given = submits(cursor(s, 5, batch=2))
+    done = 0
+    for _ in range(SETTLED_CHUNKS):
+        assert {count for _, _, count in given} == {4}
+        _, position, count = given.pop(0)
+        done += count
+        task = next(iter(s.workers[1].tasks))
+        given += submits(s.task_done(1, task, []))
+        given += submits(s.release(5, done))
+    while given[0][1] < done + 8:  # what was given out before
+        _, position, count = given.pop(0)
+        given += submits(s.task_done(1, s.workers[1].tasks[0], []))
+        given += submits(s.release(5, position + count))
+    assert {count for _, _, count in given} == {grown}
 
 
 def test_a_full_window_gives_out_nothing() -> None:
