@@ -5,7 +5,7 @@ its memory. It has one thread and runs no numeric code: a process forked after a
 a thread that holds a lock, can hang for ever.
 
 It opens each child's pidfd before the child could have been reaped, so the descriptor cannot mean anybody
-else, passes it to the daemon, and reaps. It decides nothing.
+else, passes it to the daemon when the child is tied to this process, and reaps. It decides nothing.
 """
 
 from __future__ import annotations
@@ -83,6 +83,7 @@ class _Zygote:
         self._daemon = daemon
         self._nice = nice
         self._children: dict[int, tuple[int, int]] = {}  # pidfd -> (ticket, pid)
+        self._untied: dict[int, int] = {}  # read end of a child's pipe -> its pidfd
         self._poll = select.poll()  # no descriptor of its own that a child would have to close
         self._poll.register(daemon, select.POLLIN)
 
@@ -91,39 +92,65 @@ class _Zygote:
         path = sys.modules["prepserver.transform"].path()
         send(self._daemon, Ready(os.getpid(), path.name, path.reason[:4000]))
         while True:
-            for fd, _ in self._poll.poll():
-                if fd in self._children:
+            ready = {fd for fd, _ in self._poll.poll()}
+            for fd in ready - {self._daemon.fileno()}:
+                if fd in self._untied:
+                    self._tied(fd)
+                elif fd in self._children:
                     self._reap(fd)
-                else:
-                    self._spawn()
+            # ORDER: last, for it may get the number of a descriptor that was closed in this round.
+            if self._daemon.fileno() in ready:
+                self._spawn()
 
     def _spawn(self) -> None:
         request, fds = receive(self._daemon, TO_ZYGOTE)
         sock_fd, page_fd = fds
         zygote_pid = os.getpid()
+        try:
+            untied, tied = os.pipe()
+        except OSError as e:
+            close_all(fds)
+            send(self._daemon, SpawnFailed(request.ticket, f"pipe: {e.strerror}"))
+            return
         # Whatever a buffer holds now would be written by the child a second time.
         sys.stdout.flush()
         sys.stderr.flush()
         try:
             pid = os.fork()
         except OSError as e:
+            os.close(untied)
             send(self._daemon, SpawnFailed(request.ticket, f"fork: {e.strerror}"))
             return
         finally:
             if os.getpid() == zygote_pid:
-                close_all(fds)
+                close_all([*fds, tied])
         if pid == 0:
             self._daemon.detach()  # closed by number below: the object must not close that number later
             _become(request, zygote_pid, sock_fd, page_fd, self._nice)
         pidfd = os.pidfd_open(pid)
         self._children[pidfd] = (request.ticket, pid)
         self._poll.register(pidfd, select.POLLIN)
-        send(self._daemon, Spawned(request.ticket, pid), [pidfd])
+        self._untied[untied] = pidfd
+        self._poll.register(untied, select.POLLIN)
+
+    def _tied(self, untied: int) -> None:
+        """A child has closed its end of the pipe: it ends with this process from now on, or has ended.
+
+        Only now is it named to the daemon, and by the daemon to others: one that was stopped before it had tied
+        itself would outlive the daemon for as long as it is stopped.
+        """
+        pidfd = self._untied.pop(untied)
+        self._poll.unregister(untied)
+        os.close(untied)
+        ticket, pid = self._children[pidfd]
+        send(self._daemon, Spawned(ticket, pid), [pidfd])
 
     def _reap(self, pidfd: int) -> None:
         ended = os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG)
         if ended is None:
             return
+        for untied in [fd for fd, of in self._untied.items() if of == pidfd]:
+            self._tied(untied)
         ticket, pid = self._children.pop(pidfd)
         self._poll.unregister(pidfd)
         os.close(pidfd)
@@ -137,6 +164,7 @@ def _become(request: Spawn, zygote_pid: int, sock_fd: int, page_fd: int, nice: i
     try:
         die_with(zygote_pid)
         _restrict(nice)
+        # ORDER: after the tie; the zygote's pipe goes with the others, which says that it is made.
         _close_all_but({0, 1, 2, sock_fd, page_fd})
         # Imported by `_load`; at the top of the module it would come before the tie to the daemon is made.
         if request.kind == "worker":

@@ -309,6 +309,40 @@ def test_a_killed_daemon_leaves_no_process(tmp_path: Path) -> None:
             os.close(pidfd)
 
 
+def test_a_killed_daemon_leaves_no_process_that_was_stopped_as_soon_as_it_was_named(tmp_path: Path) -> None:
+    script = (
+        "import os, signal, time\n"
+        "from prepserver.worker.launch import ChildSpawned, Zygote\n"
+        "zygote = Zygote(nice=0)\n"
+        "zygote.start()\n"
+        "zygote.wait_ready()\n"
+        "pids = []\n"
+        "for n in range(12):\n"
+        "    child = zygote.spawn('worker', n)\n"
+        "    while child.pid is None:\n"
+        "        zygote.receive()\n"
+        "    os.kill(child.pid, signal.SIGSTOP)\n"
+        "    pids.append(child.pid)\n"
+        "print(*pids, flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    root = Path(__file__).resolve().parents[2]
+    env = {**os.environ, "PYTHONPATH": str(root)}
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, env=env) as daemon:
+        assert daemon.stdout is not None
+        pidfds = [os.pidfd_open(int(pid)) for pid in daemon.stdout.readline().split()]
+        daemon.kill()
+        daemon.wait()
+        assert len(pidfds) == 12
+        try:
+            assert all(ends(pidfd) for pidfd in pidfds)
+        finally:
+            for pidfd in pidfds:
+                with contextlib.suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+                os.close(pidfd)
+
+
 def test_closing_leaves_no_process_and_no_descriptor_whatever_the_children_do(tmp_path: Path) -> None:
     before = set(os.listdir("/proc/self/fd"))
     pool = Pool()
