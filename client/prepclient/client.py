@@ -28,7 +28,6 @@ from prepclient.session import Session
 from prepclient.spec import Fields, OnError, check_choice, check_fields, make_spec
 from prepclient.stages import CudaStage, HostStage, Stage, Step
 from prepclient.transport import connect
-from prepserver.pipeline.batches import Batching
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.ops import Op
 from prepserver.pipeline.sources import SourceSpec
@@ -38,7 +37,7 @@ log = logging.getLogger("prepclient")
 
 _STATE_VERSION = 1
 _RETRY_FIRST_S = 0.02  # a daemon that is started again listens within a second or two
-_RETRY_MOST_S = 1.0
+_RETRY_MOST_S = 0.2  # asking costs one connect
 
 
 class PrepClient:
@@ -61,12 +60,6 @@ class PrepClient:
         batch_size: Rows in a batch of this process.
         shuffle: False for the source's order; True for cyclic blocks (each sample once per epoch, and other
             jobs may join at any block); ``"full"`` for a new permutation each epoch.
-        order: In which order samples are shuffled, batched and repeated, in tf.data's words:
-            ``"shuffle-batch-repeat"``: a batch is of one epoch, the last one may be short. ``"shuffle-repeat-batch"``:
-            batches cross from an epoch into the next, so all are full; an epoch's iterator ends with the batch that
-            holds its last sample, the next one goes on behind that, and `len` may vary by one from epoch to epoch.
-            ``"batch-shuffle-repeat"``: whole batches of consecutive samples are shuffled (with `shuffle` True or
-            ``"full"``), and the short one, if any, stays last.
         seed: Of order and augmentation: the same seed gives the same bytes.
         drop_last: Leave out the rows that do not fill a batch at the end of an epoch.
         views: Images of each sample, 1 to 16, each with random numbers of its own (self-supervised training). Of
@@ -118,7 +111,6 @@ class PrepClient:
         *,
         batch_size: int = 1,
         shuffle: bool | str = False,
-        order: Batching = "shuffle-batch-repeat",
         seed: int = 0,
         drop_last: bool = False,
         views: int = 1,
@@ -158,7 +150,7 @@ class PrepClient:
             raise InvalidSpec(f"reconnect_s = {reconnect_s}: seconds, at least 0", "reconnect_s")
         self.spec = make_spec(
             source, ops, batch_size=batch_size, shuffle=shuffle, seed=seed, drop_last=drop_last, rank=rank,
-            world_size=world_size, job=job, num_shards=num_shards, shard_index=shard_index, views=views, order=order,
+            world_size=world_size, job=job, num_shards=num_shards, shard_index=shard_index, views=views,
         )  # fmt: skip
         try:
             self._finish = Finish(normalize, dtype, memory_format)
@@ -180,6 +172,7 @@ class PrepClient:
         self._reconnect_s = float(reconnect_s)
         self._lag: Lag = lag
         self._private: PrivateDaemon | None = None
+        self._was_served = False
         self._start = Start()
         self._feed: Feed | None = None
         self._session: Session | None = None
@@ -204,7 +197,7 @@ class PrepClient:
         return _Epoch(self, self._iterators, session.batches_left)
 
     def __len__(self) -> int:
-        """Batches of a whole epoch, of this rank; of the one that comes or runs, where they differ (see `order`)."""
+        """Batches of a whole epoch, of this rank."""
         return self._attached().batches_per_epoch
 
     def set_epoch(self, epoch: int) -> None:
@@ -301,8 +294,7 @@ class PrepClient:
         if state["spec"] != self.spec.digest:
             raise InvalidSpec(
                 f"the state was taken from another stream of rows (spec {state['spec']}, this is {self.spec.digest}): "
-                "source, shuffle, seed, ops and views must be the same; ranks and workers may differ, and batch_size "
-                "unless whole batches are shuffled",
+                "source, shuffle, seed, ops and views must be the same; batch_size, ranks and workers may differ",
                 "state_dict",
             )
         self._detach()
@@ -325,6 +317,7 @@ class PrepClient:
         if self._private is not None:
             self._private.close()
             self._private = None
+        self._was_served = False
 
     def __enter__(self) -> PrepClient:
         return self
@@ -361,7 +354,7 @@ class PrepClient:
                 self._detach_keeping_place()
                 raise
 
-    def _come_back(self, gone: ServerGone) -> None:
+    def _come_back(self, gone: PrepClientError) -> None:
         """Waits for a daemon to be there again, and goes on at the very next batch.
 
         Raises:
@@ -406,7 +399,13 @@ class PrepClient:
 
     def _attached(self) -> Session:
         if self._session is None:
-            self._attach()
+            try:
+                self._attach()
+            except (NoServer, ServerGone) as e:
+                # a job that had a daemon before: it is being restarted, maybe just between two epochs
+                if not self._was_served:
+                    raise
+                self._come_back(e)
         assert self._session is not None
         return self._session
 
@@ -427,6 +426,7 @@ class PrepClient:
             self._session = session
             self._stage = self._make_stage(session, self._feed)
             self._feed.attach(session)
+            self._was_served = not self._inline
         except ValueError as e:
             self._detach()
             raise InvalidSpec(str(e)) from e

@@ -20,7 +20,6 @@ from prepclient.session import Session
 from prepclient.spec import Spec
 from prepserver.memory.mapping import Mapping
 from prepserver.memory.segment import create_segment
-from prepserver.pipeline.batches import batch_rows
 from prepserver.protocol.layout import sample_layout
 
 _ROUNDS = 4  # a device holds up to three batches back
@@ -43,9 +42,8 @@ class InlineFeed:
 
         try:
             self._maker = inline.InlineMaker(
-                spec.source, spec.pipeline, spec.shuffle, spec.seed, on_scanning, spec.shape.shard,
-                batch_rows(spec.shape.batching, spec.shape.batch_size),
-            )  # fmt: skip
+                spec.source, spec.pipeline, spec.shuffle, spec.seed, on_scanning, spec.shape.shard
+            )
         except inline.SourceError as e:
             raise SourceUnavailable(str(e)) from e
         self.samples = self._maker.samples

@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 _BACKOFF_FIRST_S = 0.1  # the first replacement comes at once, the next after this
 _BACKOFF_MOST_S = 30.0
-_HEALTHY_S = 60.0  # a worker that lived so long starts the backoff anew
+_HEALTHY_S = 60.0  # a worker that lived so long starts the backoff anew, and one that has filled a chunk
 _REAP_S = 2.0  # a killed process that is still there after this waits inside the kernel
 _CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL)
 
@@ -138,6 +138,15 @@ class WorkerPool:
         if seat is not None and seat.child is not None and seat.killed_s is None:
             seat.killed_s, seat.blameless = time.monotonic(), True
             seat.child.kill()
+
+    def at_sample(self, index: int) -> list[tuple[int, int]]:
+        """Workers that have sample `index` of some source in hand now, with the task that it belongs to."""
+        found = []
+        for worker, seat in self._by_worker.items():
+            stats = seat.child.page.read() if seat.child is not None else None
+            if stats is not None and stats.busy and stats.index == index:
+                found.append((worker, stats.task))
+        return found
 
     def end_if_idle(self, worker: int) -> None:
         """Kills a worker that has had a task for too long and is at no sample: it hangs in opening a source."""
@@ -312,7 +321,7 @@ class WorkerPool:
         log.warning(
             "worker %d (pid %s) ended: %s%s%s", child.number, child.pid, reason,
             f", at sample {suspect}" if suspect is not None else "",
-            " after its time for one sample" if seat.killed_s is not None else "",
+            " after its time for one sample" if seat.killed_s is not None and not seat.blameless else "",
         )  # fmt: skip
         self._vacate(seat, suspect, CRASH_STRIKES if crashed else KILL_STRIKES, stuck=False)
 
@@ -322,7 +331,8 @@ class WorkerPool:
         if seat.blameless:
             suspect, strikes = None, 0
         else:
-            seat.failures = 0 if now_s - seat.since_s > _HEALTHY_S else seat.failures + 1
+            healthy = now_s - seat.since_s > _HEALTHY_S or child.page.read().tasks > 0
+            seat.failures = 0 if healthy else seat.failures + 1
         seat.due_s = now_s + (0.0 if seat.failures <= 1 else _backoff_s(seat.failures - 1))
         seat.child = None
         seat.restarts += 1

@@ -511,6 +511,15 @@ class Daemon:
                     log.error("sample %d killed workers repeatedly and is quarantined", index)
                     self._quarantine.add(source, index, self._last_end, self._jobs.dataset_of(source))
                     self._jobs.quarantine(source, index)
+                    self._end_those_at(source, index)
+
+    def _end_those_at(self, source: str, index: int) -> None:
+        """A worker that has just begun with a sample on which others died would be the next."""
+        for worker, task_id in self._pool.at_sample(index):
+            task = self._scheduler.task(task_id)
+            stream = self._scheduler.streams.get(task.stream) if task is not None else None
+            if stream is not None and stream.source == source:
+                self._pool.end(worker)
 
     def _announce(self, announce: Announce) -> None:
         attachment = self._jobs.attachments.get(announce.cursor)

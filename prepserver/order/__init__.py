@@ -12,7 +12,6 @@ from prepserver.order.feistel import KeyedPermutation
 from prepserver.order.orders import (
     MAX_SAMPLES,
     NO_SAMPLE,
-    BatchOrder,
     CyclicOrder,
     FullOrder,
     Order,
@@ -25,7 +24,6 @@ from prepserver.order.orders import (
 __all__ = [
     "MAX_SAMPLES",
     "NO_SAMPLE",
-    "BatchOrder",
     "CyclicOrder",
     "FullOrder",
     "KeyedPermutation",

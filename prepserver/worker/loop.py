@@ -7,6 +7,8 @@ no sense is a bug of the daemon, and ends the process.
 
 from __future__ import annotations
 
+import collections
+import contextlib
 import gc
 import logging
 import select
@@ -59,7 +61,7 @@ def run(number: int, sock: socket.socket, page_fd: int) -> int:
     try:
         while True:
             worker.collect_garbage()
-            worker.handle(*receive(sock, work.TO_WORKER))
+            worker.handle(*worker.next())
     except ChannelClosed:
         return EXIT_DONE
     except (ProtocolError, _UnknownName):
@@ -83,8 +85,21 @@ class _Worker:
         self._streams: dict[int, tuple[Stream, set[int]] | _Broken] = {}
         self._lanes: dict[int, Target | _Broken] = {}
         self._tasks_since_collect = 0
-        self._idle = select.poll()
-        self._idle.register(sock, select.POLLIN)
+        self._arrived = select.poll()
+        self._arrived.register(sock, select.POLLIN)
+        self._ahead: collections.deque[tuple[Any, list[int]] | ProtocolError] = collections.deque()
+
+    def next(self) -> tuple[Any, list[int]]:
+        """The next message and its descriptors, waiting for it.
+
+        Raises:
+            ChannelClosed: The daemon is gone.
+            ProtocolError: It says what it may not.
+        """
+        message = self._ahead.popleft() if self._ahead else receive(self._sock, work.TO_WORKER)
+        if isinstance(message, ProtocolError):
+            raise message
+        return message
 
     def handle(self, message: Any, fds: list[int]) -> None:
         """Does what one message asks.
@@ -102,9 +117,7 @@ class _Worker:
                 case work.AddLane():
                     self._lanes[message.lane] = self._open_lane(message, fds)
                 case work.Quarantine(stream, indices):
-                    known = _known(self._streams, "stream", stream)
-                    if not isinstance(known, _Broken):
-                        known[1].update(indices)
+                    self._quarantine(_known(self._streams, "stream", stream), indices)
                 case work.DropLane(lane):
                     _known(self._lanes, "lane", lane)
                     del self._lanes[lane]
@@ -120,16 +133,43 @@ class _Worker:
         """Runs the collector when it is due, in a pause if there are pauses."""
         if self._tasks_since_collect < _COLLECT_IDLE:
             return
-        if self._tasks_since_collect >= _COLLECT_BUSY or not self._idle.poll(0):
+        if self._tasks_since_collect >= _COLLECT_BUSY or not (self._ahead or self._arrived.poll(0)):
             gc.collect()
             self._tasks_since_collect = 0
+
+    def _begin_sample(self, position: int, index: int) -> None:
+        if self._arrived.poll(0):  # half a microsecond
+            self._look_ahead()
+        self._page.begin_sample(position, index)
+
+    def _look_ahead(self) -> None:
+        """Takes what has arrived in the middle of a chunk; only a quarantine cannot wait for the chunk's end.
+
+        The sample that it names has just killed another worker, and may be the next one here.
+        """
+        with contextlib.suppress(ChannelClosed):  # said again when the chunk is done
+            while self._arrived.poll(0):
+                try:
+                    message, fds = receive(self._sock, work.TO_WORKER)
+                except ProtocolError as e:
+                    self._ahead.append(e)
+                    return
+                known = self._streams.get(message.stream) if isinstance(message, work.Quarantine) else None
+                if known is not None:
+                    self._quarantine(known, message.indices)
+                else:
+                    self._ahead.append((message, fds))
+
+    @staticmethod
+    def _quarantine(stream: tuple[Stream, set[int]] | _Broken, indices: list[int]) -> None:
+        if not isinstance(stream, _Broken):
+            stream[1].update(indices)
 
     def _open_stream(self, told: work.AddStream) -> tuple[Stream, set[int]] | _Broken:
         try:
             roots = Roots(told.roots) if told.roots else None
             source = open_source(source_from_wire(told.source), Path(told.index_path), roots)
-            shard = Shard(told.num_shards, told.shard_index)
-            order = make_order(told.shuffle, len(source), told.seed, shard, told.batch_rows)
+            order = make_order(told.shuffle, len(source), told.seed, Shard(told.num_shards, told.shard_index))
         except Exception as e:  # noqa: BLE001 - told with every task that needs the stream
             self._log.exception("stream %d", told.stream)
             return _Broken(_text(e))
@@ -154,7 +194,7 @@ class _Worker:
                 if isinstance(needed, _Broken):
                     # not the one that is kept: a traceback would keep this task's rings mapped
                     raise _Broken(str(needed))
-            made = fill(stream[0], lanes, task.position, task.count, self._page.begin_sample)
+            made = fill(stream[0], lanes, task.position, task.count, self._begin_sample)
         except Exception as e:  # noqa: BLE001 - whatever it is, the task's end must be told
             self._page.fail_task()
             if not isinstance(e, _Broken):  # that was logged when it broke

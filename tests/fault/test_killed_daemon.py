@@ -107,6 +107,22 @@ def test_a_killed_daemon_in_mid_wait_is_noticed_at_once(new_server: Callable[...
         assert [row for batch in client for row in rows_of(batch)] == inline_rows(tree, **SPEC)
 
 
+def test_a_client_that_begins_an_epoch_while_the_daemon_is_restarted_waits_for_it(
+    new_server: Callable[..., Server], client_process: Start, tree: ImageFolder
+) -> None:
+    server = new_server(workers=2)
+    client = client_process(server, tree, **SPEC)
+    client.read(2)
+    server.process.kill()
+    server.process.wait()
+    client.order("set_epoch", epoch=0)  # it lets go of its place, and asks for another
+    server.start()
+    client.answer()
+    client.order("read")
+    assert client.collect() == inline_rows(tree, **SPEC)
+    client.ask("close")
+
+
 def test_clients_wait_for_the_next_daemon_and_get_the_bytes_that_they_would_have_had(
     new_server: Callable[..., Server], client_process: Start, tree: ImageFolder
 ) -> None:

@@ -95,6 +95,26 @@ def test_workers_killed_again_and_again_change_no_byte(server: Server, tree: Ima
     assert restarts == len(killed)
 
 
+def test_a_worker_that_has_worked_is_replaced_at_once_however_many_died_before_it(
+    new_server: Callable[..., Server], tree: ImageFolder, expected: Rows
+) -> None:
+    server = new_server(workers=1)
+    log = server.log
+    rows: Rows = []
+    kills = 0
+    with PrepClient(tree, OPS, fields="dict", runtime_dir=server.runtime_dir, prefetch=60, **SPEC) as client:
+        for _ in range(2):
+            for number, batch in enumerate(client):
+                rows += rows_of(batch)
+                if number % 8 == 7:
+                    (pid,) = wait_until(server.workers, why=log)
+                    kill(pid)
+                    kills += 1
+    assert rows == expected
+    assert kills > 10  # with a backoff that doubles from 0.1 s on the last one would have waited for a minute
+    wait_until(lambda: server.status()["workers"][0]["restarts"] == kills, why=log)
+
+
 def test_all_workers_killed_at_once_lose_nothing(server: Server, tree: ImageFolder, expected: Rows) -> None:
     with PrepClient(tree, OPS, fields="dict", runtime_dir=server.runtime_dir, **SPEC) as client:
         rows = read(client, batches=1)

@@ -131,14 +131,29 @@ def test_so_many_bad_rows_as_a_task_can_have_fit_one_answer(tmp_path: Path) -> N
     assert filled.bad[0][2].startswith("dogs/0008.jpg: ")
 
 
-def test_a_quarantined_sample_is_not_touched_from_then_on(daemon: Daemon) -> None:
+def test_a_quarantined_sample_is_not_touched_from_then_on_not_even_in_the_chunk_in_hand(daemon: Daemon) -> None:
     lane = Lane(tiny_pipeline(), N)
     daemon.add_stream()
     daemon.add_lane(0, lane)
-    daemon.say(Fill(0, 0, [0], 0, N), Quarantine(0, [4]), Fill(1, 0, [0], 0, N))
-    _, (before, after) = daemon.run()
-    assert [row[1] for row in before.bad] == []
-    assert [row[1] for row in after.bad] == [4]
+    daemon.say(Fill(0, 0, [0], 0, N), Fill(1, 0, [0], 5, N), Quarantine(0, [4]), Fill(2, 0, [0], 0, N))
+    _, answers = daemon.run()
+    assert [a.task for a in answers] == [0, 1, 2]
+    assert [[row[1] for row in a.bad] for a in answers] == [[4], [4], [4]]
+
+
+def test_what_arrives_in_the_middle_of_a_chunk_keeps_its_order(daemon: Daemon) -> None:
+    lane = Lane(tiny_pipeline(), N)
+    daemon.add_stream()
+    daemon.add_lane(0, lane)
+    daemon.say(Fill(0, 0, [0], 0, N), DropLane(0), DropStream(0))
+    daemon.add_stream(1)
+    daemon.say(Quarantine(1, [2]))
+    daemon.add_lane(1, lane, stream=1)
+    daemon.say(Fill(1, 1, [1], 0, N))
+    daemon.ours.send(b"garbage")
+    status, answers = daemon.run()
+    assert [[row[1] for row in a.bad] for a in answers] == [[], [2]]
+    assert status == loop.EXIT_BUG
 
 
 def test_a_source_that_vanished_fails_its_tasks_and_no_others(daemon: Daemon) -> None:
