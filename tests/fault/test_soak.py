@@ -40,7 +40,7 @@ def test_nothing_grows_and_no_byte_is_wrong(
         list(warm)
     server.assert_back_at(before)
     threads = leaks.threads(server.pid)
-    resident = _resident_bytes(server.pid)
+    resident = leaks.resident_bytes(server.pid)
     until_s = time.monotonic() + duration_s
     rounds = 0
     while time.monotonic() < until_s:
@@ -71,9 +71,4 @@ def test_nothing_grows_and_no_byte_is_wrong(
         assert leaks.threads(server.pid) == threads
     assert rounds > 0
     # Counters and allocator pages, but nothing per job: a leaked ring alone is 1.5 MiB a round.
-    assert _resident_bytes(server.pid) - resident < (32 << 20)
-
-
-def _resident_bytes(pid: int) -> int:
-    with open(f"/proc/{pid}/statm") as statm:
-        return int(statm.read().split()[1]) * os.sysconf("SC_PAGESIZE")
+    assert leaks.resident_bytes(server.pid) - resident < (32 << 20)

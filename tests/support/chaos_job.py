@@ -1,7 +1,8 @@
 """A training job for the chaos run: it may be killed at any moment, and goes on from its last checkpoint.
 
-After every batch it replaces its checkpoint: where it stands, how many rows it has had, and a digest over all
-of them in order. ``python chaos_job.py CHECKPOINT OPTIONS`` runs until the file ``CHECKPOINT.stop`` is there.
+After every batch it replaces its checkpoint: where it stands, and of each unbroken run of positions that it has had
+(there is one, but for a job with ``lag="skip"``) where it began, its rows and a digest over all of them in order.
+``python chaos_job.py CHECKPOINT OPTIONS`` runs until the file ``CHECKPOINT.stop`` is there.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ from typing import Any
 
 import torch
 
-from prepclient import PrepClient, RandomHorizontalFlip, RandomResizedCrop, SyntheticImages
+from prepclient import NoServer, PrepClient, RandomHorizontalFlip, RandomResizedCrop, ServerGone, SyntheticImages
 
 SAMPLES = 3000
-PAUSE_S = 0.02  # a step of training
+PAUSE_S = 0.05  # a step of training
 
 
-def make(**options: Any) -> PrepClient:
-    """A client of the dataset that all jobs of a run read."""
+def make(crop: int, **options: Any) -> PrepClient:
+    """A client of the dataset that all jobs of a run read, of images of `crop` pixels."""
     source = SyntheticImages(SAMPLES, size=(48, 64))
-    return PrepClient(source, [RandomResizedCrop(16), RandomHorizontalFlip()], fields="dict", **options)
+    return PrepClient(source, [RandomResizedCrop(crop), RandomHorizontalFlip()], fields="dict", **options)
 
 
 def extend(digest: str, batch: dict[str, torch.Tensor]) -> str:
@@ -36,24 +37,45 @@ def extend(digest: str, batch: dict[str, torch.Tensor]) -> str:
     return digest
 
 
+def before(after: dict[str, Any], rows: int) -> dict[str, Any]:
+    """The state from which a batch of so many rows led to the state `after`."""
+    start = after["position"] - rows
+    if after["position"] > after["epoch_start"]:
+        return {**after, "position": start}
+    return {**after, "position": start, "epoch": after["epoch"] - 1, "epoch_start": after["epoch_start"] - SAMPLES}
+
+
+def attach(job: PrepClient) -> None:
+    """The first time: a job that begins just when the daemon is restarted is begun again, as by any launcher."""
+    while True:
+        try:
+            len(job)
+            return
+        except (NoServer, ServerGone):
+            time.sleep(0.2)
+
+
 def main() -> None:
     """Until it is told to stop."""
     torch.set_num_threads(1)
     path, options = Path(sys.argv[1]), json.loads(sys.argv[2])
     stop = path.with_suffix(".stop")
     job = make(**options)
-    state: dict[str, Any] = {"rows": 0, "digest": "", "first": None, "now": None}
+    state: dict[str, Any] = {"runs": [], "now": None}
     if path.exists():
         state = json.loads(path.read_text())
         job.load_state_dict(state["now"])
+    attach(job)
+    runs: list[dict[str, Any]] = state["runs"]
     while not stop.exists():
-        batches = iter(job)
-        if state["first"] is None:
-            state["first"] = job.state_dict()  # where on the stream it was put
-        for batch in batches:
-            state["digest"] = extend(state["digest"], batch)
-            state["rows"] += len(batch["index"])
-            state["now"] = job.state_dict()
+        for batch in job:
+            rows, now = len(batch["index"]), job.state_dict()
+            first = before(now, rows)
+            if not runs or first["position"] != state["now"]["position"]:
+                runs.append({"first": first, "rows": 0, "digest": ""})
+            runs[-1]["digest"] = extend(runs[-1]["digest"], batch)
+            runs[-1]["rows"] += rows
+            state["now"] = now
             new = path.with_suffix(".new")
             new.write_text(json.dumps(state))
             os.replace(new, path)

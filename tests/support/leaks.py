@@ -69,6 +69,11 @@ def threads(pid: int) -> int:
     return len(list(Path(f"/proc/{pid}/task").iterdir()))
 
 
+def resident_bytes(pid: int) -> int:
+    """What it holds in memory."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+
 def rings(pid: int) -> dict[int, int]:
     """Ring memory that a process maps or holds open: inode to bytes mapped (0 if only held open)."""
     found: dict[int, int] = {}
