@@ -33,14 +33,14 @@ def main() -> None:
     if sys.stdin.readline().strip() != "go":
         return
     loader = contender.open_loader(config)
-    say(json.dumps(consume(loader, config["batch"])))
+    say(json.dumps(consume(loader, config)))
     sys.stdin.read()
     if hasattr(loader, "close"):
         loader.close()
     os._exit(0)  # threads of some contenders never end
 
 
-def consume(loader: Iterable[Any], batch_size: int) -> dict[str, Any]:
+def consume(loader: Iterable[Any], config: dict[str, Any]) -> dict[str, Any]:
     asked: list[int] = []
     came: list[int] = []
     images: list[int] = []
@@ -59,8 +59,10 @@ def consume(loader: Iterable[Any], batch_size: int) -> dict[str, Any]:
         images.append(len(batch))
         touch(batch)
         if len(came) == 1:
-            check(batch, batch_size)
+            check(batch, config["batch"], config.get("size", contenders.SIZE))
             say("first")
+        if len(came) == config.get("holds_after"):
+            time.sleep(3600)  # with rows in its hands, until it is killed
     return {"asked_ns": asked, "came_ns": came, "images": images, "epoch_begins": begins}
 
 
@@ -69,10 +71,10 @@ def touch(batch: Any) -> int:
     return int(batch[:, 0, 0, 0].sum()) + int(batch[:, -1, -1, -1].sum())
 
 
-def check(batch: Any, size: int) -> None:
+def check(batch: Any, size: int, pixels: int) -> None:
     """That everybody does the same work."""
     shape, dtype = sorted(batch.shape), str(batch.dtype).removeprefix("torch.")
-    if shape != sorted((size, contenders.SIZE, contenders.SIZE, 3)) or dtype != "uint8":
+    if shape != sorted((size, pixels, pixels, 3)) or dtype != "uint8":
         raise SystemExit(f"a batch is {tuple(batch.shape)} of {dtype}")
 
 

@@ -6,6 +6,7 @@ parent's children, once it was waited for.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import defaultdict
 from collections.abc import Iterable
@@ -28,6 +29,15 @@ def tree(roots: Iterable[int]) -> list[int]:
         pid = todo.pop()
         found.append(pid)
         todo += children[pid]
+    return found
+
+
+def children(pid: int) -> list[int]:
+    """Those that a process has started itself."""
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            found += map(int, task.read_text().split())
     return found
 
 

@@ -1,7 +1,7 @@
 """Writes RESULTS.md from the figures in bench/out: ``python bench/results.py [--out DIR] > bench/RESULTS.md``.
 
-Run `compare.py`, `peers.py`, `attach.py` and `delivery.py` before, on a quiet machine. Of the peers' figures it
-draws `peers.svg` beside RESULTS.md.
+Run the others before, on a quiet machine; what was not run is left out. Of the peers' figures it draws `peers.svg`
+beside RESULTS.md.
 """
 
 from __future__ import annotations
@@ -12,7 +12,10 @@ from pathlib import Path
 import attach
 import compare
 import delivery
+import lanes
 import peer_sheets
+import recovery
+import resume
 from fingerprint import ROOT, line
 
 _TITLES = {
@@ -20,6 +23,9 @@ _TITLES = {
     "peers.json": ("Against every loader that one could take instead", peer_sheets.sheets),
     "attach.json": ("Attaching, and what a worker weighs", attach.sheets),
     "delivery.json": ("Delivery of a batch", delivery.sheets),
+    "recovery.json": ("After a kill", recovery.sheets),
+    "resume.json": ("Resuming", resume.sheets),
+    "lanes.json": ("Lanes: two image sizes on one stream", lanes.sheets),
 }
 
 _PLOT = ROOT / "bench" / "peers.svg"
@@ -32,9 +38,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=compare.OUT, help="where the figures are")
     folder: Path = parser.parse_args().out
     print("# Measured\n")
-    print("Made by `python bench/results.py > bench/RESULTS.md` after `make bench`, `make bench-peers`,")
-    print("`python bench/attach.py` and `python bench/delivery.py`; how it is measured: [README.md](README.md).")
-    print("Medians, with min-max over rounds in brackets.")
+    print("Made by `python bench/results.py > bench/RESULTS.md` after the benchmarks of this folder; how they measure:")
+    print("[README.md](README.md). Medians, with min-max over rounds in brackets.")
     for name, (title, sheets) in _TITLES.items():
         path = folder / name
         if not path.exists():

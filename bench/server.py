@@ -16,16 +16,24 @@ from pathlib import Path
 from typing import Any
 
 from fingerprint import ROOT
+from proc import children
 
 _START_S, _STOP_S = 90.0, 15.0
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A running daemon."""
+    """A running daemon.
+
+    Attributes:
+        runtime_dir: Its place.
+        pid: Of the daemon.
+        ready_ns: When it was first seen to listen, monotonic.
+    """
 
     runtime_dir: Path
     pid: int
+    ready_ns: int
 
     def status(self) -> dict[str, Any]:
         """What ``prepserver status --json`` says."""
@@ -33,6 +41,10 @@ class Server:
         done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=True, timeout=30)
         found: dict[str, Any] = json.loads(done.stdout)
         return found
+
+    def workers_now(self) -> list[int]:
+        """The children of its zygote, read in /proc: next to no work, so it may be asked in a measured window."""
+        return [pid for zygote in children(self.pid) for pid in children(zygote)]
 
     def worker_pids(self) -> list[int]:
         return [w["pid"] for w in self.status()["workers"] if w["pid"]]
@@ -57,7 +69,7 @@ def running_server(scratch: Path, workers: int, command: Sequence[str] = ("-m", 
         process = subprocess.Popen(arguments, env=environment(), stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         try:
             _wait_up(process, runtime_dir, log_path)
-            server = Server(runtime_dir, process.pid)
+            server = Server(runtime_dir, process.pid, time.monotonic_ns())
             while len(server.worker_pids()) < workers:
                 time.sleep(0.1)
             yield server
@@ -94,4 +106,4 @@ def _wait_up(process: subprocess.Popen[bytes], runtime_dir: Path, log_path: Path
             return
         if process.poll() is not None or time.monotonic() > deadline_s:
             raise SystemExit(f"the daemon did not come up:\n{log_path.read_text()[-2000:]}")
-        time.sleep(0.02)
+        time.sleep(0.005)

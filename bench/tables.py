@@ -44,6 +44,11 @@ def show(sheets: Sequence[Sheet], *, markdown: bool) -> None:
         console.print(sheet.rich())
 
 
+def reached(found: float | None, target: float) -> str:
+    """Whether a figure is below its target."""
+    return "-" if found is None else "yes" if found < target else "no"
+
+
 def spread(values: Sequence[float | None], form: str = ".0f") -> str:
     """Median, and min-max where there are several: ``1512 (1490-1530)``; ``-`` for nothing."""
     known = [value for value in values if value is not None]

@@ -3,7 +3,7 @@
 A contender is a module here with ``prepare(config)`` (imports, untimed) and ``open_loader(config)`` (timed as
 part of the first batch). The loader is iterated once per epoch; an item is ``(images, labels)`` with images a
 uint8 tensor of 224x224 RGB. ``config`` is plain data: ``list`` (a list file), ``batch``, ``workers``, ``seed``
-and ``runtime_dir``.
+and ``runtime_dir``; for prepserver alone also ``size``, ``lag`` and ``join_wait_s``.
 """
 
 from __future__ import annotations

@@ -30,7 +30,8 @@ def open_loader(config: dict[str, Any]) -> Iterable[Any]:
     from prepclient import FileList, Packed, PrepClient, RandomHorizontalFlip, RandomResizedCrop
 
     source = Packed(config["data"]) if "data" in config else FileList(config["list"])
+    ops = [RandomResizedCrop(config.get("size", SIZE)), RandomHorizontalFlip()]
     return PrepClient(
-        source, [RandomResizedCrop(SIZE), RandomHorizontalFlip()], batch_size=config["batch"],
-        shuffle=True, seed=config["seed"], runtime_dir=config["runtime_dir"],
+        source, ops, batch_size=config["batch"], shuffle=True, seed=config["seed"],
+        runtime_dir=config["runtime_dir"], lag=config.get("lag", "auto"), join_wait_s=config.get("join_wait_s", 10.0),
     )  # fmt: skip
