@@ -38,6 +38,7 @@ class InlineMaker:
         seed: Of order and augmentation.
         on_scanning: Called with the number of samples found while the source is listed.
         shard: Which part of the samples.
+        batch_rows: See `make_order`.
 
     Attributes:
         samples: Length of the source.
@@ -55,11 +56,13 @@ class InlineMaker:
         seed: int,
         on_scanning: Callable[[int], None],
         shard: Shard = WHOLE,
+        batch_rows: int = 0,
     ) -> None:
         index = build_index(source, user_cache_dir() / "index", on_scanning)
         self.samples = index.n
         self.num_classes = index.num_classes
-        self._stream = Stream(open_source(source, index.path), make_order(shuffle, index.n, seed, shard), seed)
+        order = make_order(shuffle, index.n, seed, shard, batch_rows)
+        self._stream = Stream(open_source(source, index.path), order, seed)
         self._makers = row_makers(pipeline)
 
     def fill(self, start: int, stop: int, arrays: Mapping[str, npt.NDArray[Any]]) -> list[tuple[int, int, str]]:
@@ -107,6 +110,7 @@ def remake(
     position: int,
     quarantined: Container[int],
     shard: Shard = WHOLE,
+    batch_rows: int = 0,
 ) -> Row:
     """The row of one position, by the listing that a stream was made from.
 
@@ -120,6 +124,7 @@ def remake(
         position: Of the row.
         quarantined: Indices of samples that are not tried.
         shard: Of whose line `position` is.
+        batch_rows: See `make_order`.
 
     Raises:
         SourceError: The listing is gone, or of another dataset.
@@ -129,7 +134,7 @@ def remake(
         raise SourceError(f"the listing {index_path} has {len(opened)} samples, not {samples}")
     layout = sample_layout(1, pipeline.row.shape, pipeline.row.dtype, pipeline.views)
     arrays = {field.name: np.zeros((1, *field.shape), field.dtype) for field in layout.fields}
-    stream = Stream(opened, make_order(shuffle, samples, seed, shard), seed, quarantined)
+    stream = Stream(opened, make_order(shuffle, samples, seed, shard, batch_rows), seed, quarantined)
     target = row_makers(pipeline), _Arrays(arrays)
     result = fill(stream, [target], position, 1, lambda _position, _index: None)
     images = np.concatenate([arrays[name] for name in layout.images])

@@ -7,13 +7,20 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 from tests.support.clients import ClientProcess
 from tests.support.server import ALIVE, Server
 
-_NOT_OURS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "PREPSERVER_RUNTIME_DIR", "NOTIFY_SOCKET")
+_NOT_OURS = (
+    *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE"),
+    *("PREPSERVER_RUNTIME_DIR", "NOTIFY_SOCKET"),
+)
 _LOG_SHOWN_CHARS = 6000
+
+hypothesis.settings.register_profile("patient", deadline=None)  # a loaded machine is slow, not wrong
+hypothesis.settings.load_profile("patient")
 
 
 @pytest.fixture(scope="session", autouse=True)

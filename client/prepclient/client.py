@@ -28,6 +28,7 @@ from prepclient.session import Session
 from prepclient.spec import Fields, OnError, check_choice, check_fields, make_spec
 from prepclient.stages import CudaStage, HostStage, Stage, Step
 from prepclient.transport import connect
+from prepserver.pipeline.batches import Batching
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.ops import Op
 from prepserver.pipeline.sources import SourceSpec
@@ -60,6 +61,12 @@ class PrepClient:
         batch_size: Rows in a batch of this process.
         shuffle: False for the source's order; True for cyclic blocks (each sample once per epoch, and other
             jobs may join at any block); ``"full"`` for a new permutation each epoch.
+        order: In which order samples are shuffled, batched and repeated, in tf.data's words:
+            ``"shuffle-batch-repeat"``: a batch is of one epoch, the last one may be short. ``"shuffle-repeat-batch"``:
+            batches cross from an epoch into the next, so all are full; an epoch's iterator ends with the batch that
+            holds its last sample, the next one goes on behind that, and `len` may vary by one from epoch to epoch.
+            ``"batch-shuffle-repeat"``: whole batches of consecutive samples are shuffled (with `shuffle` True or
+            ``"full"``), and the short one, if any, stays last.
         seed: Of order and augmentation: the same seed gives the same bytes.
         drop_last: Leave out the rows that do not fill a batch at the end of an epoch.
         views: Images of each sample, 1 to 16, each with random numbers of its own (self-supervised training). Of
@@ -111,6 +118,7 @@ class PrepClient:
         *,
         batch_size: int = 1,
         shuffle: bool | str = False,
+        order: Batching = "shuffle-batch-repeat",
         seed: int = 0,
         drop_last: bool = False,
         views: int = 1,
@@ -150,7 +158,7 @@ class PrepClient:
             raise InvalidSpec(f"reconnect_s = {reconnect_s}: seconds, at least 0", "reconnect_s")
         self.spec = make_spec(
             source, ops, batch_size=batch_size, shuffle=shuffle, seed=seed, drop_last=drop_last, rank=rank,
-            world_size=world_size, job=job, num_shards=num_shards, shard_index=shard_index, views=views,
+            world_size=world_size, job=job, num_shards=num_shards, shard_index=shard_index, views=views, order=order,
         )  # fmt: skip
         try:
             self._finish = Finish(normalize, dtype, memory_format)
@@ -197,7 +205,7 @@ class PrepClient:
         return _Epoch(self, self._iterators, session.batches_left)
 
     def __len__(self) -> int:
-        """Batches of a whole epoch, of this rank."""
+        """Batches of a whole epoch, of this rank; of the one that comes or runs, where they differ (see `order`)."""
         return self._attached().batches_per_epoch
 
     def set_epoch(self, epoch: int) -> None:
@@ -294,7 +302,8 @@ class PrepClient:
         if state["spec"] != self.spec.digest:
             raise InvalidSpec(
                 f"the state was taken from another stream of rows (spec {state['spec']}, this is {self.spec.digest}): "
-                "source, shuffle, seed, ops and views must be the same; batch_size, ranks and workers may differ",
+                "source, shuffle, seed, ops and views must be the same; ranks and workers may differ, and batch_size "
+                "unless whole batches are shuffled",
                 "state_dict",
             )
         self._detach()

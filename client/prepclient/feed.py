@@ -171,6 +171,7 @@ class ServedFeed:
             lag=lag,
             num_shards=spec.shape.shard.count,
             shard_index=spec.shape.shard.index,
+            batching=spec.shape.batching,
         )
         self._lease = Lease(runtime_dir, attach, timeout_s, on_scanning)
         self._closed = False

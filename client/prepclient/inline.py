@@ -20,6 +20,7 @@ from prepclient.session import Session
 from prepclient.spec import Spec
 from prepserver.memory.mapping import Mapping
 from prepserver.memory.segment import create_segment
+from prepserver.pipeline.batches import batch_rows
 from prepserver.protocol.layout import sample_layout
 
 _ROUNDS = 4  # a device holds up to three batches back
@@ -42,8 +43,9 @@ class InlineFeed:
 
         try:
             self._maker = inline.InlineMaker(
-                spec.source, spec.pipeline, spec.shuffle, spec.seed, on_scanning, spec.shape.shard
-            )
+                spec.source, spec.pipeline, spec.shuffle, spec.seed, on_scanning, spec.shape.shard,
+                batch_rows(spec.shape.batching, spec.shape.batch_size),
+            )  # fmt: skip
         except inline.SourceError as e:
             raise SourceUnavailable(str(e)) from e
         self.samples = self._maker.samples

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from prepserver.pipeline.batches import Batch, BatchLine
+from prepserver.pipeline.batches import Batch, Batching, BatchLine
 from prepserver.pipeline.shard import WHOLE, Shard
 
 
@@ -23,6 +23,7 @@ class Shape:
     rank: int
     world_size: int
     shard: Shard = WHOLE
+    batching: Batching = "shuffle-batch-repeat"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ class Session:
     ) -> None:
         line = (
             samples, epoch_start, position, shape.batch_size, shape.drop_last, shape.rank, shape.world_size, rounds,
-            shape.shard,
+            shape.shard, shape.batching,
         )  # fmt: skip
         self.samples = samples
         self._shard = shape.shard
@@ -192,9 +193,9 @@ class Session:
     @property
     def at_epoch_start(self) -> bool:
         """Whether nothing of the epoch has been consumed yet."""
-        return self._consumed.number == 0 and self._consumed.plan.start == self._consumed.epoch_start
+        return self._consumed.at_epoch_start
 
     @property
     def batches_per_epoch(self) -> int:
-        """Of a whole epoch, for this rank."""
-        return len(self._consumed.full_epoch)
+        """Of the whole epoch that the next batch belongs to, for this rank."""
+        return self._consumed.batches_per_epoch

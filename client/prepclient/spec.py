@@ -10,12 +10,13 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast, get_args
 
 import torch
 
 from prepclient.errors import InvalidSpec, UnknownField
 from prepclient.session import Shape
+from prepserver.pipeline.batches import Batching, batch_rows
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.ops import Op
 from prepserver.pipeline.pipeline import Pipeline
@@ -74,7 +75,9 @@ class Spec:
         """Names the stream of rows: source, order, seed and pipeline, but not how it is cut into batches."""
         # Where the dataset lies is left out: a checkpoint goes to another machine.
         source = sorted((k, v) for k, v in self.source.to_wire().items() if k not in ("root", "path"))
-        text = f"{source} {self.shuffle} {self.seed} {self.pipeline.digest}"
+        # Where whole batches are shuffled, their size decides which sample comes when.
+        whole = batch_rows(self.shape.batching, self.shape.batch_size)
+        text = f"{source} {self.shuffle} {self.seed} {self.pipeline.digest}{f' batches of {whole}' if whole else ''}"
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -92,6 +95,7 @@ def make_spec(
     num_shards: int | None = None,
     shard_index: int | None = None,
     views: int = 1,
+    order: str = "shuffle-batch-repeat",
 ) -> Spec:
     """Checks the arguments of a `PrepClient`.
 
@@ -102,6 +106,13 @@ def make_spec(
         raise _invalid("source", source, "ImageFolder(...), FileList(...) or SyntheticImages(...)")
     if not isinstance(shuffle, bool | str) or shuffle not in _SHUFFLES:
         raise _invalid("shuffle", shuffle, "True (cyclic blocks), False (sequential) or 'full'")
+    check_choice("order", order, get_args(Batching))
+    batching = cast(Batching, order)
+    wire_shuffle = _SHUFFLES[shuffle]
+    if batching == "batch-shuffle-repeat":
+        if wire_shuffle == "none":
+            raise _invalid("shuffle", shuffle, "True or 'full' with order='batch-shuffle-repeat'")
+        wire_shuffle = "full"  # the batches of a pass are one permutation, and its short batch is its last
     _whole("batch_size", batch_size, 1, 2**20)
     _whole("seed", seed, 0, 2**63 - 1)
     if not isinstance(ops, Sequence) or isinstance(ops, str):
@@ -116,9 +127,9 @@ def make_spec(
     return Spec(
         source,
         pipeline,
-        _SHUFFLES[shuffle],
+        wire_shuffle,
         seed,
-        Shape(batch_size, bool(drop_last), ranks.rank, ranks.world_size, ranks.shard),
+        Shape(batch_size, bool(drop_last), ranks.rank, ranks.world_size, ranks.shard, batching),
         ranks,
         job if job is not None else _job_name(ranks),
     )

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from prepserver.audit.stays import Stay
-from prepserver.pipeline.batches import Batch, BatchLine, EpochPlan
+from prepserver.pipeline.batches import Batch, Batching, BatchLine, EpochPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +59,7 @@ class Epoch:
         passed: Runs of rows that went by.
         by_word: Rows that count as taken by the client's word alone: the daemon was killed before it wrote them down.
         again: Rows that were taken, and taken again after the training had gone back.
+        before: The epoch before, whose last batches may reach into this one.
     """
 
     number: int
@@ -72,13 +73,20 @@ class Epoch:
     passed: list[tuple[int, int]] = field(default_factory=list)
     by_word: int = 0
     again: int = 0
+    before: Epoch | None = None
 
     def taken(self) -> list[tuple[int, int]]:
         """Runs of positions, of all ranks."""
+        return self._with_before(Epoch._taken)
+
+    def _taken(self) -> list[tuple[int, int]]:
         return [run for pieces in self.pieces.values() for piece in pieces for run in piece.runs()]
 
     def untaken(self) -> list[tuple[int, int]]:
         """What the ranks of this daemon have before them."""
+        return self._with_before(Epoch._untaken)
+
+    def _untaken(self) -> list[tuple[int, int]]:
         found: list[tuple[int, int]] = []
         for rank in self.here:
             plan, number = self.stands.get(rank, (replace(self.plan, rank=rank), 0))
@@ -87,6 +95,9 @@ class Epoch:
 
     def elsewhere(self) -> list[tuple[int, int]]:
         """What ranks at other daemons take."""
+        return self._with_before(Epoch._elsewhere)
+
+    def _elsewhere(self) -> list[tuple[int, int]]:
         others = (rank for rank in range(self.plan.world_size) if rank not in self.here)
         plans = (replace(self.plan, rank=rank) for rank in others)
         return [run for plan in plans for run in Piece(plan, 0, len(plan)).runs()]
@@ -96,6 +107,26 @@ class Epoch:
         plan = replace(self.plan, rank=self.plan.world_size - 1)
         end = plan.batch(len(plan) - 1).stop if len(plan) else plan.start
         return [(end, plan.stop)] if end < plan.stop else []
+
+    def lost(self) -> list[tuple[int, int]]:
+        """What went by."""
+        return self._with_before(lambda epoch: epoch.passed)
+
+    def replaced(self) -> dict[int, tuple[int, str]]:
+        """Rows of it with a replacement: position to (index, reason)."""
+        return {**(self.before.bad if self.before is not None else {}), **self.bad}
+
+    def _with_before(self, runs_of: Callable[[Epoch], list[tuple[int, int]]]) -> list[tuple[int, int]]:
+        """Runs of this epoch; where batches cross epochs, without those of the next and with those from before."""
+        runs = runs_of(self)
+        if not self.plan.crossing:
+            return runs
+        runs = _within(runs, self.start, self.plan.stop)
+        if self.before is None:
+            return runs
+        plans = [piece.plan for pieces in self.pieces.values() for piece in pieces]
+        first = min(plan.start for plan in [*plans, *(plan for plan, _ in self.stands.values()), self.plan])
+        return runs + _within(runs_of(self.before), self.start, first)
 
     def batches(self, rank: int) -> list[Batch]:
         """The batches of a rank in the order in which it got them, and those that it has before it."""
@@ -122,13 +153,16 @@ class History:
         self._epochs: dict[int, Epoch] = {}
         self._again: Counter[int] = Counter()
         self._there: dict[int, Stay] = {}  # by rank: its last stay, not counted yet
-        self._run: tuple[int, int, int, int, bool] | None = None
+        self._run: tuple[int, int, int, int, bool, Batching] | None = None
         for stay in stays:
             self._enter(stay)
         for rank in list(self._there):
             self._settle(rank, None)
         for epoch in self._epochs.values():
             epoch.again = self._again[epoch.number]
+            before = self._epochs.get(epoch.number - 1)
+            if before is not None and before.plan.crossing and before.plan.stop == epoch.start:
+                epoch.before = before
 
     @property
     def epochs(self) -> list[Epoch]:
@@ -159,9 +193,14 @@ class History:
         later = epoch_start - first_start
         if shape != first_shape:
             return False
-        return (epoch_start, position) == (first_start, first_position) or (
-            position == epoch_start and later > 0 and later % stay.rows.positions == 0
-        )
+        if (epoch_start, position) == (first_start, first_position):
+            return True
+        if later <= 0 or later % stay.rows.positions:
+            return False
+        a = stay.attached
+        if a.batching == "shuffle-repeat-batch":
+            return (position - first_position) % (a.batch_size * a.world_size) == 0
+        return position == epoch_start
 
     def _number(self, stay: Stay, epoch_start: int) -> int:
         return stay.attached.epoch + (epoch_start - stay.attached.epoch_start) // stay.rows.positions
@@ -190,7 +229,7 @@ class History:
             epoch.pieces.setdefault(rank, []).append(piece)
             epoch.stands[rank] = (plan, piece.stop)
             epoch.by_word += len(piece) - len(piece.below(stay.told))
-            rows = range(plan.start, plan.stop)
+            rows = range(plan.start, plan.end)
             epoch.bad |= {p: why for p, why in stay.bad.items() if p in rows}
             epoch.more_bad |= stay.more_bad
             epoch.passed += (
@@ -228,9 +267,14 @@ def _cut(piece: Piece) -> Iterator[tuple[int, int]]:
         yield batch.start, batch.stop
 
 
-def _run_of(stay: Stay) -> tuple[int, int, int, int, bool]:
+def _run_of(stay: Stay) -> tuple[int, int, int, int, bool, Batching]:
     a = stay.attached
-    return a.epoch_start, a.position, a.batch_size, a.world_size, a.drop_last
+    return a.epoch_start, a.position, a.batch_size, a.world_size, a.drop_last, a.batching
+
+
+def _within(runs: Iterable[tuple[int, int]], start: int, stop: int) -> list[tuple[int, int]]:
+    """The parts of `runs` in [start, stop)."""
+    return [(max(a, start), min(b, stop)) for a, b in runs if max(a, start) < min(b, stop)]
 
 
 def _number_at(plan: EpochPlan, position: int, low: int) -> int:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from prepserver.pipeline.shard import Shard
-from prepserver.protocol.messages import Shuffle
+from prepserver.protocol.messages import Batching, Shuffle
 from prepserver.protocol.schema import (
     Count,
     Path,
@@ -69,6 +69,7 @@ class Rows:
         pipeline: Wire form.
         num_shards: Parts into which each pass is dealt;
         shard_index: which of them the job reads. Positions are of its own line.
+        batch_rows: Rows of the batches that are shuffled as a whole, 0 where samples are.
     """
 
     source: Tree
@@ -80,6 +81,7 @@ class Rows:
     pipeline: Trees
     num_shards: Shards = 1
     shard_index: Count = 0
+    batch_rows: Count = 0
 
     @property
     def shard(self) -> Shard:
@@ -111,6 +113,7 @@ class Attached:
         rounds: Batches of that run that this rank had before.
         ring: Rows of its ring: it cannot be told of more than that beyond what it has given back.
         resumed: It said where it stands (a checkpoint, or after a lost connection), so all before was taken.
+        batching: Whether its batches cross the ends of epochs.
     """
 
     rows: Count
@@ -127,6 +130,7 @@ class Attached:
     ring: Count
     resumed: bool
     local_ranks: tuple[Small, Small] | None = None
+    batching: Batching = "shuffle-batch-repeat"
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ class Stay:
         """Its batches, from the first one on."""
         a = self.attached
         shape = (a.batch_size, a.drop_last, a.rank, a.world_size)
-        return BatchLine(self.rows.n, a.epoch_start, a.position, *shape, a.rounds, self.rows.shard)
+        return BatchLine(self.rows.n, a.epoch_start, a.position, *shape, a.rounds, self.rows.shard, a.batching)
 
     @property
     def first(self) -> int:
@@ -60,13 +60,13 @@ class Stay:
         return self.back
 
 
-Key = tuple[str, str, int, int, int, str]
+Key = tuple[str, str, int, int, int, int, str]
 
 
 def key_of(rows: Rows) -> Key:
     """What two stays must agree in to be of one training: listing, order, seed, shard and pipeline."""
     return (
-        rows.digest, rows.shuffle, rows.seed, rows.num_shards, rows.shard_index,
+        rows.digest, rows.shuffle, rows.seed, rows.num_shards, rows.shard_index, rows.batch_rows,
         json.dumps(rows.pipeline, sort_keys=True),
     )  # fmt: skip
 

@@ -56,7 +56,7 @@ def judge(found: JobLog, only_epoch: int | None = None) -> dict[str, Any]:
 
 def _training(history: History, only_epoch: int | None) -> dict[str, Any]:
     rows = history.rows
-    order = make_order(rows.shuffle, rows.n, rows.seed, rows.shard)
+    order = make_order(rows.shuffle, rows.n, rows.seed, rows.shard, rows.batch_rows)
     epochs = [e for e in history.epochs if e.taken() or e is not history.epochs[-1]]
     last = epochs[-1].number if epochs else 0
     names = _Names(rows.source, rows.index)
@@ -66,7 +66,7 @@ def _training(history: History, only_epoch: int | None) -> dict[str, Any]:
             continue
         counted = account(
             order, epoch.start, epoch.taken(), untaken=epoch.untaken(), left_out=epoch.left_out(),
-            elsewhere=epoch.elsewhere(), lost=epoch.passed, replaced=epoch.bad,
+            elsewhere=epoch.elsewhere(), lost=epoch.lost(), replaced=epoch.replaced(),
         )  # fmt: skip
         found.append(_epoch(epoch, counted, epoch.number == last, names))
     return {

@@ -35,7 +35,7 @@ def replay(arguments: argparse.Namespace) -> int:
         bad = {entry.index for entry in entries(found.state_dir / FOLDER) if entry.source == rows.digest}
         row = remake(
             source_from_wire(rows.source), Path(rows.index), pipeline, rows.shuffle, rows.seed, rows.n, position, bad,
-            rows.shard,
+            rows.shard, rows.batch_rows,
         )  # fmt: skip
     except NoLog as e:
         return _say(str(e), e.code)

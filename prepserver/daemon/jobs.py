@@ -21,7 +21,7 @@ from prepserver.daemon.attach import Peer
 from prepserver.daemon.rings import Rings, ring_rows
 from prepserver.memory.errors import MemoryShort
 from prepserver.order import make_order
-from prepserver.pipeline.batches import BatchLine
+from prepserver.pipeline.batches import BatchLine, batch_rows
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.pipeline.shard import Shard
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 _TOKEN_BYTES = 16
 _ABSENT_S = 120.0  # ranks of one run start within seconds of each other; a slow import takes longer
-_RUN_FIELDS = 6  # of a group's key: what names the run, before where it stands
+_RUN_FIELDS = 7  # of a group's key: what names the run, before where it stands
 _LOCAL_RANKS_MOST = 1024  # each is a cursor that every decision looks at
 _FARTHEST = 2**60  # where a job may begin; messages count up to 2**62
 _SIBLINGS_BEHIND = 2  # data-parallel ranks wait for each other in every step; one more for safety
@@ -368,12 +368,13 @@ class Jobs:
         attach = asked.attach
         # The roots are part of it: a stream may hold what one user may read and another may not.
         shard = f"{attach.shard_index}/{attach.num_shards}"
-        stream_id = f"{listing.digest} {attach.shuffle} {attach.seed} {shard} {listing.roots}"
+        order = f"{attach.shuffle} {batch_rows(attach.batching, attach.batch_size)} {attach.seed}"
+        stream_id = f"{listing.digest} {order} {shard} {listing.roots}"
         stream_key = hashlib.sha256(stream_id.encode()).hexdigest()
         lane_key = (asked.pipeline.digest, peer.uid)
         group_key = (
             lane_key, stream_key, attach.job, attach.world_size, attach.batch_size, attach.drop_last,
-            attach.epoch, attach.position, attach.epoch_start,
+            attach.batching, attach.epoch, attach.position, attach.epoch_start,
         )  # fmt: skip
         siblings = None
         if attach.world_size > 1:
@@ -503,18 +504,21 @@ class Jobs:
     def _line(self, attach: Attach, samples: int, where: Place, rank: int, rounds: int) -> BatchLine:
         shape = (attach.batch_size, attach.drop_last, rank, attach.world_size)
         try:
-            return BatchLine(samples, where.epoch_start, where.position, *shape, rounds, _shard(attach))
+            return BatchLine(
+                samples, where.epoch_start, where.position, *shape, rounds, _shard(attach), attach.batching
+            )
         except ValueError as e:
             raise Refusal("spec", str(e), "batch_size") from e
 
     def _open_stream(self, stream_id: int, key: str, asked: Asked, listing: work.Indexed, position: int) -> None:
         attach = asked.attach
-        order = make_order(attach.shuffle, listing.samples, attach.seed, _shard(attach))
+        whole = batch_rows(attach.batching, attach.batch_size)
+        order = make_order(attach.shuffle, listing.samples, attach.seed, _shard(attach), whole)
         self._scheduler.add_stream(stream_id, key, listing.digest, order.n, order.next_start, position)
         bad = sorted(self._scheduler.quarantined.get(listing.digest, ()))[:_MOST_QUARANTINED]
         add = work.AddStream(
             stream_id, asked.source, listing.path, attach.shuffle, attach.seed, bad, listing.roots,
-            attach.num_shards, attach.shard_index,
+            attach.num_shards, attach.shard_index, whole,
         )  # fmt: skip
         self._setups[stream_id] = _StreamSetup(add)
         self._broadcast(add, ())
@@ -545,6 +549,8 @@ def check(attach: Attach) -> Asked:
     if attach.shard_index >= attach.num_shards:
         text = f"shard_index = {attach.shard_index} is not in [0, num_shards = {attach.num_shards})"
         raise Refusal("spec", text, "shard_index")
+    if attach.batching == "batch-shuffle-repeat" and attach.shuffle != "full":
+        raise Refusal("spec", f"batches are shuffled by a full permutation, not by {attach.shuffle!r}", "shuffle")
     if attach.lag == "skip" and attach.world_size * attach.num_shards > 1:
         raise Refusal("spec", "lag = 'skip' would give ranks different numbers of batches: use 'detach'", "lag")
     if len(_local_ranks(attach)) > _LOCAL_RANKS_MOST:

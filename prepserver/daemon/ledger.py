@@ -21,6 +21,7 @@ from typing import Any
 
 from prepserver.audit.logfile import LogFile
 from prepserver.audit.records import MAX_BAD_ROWS, MAX_REASON_CHARS, Attached, Bad, Left, Passed, Progress, Rows
+from prepserver.pipeline.batches import batch_rows
 from prepserver.protocol.messages import Attach
 
 log = logging.getLogger(__name__)
@@ -103,6 +104,7 @@ class Ledger:
         attached = Attached(
             0, self._daemon, _now(), attach.rank, attach.world_size, attach.batch_size, attach.drop_last, attach.epoch,
             epoch_start, position, attach.rounds, ring, attach.position is not None, attach.local_ranks,
+            attach.batching,
         )  # fmt: skip
         self._put(stay, _Begin(rows, attached))
 
@@ -238,7 +240,7 @@ def rows_of(attach: Attach, source: dict[str, Any], pipeline: list[dict[str, Any
     """
     return Rows(
         source, listing.digest, listing.path, listing.samples, attach.shuffle, attach.seed, pipeline,
-        attach.num_shards, attach.shard_index,
+        attach.num_shards, attach.shard_index, batch_rows(attach.batching, attach.batch_size),
     )  # fmt: skip
 
 

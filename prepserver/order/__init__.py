@@ -12,6 +12,7 @@ from prepserver.order.feistel import KeyedPermutation
 from prepserver.order.orders import (
     MAX_SAMPLES,
     NO_SAMPLE,
+    BatchOrder,
     CyclicOrder,
     FullOrder,
     Order,
@@ -24,6 +25,7 @@ from prepserver.order.orders import (
 __all__ = [
     "MAX_SAMPLES",
     "NO_SAMPLE",
+    "BatchOrder",
     "CyclicOrder",
     "FullOrder",
     "KeyedPermutation",

@@ -1,4 +1,4 @@
-"""The three orders: as stored, a new permutation for each pass, and cyclic blocks; and a shard of any of them.
+"""The orders: as stored, a new permutation for each pass, and cyclic blocks; a part of one of them, or whole batches.
 
 Position p belongs to pass p // n. A pass falls into segments (the whole pass, or one block of it), and
 inside a segment an order is one or two keyed permutations. The order computes aligned windows of a segment
@@ -34,7 +34,7 @@ _WINDOW = 512
 _WINDOWS_KEPT = 8
 
 # First part of every key: what the permutation is for.
-_FULL, _DEAL, _BLOCK = 1, 2, 3
+_FULL, _DEAL, _BLOCK, _BATCH = 1, 2, 3, 4
 
 # A block should hold enough samples to shuffle well, and an epoch enough starts to join soon.
 _BLOCK_SAMPLES = 8192
@@ -218,7 +218,38 @@ class ShardOrder(_SegmentedOrder):
         return values
 
 
-def make_order(shuffle: Shuffle, n: int, seed: int, shard: Shard = WHOLE) -> Order:
+class BatchOrder(_SegmentedOrder):
+    """Whole batches of consecutive places of another order, shuffled anew for each pass; what fills none stays last.
+
+    Args:
+        base: The order that is cut into batches.
+        shard: Which part of the samples that is: all shards shuffle the same number of batches.
+        seed: Of the permutations.
+        batch_rows: Rows of a batch.
+    """
+
+    def __init__(self, base: SequentialOrder | _SegmentedOrder, shard: Shard, seed: int, batch_rows: int) -> None:
+        super().__init__(base.n, seed, (0,))
+        self.samples = base.samples
+        self._base = base
+        self._shard = shard.index
+        self._rows = np.uint64(batch_rows)
+        self._batches = (base.n - shard.is_uneven(base.samples)) // batch_rows
+        self._permutation = lru_cache(maxsize=4)(self._make_permutation)
+
+    def _make_permutation(self, pass_: int) -> KeyedPermutation:
+        return KeyedPermutation(self._batches, _BATCH, self.seed, pass_, self._shard)
+
+    def _segment_values(self, pass_: int, segment: int, places: U64Array) -> npt.NDArray[Any]:
+        batch, row = np.divmod(places, self._rows)
+        whole = batch < self._batches
+        moved = places.copy()
+        if whole.any():
+            moved[whole] = self._permutation(pass_)(batch[whole]) * self._rows + row[whole]
+        return self._base.at(pass_, moved)
+
+
+def make_order(shuffle: Shuffle, n: int, seed: int, shard: Shard = WHOLE, batch_rows: int = 0) -> Order:
     """The order of a stream.
 
     Args:
@@ -227,6 +258,8 @@ def make_order(shuffle: Shuffle, n: int, seed: int, shard: Shard = WHOLE) -> Ord
         n: Number of samples, 1 .. 2**40.
         seed: 0 .. 2**63 - 1; not used by "none".
         shard: The part of the samples that is wanted. An epoch of a part begins where a pass does.
+        batch_rows: Shuffle whole batches of so many consecutive samples (of the shard) instead of samples: a new
+            permutation for each pass, so `shuffle` must be "full".
 
     Raises:
         ValueError: An argument is out of range.
@@ -235,8 +268,14 @@ def make_order(shuffle: Shuffle, n: int, seed: int, shard: Shard = WHOLE) -> Ord
         raise ValueError(f"n = {n}: an order needs 1 <= n <= 2**40 samples")
     if not 0 <= seed < 1 << 63:
         raise ValueError(f"seed = {seed}: must be in [0, 2**63)")
-    base = _base_order(shuffle, n, seed)
-    return base if shard.count == 1 else ShardOrder(base, shard, seed)
+    if batch_rows < 0 or (batch_rows and shuffle != "full"):
+        raise ValueError(
+            f"batch_rows = {batch_rows}: whole batches are shuffled by a full permutation, not {shuffle!r}"
+        )
+    base = _base_order("none" if batch_rows else shuffle, n, seed)
+    if shard.count > 1:
+        base = ShardOrder(base, shard, seed)
+    return BatchOrder(base, shard, seed, batch_rows) if batch_rows else base
 
 
 def _base_order(shuffle: Shuffle, n: int, seed: int) -> SequentialOrder | _SegmentedOrder:

@@ -6,13 +6,29 @@ of each round. All ranks get the same number of batches, and together each row e
 would not even give each rank one row, the last two rounds are. (With ``batch_size=1``, or where a resumed
 epoch has fewer rows left than ranks, some rank's last batch is empty: equal numbers and each row once leave no
 other way. ``drop_last=True`` avoids it.)
+
+The shards of a job (`prepserver.pipeline.shard`) cut alike, so that all ranks of all machines get the same number:
+where the last position of an epoch holds no sample in some of them, their last batch is one row shorter.
+
+Batches may also cross the ends of epochs (shuffle-repeat-batch): then all of them are full, and a round belongs to the
+epoch in which it begins. An epoch ends with the round that holds its last sample, and the next one begins where that
+round has ended; so some epochs have a round less than others.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from prepserver.pipeline.shard import WHOLE, Shard
+
+Batching = Literal["shuffle-batch-repeat", "shuffle-repeat-batch", "batch-shuffle-repeat"]
+"""In which order samples are shuffled, batched and repeated, in tf.data's words."""
+
+
+def batch_rows(batching: Batching, batch_size: int) -> int:
+    """Rows of the batches that are shuffled as a whole, 0 where samples are."""
+    return batch_size if batching == "batch-shuffle-repeat" else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +53,7 @@ class EpochPlan:
         world_size: Processes that share the epoch.
         uneven: The last position holds no sample in some shards;
         short: in this one too.
+        crossing: Batches go on over the end of the epoch.
     """
 
     start: int
@@ -47,6 +64,12 @@ class EpochPlan:
     world_size: int = 1
     uneven: bool = False
     short: bool = False
+    crossing: bool = False
+
+    @property
+    def end(self) -> int:
+        """One past the last position that a batch of it may hold."""
+        return self.start + len(self) * self._round_rows if self.crossing else self.stop
 
     @property
     def _round_rows(self) -> int:
@@ -56,6 +79,8 @@ class EpochPlan:
     def _full_rounds(self) -> int:
         """Rounds in which every batch has `batch_size` rows."""
         rows = self.stop - self.start
+        if self.crossing:
+            return max(0, -(-rows // self._round_rows))
         if self.drop_last:
             return max(0, rows - self.uneven) // self._round_rows
         full, rest = divmod(rows, self._round_rows)
@@ -65,7 +90,7 @@ class EpochPlan:
 
     @property
     def _tail_rounds(self) -> int:
-        if self.drop_last:
+        if self.drop_last or self.crossing:
             return 0
         rest = self.stop - self.start - self._full_rounds * self._round_rows
         if rest == 0:
@@ -96,7 +121,7 @@ class EpochPlan:
 
     def _batch(self, start: int, stop: int, number: int) -> Batch:
         # the last part is the largest: it is what can best do without the row that is not there
-        return Batch(start, min(stop, self.stop - self.short), number)
+        return Batch(start, min(stop, self.end - self.short), number)
 
     def resume_position(self, number: int) -> int:
         """The position at which round `number` begins: where all ranks stand after `number` rounds."""
@@ -120,6 +145,7 @@ class BatchLine:
         world_size: See `EpochPlan`.
         rounds: Batches of the run from `position` that this rank has had already.
         shard: Which part of the samples; positions are of its own line.
+        batching: Whether batches cross the ends of epochs.
 
     Attributes:
         n: Positions of an epoch.
@@ -139,6 +165,7 @@ class BatchLine:
         world_size: int = 1,
         rounds: int = 0,
         shard: Shard = WHOLE,
+        batching: Batching = "shuffle-batch-repeat",
     ) -> None:
         samples, n = n, shard.positions(n)
         if not 0 <= rank < world_size:
@@ -149,7 +176,19 @@ class BatchLine:
             raise ValueError(f"position {position} is not in the epoch [{epoch_start}, {epoch_start + n}]")
         self.n = n
         self.epoch_start = epoch_start
-        self._shape = (batch_size, drop_last, rank, world_size, shard.is_uneven(samples), shard.is_short(samples))
+        uneven, short = shard.is_uneven(samples), shard.is_short(samples)
+        crossing = batching == "shuffle-repeat-batch"
+        if crossing and uneven:
+            raise ValueError(
+                f"{samples} samples are not num_shards = {shard.count} equal parts: a batch that crosses epochs "
+                "(order='shuffle-repeat-batch') would have a hole in some shards"
+            )
+        if crossing and batch_size * world_size > n:
+            raise ValueError(
+                f"batch_size = {batch_size} for world_size = {world_size} is more than an epoch of {n} rows"
+                f"{_of(shard)}: batches that cross epochs would pass over some"
+            )
+        self._shape = (batch_size, drop_last, rank, world_size, uneven, short, crossing)
         self.full_epoch = EpochPlan(0, n, *self._shape)
         if len(self.full_epoch) == 0:
             raise ValueError(
@@ -178,6 +217,24 @@ class BatchLine:
         self._skip_empty()
 
     @property
+    def at_epoch_start(self) -> bool:
+        """Whether no batch of the epoch has been had."""
+        past = self.plan.start - self.epoch_start
+        return self.number == 0 and past < (self._round_rows if self.plan.crossing else 1)
+
+    @property
+    def batches_per_epoch(self) -> int:
+        """Batches of the whole epoch in which the line stands; they vary by one where batches cross epochs."""
+        if not self.plan.crossing:
+            return len(self.full_epoch)
+        first = self.epoch_start + (self.plan.start - self.epoch_start) % self._round_rows
+        return -(-(self.epoch_start + self.n - first) // self._round_rows)
+
+    @property
+    def _round_rows(self) -> int:
+        return self.plan.batch_size * self.plan.world_size
+
+    @property
     def position(self) -> int:
         """Where all ranks stand: what a checkpoint holds."""
         return self.plan.resume_position(self.number)
@@ -186,7 +243,8 @@ class BatchLine:
         if self.number < len(self.plan):
             return
         self.epoch_start += self.n
-        self.plan = EpochPlan(self.epoch_start, self.epoch_start + self.n, *self._shape)
+        start = self.plan.end if self.plan.crossing else self.epoch_start
+        self.plan = EpochPlan(start, self.epoch_start + self.n, *self._shape)
         self.number = 0
 
 

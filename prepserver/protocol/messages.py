@@ -38,6 +38,7 @@ ATTACH_SOCKET = "attach.sock"
 CONTROL_SOCKET = "ctl.sock"
 
 Shuffle = Literal["none", "full", "cyclic"]
+Batching = Literal["shuffle-batch-repeat", "shuffle-repeat-batch", "batch-shuffle-repeat"]
 Lag = Literal["auto", "wait", "detach", "skip"]
 BadSamples = Annotated[list[tuple[Position, int, Annotated[str, Size(512)]]], Size(8192)]
 
@@ -69,6 +70,7 @@ class Attach:
         join_wait_s: How long the job would rather wait to share than start a stream of its own.
         num_shards: Parts into which the samples of each pass are dealt, one for each machine.
         shard_index: Which of them this job reads.
+        batching: In which order samples are shuffled, batched and repeated.
     """
 
     protocol: tuple[Small, Small]
@@ -92,6 +94,7 @@ class Attach:
     lag: Lag = "auto"
     num_shards: Shards = 1
     shard_index: Count = 0
+    batching: Batching = "shuffle-batch-repeat"
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,6 +53,7 @@ class AddStream:
         roots: Below which every file must lie that is read; empty for no such rule.
         num_shards: Parts of each pass;
         shard_index: which of them it is.
+        batch_rows: Rows of the batches that are shuffled as a whole, 0 where samples are.
     """
 
     stream: Small
@@ -64,6 +65,7 @@ class AddStream:
     roots: Roots = field(default_factory=list)
     num_shards: Shards = 1
     shard_index: Count = 0
+    batch_rows: Count = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -169,7 +169,8 @@ class _Worker:
         try:
             roots = Roots(told.roots) if told.roots else None
             source = open_source(source_from_wire(told.source), Path(told.index_path), roots)
-            order = make_order(told.shuffle, len(source), told.seed, Shard(told.num_shards, told.shard_index))
+            shard = Shard(told.num_shards, told.shard_index)
+            order = make_order(told.shuffle, len(source), told.seed, shard, told.batch_rows)
         except Exception as e:  # noqa: BLE001 - told with every task that needs the stream
             self._log.exception("stream %d", told.stream)
             return _Broken(_text(e))

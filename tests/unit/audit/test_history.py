@@ -33,7 +33,7 @@ def accounts(*stays: Stay) -> list[Account]:
     return [
         account(
             order, e.start, e.taken(), untaken=e.untaken(), left_out=e.left_out(), elsewhere=e.elsewhere(),
-            lost=e.passed, replaced=e.bad,
+            lost=e.lost(), replaced=e.replaced(),
         )
         for e in history.epochs
     ]  # fmt: skip
@@ -166,3 +166,44 @@ def test_records_of_what_is_not_there_are_reported() -> None:
     found, wrong = chains([list(enumerate(log))])
     assert found == []
     assert [text.split(":")[0] for text in wrong] == ["line 2", "line 3", "line 5"]
+
+
+CROSSING = {"batching": "shuffle-repeat-batch", "batch_size": 8}
+
+
+def test_a_batch_that_crosses_epochs_counts_for_both() -> None:
+    # 13 batches of 8 are 104 rows: the last 4 are of the next epoch
+    assert verdicts(stay(104, 104, **CROSSING)) == [(100, 0, 0, 0)]
+    assert verdicts(stay(112, 112, **CROSSING)) == [(100, 0, 0, 0), (12, 0, 0, 88)]
+    assert verdicts(stay(208, 208, **CROSSING)) == [(100, 0, 0, 0), (100, 0, 0, 0), (8, 0, 0, 92)]
+    assert verdicts(stay(96, 96, **CROSSING)) == [(96, 0, 0, 4)]
+
+
+def test_ranks_whose_batches_cross_epochs_have_them_together() -> None:
+    ranks = [
+        stay(told, told, rank=rank, world_size=2, **CROSSING) for rank, told in ((0, 104), (1, 112))
+    ]  # 7 rounds of 16: the last 12 rows are of the next epoch
+    assert verdicts(*ranks) == [(100, 0, 0, 0)]
+    ahead = stay(120, 120, rank=0, world_size=2, **CROSSING)
+    assert verdicts(ahead, ranks[1]) == [(100, 0, 0, 0), (20, 0, 0, 80)]
+    behind = stay(88, 88, rank=1, world_size=2, **CROSSING)
+    assert verdicts(ahead, behind) == [(92, 0, 0, 8), (12, 0, 0, 88)]
+
+
+def test_crossing_epochs_go_on_after_a_restart_a_checkpoint_and_a_fresh_start() -> None:
+    first = stay(120, 112, **CROSSING)
+    back = stay(240, 240, epoch=1, epoch_start=N, position=104, rounds=1, resumed=True, daemon="2", **CROSSING)
+    assert verdicts(first, back) == [(100, 0, 0, 0), (100, 0, 0, 0), (40, 0, 0, 60)]
+    loaded = stay(232, 232, epoch=0, position=48, resumed=True, daemon="2", **{**CROSSING, "batch_size": 23})
+    assert verdicts(first, loaded) == [(100, 0, 0, 0), (100, 0, 0, 0), (32, 0, 0, 68)]
+    anew = stay(204, 204, epoch=1, epoch_start=N, position=N, daemon="2", **CROSSING)
+    assert verdicts(first, anew) == [(100, 0, 0, 0), (100, 0, 0, 0)]
+
+
+def test_a_replaced_row_in_a_batch_that_crosses_epochs_is_named_in_its_own() -> None:
+    crossed = stay(208, 208, **CROSSING)
+    index = make_order(ROWS.shuffle, N, ROWS.seed).indices(102, 1)[0]
+    crossed.bad[102] = (index, "broken")
+    found = accounts(crossed)
+    assert [a.replaced for a in found[:2]] == [[], [(index, 102, "broken")]]
+    assert History([crossed]).epochs[0].bad == {102: (index, "broken")}

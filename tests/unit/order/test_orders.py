@@ -242,3 +242,67 @@ def test_a_shard_of_a_thousand_million_samples_costs_no_memory(kind: Shuffle) ->
         assert tracemalloc.get_traced_memory()[1] < 500_000
     finally:
         tracemalloc.stop()
+
+
+WHOLE_BATCHES = [
+    (10, 0, 3, 10, [0, 1, 2, 6, 7, 8, 3, 4, 5, 9]),
+    (1281167, 42, 256, 10**12, [148058, 148059, 148060, 148061, 148062, 148063]),
+]
+
+
+@pytest.mark.parametrize(("n", "seed", "rows", "position", "expected"), WHOLE_BATCHES)
+def test_whole_batches_come_as_in_the_first_release(
+    n: int, seed: int, rows: int, position: int, expected: list[int]
+) -> None:
+    assert make_order("full", n, seed, batch_rows=rows).indices(position, len(expected)) == expected
+
+
+@given(
+    n=st.integers(1, 400) | st.integers(5000, 9000), rows=st.integers(1, 70), seed=SEEDS, pass_=st.integers(0, 2**40)
+)
+def test_whole_batches_are_shuffled_and_what_fills_none_stays_last(n: int, rows: int, seed: int, pass_: int) -> None:
+    order = make_order("full", n, seed, batch_rows=rows)
+    found = order.indices(pass_ * n, n)
+    assert sorted(found) == list(range(n))
+    whole = n // rows * rows
+    assert found[whole:] == list(range(whole, n))
+    for at in range(0, whole, rows):
+        assert found[at] % rows == 0
+        assert found[at : at + rows] == list(range(found[at], found[at] + rows))
+    again = order.indices((pass_ + 1) * n, n)
+    assert n < 50 * rows or found != again
+    assert order.next_start(pass_ * n + 1) == (pass_ + 1) * n
+
+
+@given(n=st.integers(2, 300), rows=st.integers(1, 20), shards=st.integers(1, 5), pass_=st.integers(0, 9))
+def test_the_shards_of_whole_batches_are_each_cut_from_every_nth_sample(
+    n: int, rows: int, shards: int, pass_: int
+) -> None:
+    found = []
+    for s in range(shards):
+        order = make_order("full", n, 5, Shard(shards, s), rows)
+        part = order.indices(pass_ * order.n, order.n)
+        whole = (n // shards) // rows * rows
+        for at in range(0, whole, rows):
+            assert part[at : at + rows] == list(range(part[at], part[at] + rows * shards, shards))
+        if Shard(shards, s).is_short(n):
+            assert part.pop() == NO_SAMPLE
+        found += part
+    assert sorted(found) == list(range(n))
+
+
+def test_whole_batches_of_a_thousand_million_samples_cost_no_memory() -> None:
+    tracemalloc.start()
+    try:
+        order: Order = make_order("full", 10**9, 3, batch_rows=300)
+        for position in (0, order.n - 8, 2**62):
+            assert len(set(order.indices(position, 16))) >= 15
+        assert tracemalloc.get_traced_memory()[1] < 500_000
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("kind", ["none", "cyclic"])
+def test_whole_batches_are_of_a_full_permutation_only(kind: Shuffle) -> None:
+    with pytest.raises(ValueError, match="batch_rows = 4"):
+        make_order(kind, 10, 0, batch_rows=4)

@@ -242,3 +242,79 @@ def test_too_few_samples_for_all_ranks_of_all_shards_are_refused() -> None:
         BatchLine(5, 0, 0, 1, rank=0, world_size=2, shard=Shard(3, 0))
     with pytest.raises(ValueError, match="drop_last in each of num_shards = 2"):
         BatchLine(15, 0, 0, 8, True, shard=Shard(2, 0))
+
+
+def crossing(n: int, start: int, at: int, size: int, rank: int = 0, world: int = 1, rounds: int = 0) -> BatchLine:
+    return BatchLine(n, start, at, size, False, rank, world, rounds, batching="shuffle-repeat-batch")
+
+
+@given(st.integers(1, 60), st.integers(1, 8), st.integers(1, 4), st.integers(0, 3), st.data())
+@settings(deadline=None, max_examples=400)
+def test_batches_that_cross_epochs_are_all_full_and_leave_nothing_out(
+    n: int, size: int, world: int, epoch: int, data: st.DataObject
+) -> None:
+    assume(size * world <= n)
+    start = epoch * n
+    at = data.draw(st.integers(start, start + n))
+    ranks = [crossing(n, start, at, size, rank, world) for rank in range(world)]
+    rows: list[int] = []
+    for _ in range(3 * n // (size * world) + 3):
+        assert len({(line.epoch_start, line.plan.start, line.number, line.position) for line in ranks}) == 1
+        line = ranks[0]
+        assert line.position == at + len(rows)
+        assert line.epoch_start <= line.position < line.epoch_start + n  # a round is of the epoch in which it begins
+        for line in ranks:
+            batch = line.peek()
+            assert batch.stop - batch.start == size
+            rows += range(batch.start, batch.stop)
+            line.advance()
+    assert rows == list(range(at, at + len(rows)))
+
+
+@given(st.integers(1, 60), st.integers(1, 8), st.integers(1, 4))
+@settings(deadline=None, max_examples=300)
+def test_an_epoch_ends_with_the_round_that_holds_its_last_sample(n: int, size: int, world: int) -> None:
+    assume(size * world <= n)
+    line = crossing(n, 0, 0, size, 0, world)
+    lengths = []
+    for epoch in range(5):
+        assert line.at_epoch_start
+        said, taken = line.batches_per_epoch, 0
+        while line.epoch_start == epoch * n:
+            assert line.batches_per_epoch == said
+            assert line.at_epoch_start == (taken == 0)
+            line.advance()
+            taken += 1
+        lengths.append(taken)
+        assert taken == said
+        assert (epoch + 1) * n <= line.position < (epoch + 1) * n + size * world
+    assert max(lengths) - min(lengths) <= 1
+    assert sum(lengths) == -(-5 * n // (size * world))
+
+
+@given(st.integers(1, 40), st.integers(1, 6), st.integers(1, 3), st.integers(0, 60))
+@settings(deadline=None, max_examples=300)
+def test_a_line_that_crosses_epochs_comes_back_from_its_place_and_from_its_position(
+    n: int, size: int, world: int, steps: int
+) -> None:
+    assume(size * world <= n)
+    went = crossing(n, 0, 0, size, world - 1, world)
+    for _ in range(steps):
+        went.advance()
+    came = crossing(n, went.epoch_start, went.plan.start, size, world - 1, world, went.number)
+    loaded = crossing(n, went.epoch_start, went.position, size, world - 1, world)
+    for _ in range(2 * n):
+        assert (went.peek().start, went.peek().stop) == (came.peek().start, came.peek().stop)
+        assert (went.peek().start, went.peek().stop) == (loaded.peek().start, loaded.peek().stop)
+        assert went.epoch_start == came.epoch_start == loaded.epoch_start
+        assert went.batches_per_epoch == came.batches_per_epoch == loaded.batches_per_epoch
+        for line in (went, came, loaded):
+            line.advance()
+
+
+def test_batches_that_cross_epochs_are_refused_where_they_would_pass_over_one_or_have_a_hole() -> None:
+    with pytest.raises(ValueError, match="more than an epoch of 7 rows"):
+        crossing(7, 0, 0, 4, 0, 2)
+    with pytest.raises(ValueError, match="not num_shards = 2 equal parts"):
+        BatchLine(7, 0, 0, 2, shard=Shard(2, 0), batching="shuffle-repeat-batch")
+    assert BatchLine(8, 0, 0, 3, shard=Shard(2, 1), batching="shuffle-repeat-batch").peek() == Batch(0, 3, 0)

@@ -501,3 +501,72 @@ def test_a_state_of_any_shard_serves_all_and_another_number_of_them(photos: str)
         other.load_state_dict(train.state_dict())
         assert other.epoch == 1
         assert len(indices(other)) == 5
+
+
+@pytest.mark.parametrize("shuffle", [True, False, "full"])
+def test_batches_that_cross_epochs_are_full_and_have_each_sample_once_in_n(photos: str, shuffle: Any) -> None:
+    with client(photos, shuffle=shuffle) as plain:
+        expected = [i for _ in range(5) for i in indices(plain)]
+    with client(photos, shuffle=shuffle, order="shuffle-repeat-batch") as train:
+        found, lengths = [], []
+        for epoch in range(4):
+            assert train.epoch == epoch
+            train.set_epoch(epoch)
+            said = len(train)
+            batches = list(train)
+            assert {len(b["label"]) for b in batches} == {4}
+            lengths.append(len(batches))
+            assert said == lengths[-1]
+            found += indices(batches)
+    assert lengths == [4, 3, 3, 3]
+    assert found == expected[: 4 * N]
+
+
+def test_batches_that_cross_epochs_go_on_after_a_break_a_state_and_a_close(photos: str) -> None:
+    def crossing(**changed: Any) -> PrepClient:
+        return client(photos, order="shuffle-repeat-batch", **changed)
+
+    with crossing(batch_size=5) as plain:
+        epochs = [indices(plain) for _ in range(4)]
+    with crossing(batch_size=5) as train:
+        assert indices(train) == epochs[0]
+        state = train.state_dict()
+        assert (state["epoch"], state["epoch_start"], state["position"]) == (1, N, 15)
+        iterator = iter(train)
+        first = indices([next(iterator)])
+        middle = train.state_dict()
+        train.close()
+        assert train.state_dict() == middle
+    for size in (5, 2, 13):
+        with crossing(batch_size=size) as loaded:
+            loaded.load_state_dict(middle)
+            assert loaded.state_dict() == middle
+            rest = indices(loaded)
+            assert rest[: len(epochs[1]) - 5] == epochs[1][5:][: len(rest)]
+    assert first == epochs[1][:5]
+    with crossing(batch_size=5) as left, client(photos) as whole:
+        next(iter(left))
+        list(whole)
+        assert indices(left)[:N] == indices(whole)  # the next epoch begins where a pass does
+
+
+def test_whole_batches_are_shuffled_and_the_short_one_stays_last(photos: str) -> None:
+    with client(photos, order="batch-shuffle-repeat") as train, client(photos, order="batch-shuffle-repeat") as again:
+        epochs = [[b["index"].tolist() for b in train] for _ in range(6)]
+        again.set_epoch(4)
+        assert [b["index"].tolist() for b in again] == epochs[4]
+        assert len(train) == 4
+        state = train.state_dict()
+    for batches in epochs:
+        assert sorted(batches[:3]) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
+        assert batches[3] == [12]
+    assert len({tuple(map(tuple, batches)) for batches in epochs}) > 1
+    with (
+        client(photos, order="batch-shuffle-repeat", batch_size=5) as other,
+        pytest.raises(InvalidSpec, match="whole batches"),
+    ):
+        other.load_state_dict(state)
+    with pytest.raises(InvalidSpec, match="shuffle"):
+        client(photos, order="batch-shuffle-repeat", shuffle=False)
+    with pytest.raises(InvalidSpec, match="order"):
+        client(photos, order="repeat")

@@ -67,6 +67,13 @@ def test_the_digest_names_the_rows_and_not_how_they_are_cut() -> None:
     assert len({digest, *(o.digest for o in others)}) == 1 + len(others)
 
 
+def test_the_size_of_a_batch_is_part_of_the_rows_where_whole_batches_are_shuffled() -> None:
+    assert spec(order="shuffle-repeat-batch").digest == spec().digest
+    whole = [spec(order="batch-shuffle-repeat", batch_size=size) for size in (4, 5)]
+    assert len({spec().digest, spec(shuffle="full").digest, *(o.digest for o in whole)}) == 4
+    assert [o.shuffle for o in whole] == ["full", "full"]
+
+
 def test_alone_a_process_is_rank_0_of_1() -> None:
     assert find_ranks(None, None, {}) == Ranks(0, 1, None)
     assert find_ranks(None, None, {"RANK": "3"}) == Ranks(0, 1, None)
