@@ -86,6 +86,7 @@ def _worker(seat: Any, now_s: float) -> dict[str, Any]:
         "pid": child.pid,
         "state": "starting" if child.pid is None else ("busy" if stats.busy else "idle"),
         "restarts": seat.restarts,
+        "chunks": stats.tasks,
         "rows": stats.rows,
         "bad_rows": stats.bad_rows,
         "busy_fraction": round((stats.read_ns + stats.make_ns) / 1e9 / alive_s, 3),

@@ -120,6 +120,7 @@ class Scheduler:
         """A rank whose place was kept has attached."""
         stream = self.streams[self._stream_of[cursor_id]]
         stream.cursors[cursor_id].present = True
+        stream.changed()
         return self._announce(stream) + self._dispatch()
 
     def release(self, cursor_id: int, upto: int) -> list[Action]:

@@ -150,15 +150,16 @@ class Stream:
     _redo: list[tuple[int, int]] = field(default_factory=list)
     _unfilled: list[int] = field(default_factory=list)  # heap of starts of chunks given out; lazily cleaned
     _filled: set[int] = field(default_factory=set)
-    _low: int | None = None  # both are kept because they are asked for with every event; see `changed`
+    _low: int | None = None  # these three are kept because they are asked for with every event; see `changed`
     _wanted: int | None = None
+    _ready: int | None = None
     _running: dict[int, int] = field(default_factory=dict)  # task -> start
     _running_at: dict[int, int] = field(default_factory=dict)  # start -> tasks that run it
     _starts: list[int] = field(default_factory=list)  # heap of those starts; lazily cleaned
 
     def changed(self) -> None:
         """A cursor came, went or was moved: call it after every such change of `cursors`."""
-        self._low = self._wanted = None
+        self._low = self._wanted = self._ready = None
 
     def advanced(self, cursor: Cursor, before: int) -> bool:
         """A cursor has released more. Whether the window may have moved.
@@ -167,6 +168,7 @@ class Stream:
             cursor: Which.
             before: Its `need` before that.
         """
+        self._ready = None
         if self._wanted is not None and cursor.need + cursor.prefetch > self._wanted:
             self._wanted = cursor.need + cursor.prefetch
         elif before > self.low:
@@ -220,7 +222,9 @@ class Stream:
     def ready_rows(self) -> int:
         """Rows that the job with least of them was told of and has not released: 0 where one waits."""
         # `released` is ahead of `announced` where other ranks' rows, or those that drop_last leaves out, lie between
-        return max(0, min((c.announced - c.released for c in self.cursors.values() if c.present), default=0))
+        if self._ready is None:
+            self._ready = max(0, min((c.announced - c.released for c in self.cursors.values() if c.present), default=0))
+        return self._ready
 
     @property
     def ring_rows(self) -> int:
@@ -319,6 +323,7 @@ class Stream:
         if watermark < cursor.next_stop or not cursor.present:
             return None
         since = cursor.announced
+        self._ready = None
         while cursor.next_stop <= watermark:
             batch = cursor.line.peek()
             cursor.announced = batch.stop
