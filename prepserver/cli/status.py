@@ -47,7 +47,7 @@ def _show(found: dict[str, Any], console: Console) -> None:
     _table(
         console, "jobs", ("id", "job", "rank", "pid", "stream", "lane", "batch", "batches", "ready", "waited", "for"),
         [
-            (j["id"], j["name"], f"{j['rank']}/{j['world_size']}", j["pid"], j["stream"], j["lane"], j["batch_size"],
+            (j["id"], j["name"], _rank(j), j["pid"], j["stream"], j["lane"], j["batch_size"],
              j["batches"], j["ready_rows"], f"{j['wait_s']:.1f} s", _time(j["attached_s"]))
             for j in found["jobs"]
         ],
@@ -87,6 +87,11 @@ def _table(console: Console, title: str, columns: tuple[str, ...], rows: list[tu
     for row in rows:
         table.add_row(*map(str, row))
     console.print(table)
+
+
+def _rank(job: dict[str, Any]) -> str:
+    part = f" of shard {job['shard_index']}/{job['num_shards']}" if job["num_shards"] > 1 else ""
+    return f"{job['rank']}/{job['world_size']}{part}"
 
 
 def _mib(nbytes: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,8 +40,18 @@ def audited(server: Server, job: str) -> list[tuple[str, int]]:
     return [(epoch["verdict"], epoch["once"]) for training in verdict["trainings"] for epoch in training["epochs"]]
 
 
+def replayed(server: Server, folder: Path, job: str, epoch: int, batch: int, row: int) -> int:
+    """Which sample ``prepserver replay`` finds there."""
+    place = ("--epoch", str(epoch), "--batch", str(batch), "--row", str(row), "-o", str(folder / "x.npy"))
+    done = cli("replay", "--job", job, *place, "--runtime-dir", str(server.runtime_dir))
+    assert done.returncode == exits.OK, done.stderr
+    return int(done.stdout.split()[1])
+
+
 @pytest.mark.parametrize("shuffle", [True, "full"])
-def test_batches_that_cross_epochs_are_the_endless_line(server: Server, tree: ImageFolder, shuffle: Any) -> None:
+def test_batches_that_cross_epochs_are_the_endless_line(
+    server: Server, tree: ImageFolder, tmp_path: Path, shuffle: Any
+) -> None:
     spec = {"shuffle": shuffle, "seed": 3, "batch_size": 32}
     line = inline_rows(tree, epochs=4, **spec)
     with open_client(server, tree, order=CROSSING, job=f"line {shuffle}", **spec) as client:
@@ -49,6 +60,7 @@ def test_batches_that_cross_epochs_are_the_endless_line(server: Server, tree: Im
     assert [len(rows) for rows in epochs] == [19 * 32, 19 * 32, 19 * 32]
     assert [row for rows in epochs for row in rows] == line[: 3 * 19 * 32]
     assert audited(server, f"line {shuffle}") == [("yes", COUNT)] * 3
+    assert replayed(server, tmp_path, f"line {shuffle}", 0, 18, 31) == line[19 * 32 - 1][0]  # a row of epoch 1
     assert (state["epoch"], state["position"]) == (3, 3 * 19 * 32)
     with open_client(server, tree, order=CROSSING, **spec) as client:
         client.load_state_dict(state)
@@ -77,7 +89,7 @@ def test_ranks_whose_batches_cross_epochs_get_as_many_of_them_and_share_the_deco
     assert audited(server, "ranks") == [("yes", COUNT)] * 3
 
 
-def test_whole_batches_are_shuffled_as_without_a_server(server: Server, tree: ImageFolder) -> None:
+def test_whole_batches_are_shuffled_as_without_a_server(server: Server, tree: ImageFolder, tmp_path: Path) -> None:
     spec = {"shuffle": True, "seed": 3, "batch_size": 32, "order": WHOLE}
     expected = inline_rows(tree, epochs=2, **spec)
     with open_client(server, tree, job="whole", **spec) as client:
@@ -93,6 +105,7 @@ def test_whole_batches_are_shuffled_as_without_a_server(server: Server, tree: Im
         assert batch == list(range(batch[0], batch[0] + len(batch)))
     assert indices[COUNT // 32 * 32 : COUNT] == list(range(COUNT // 32 * 32, COUNT))
     assert audited(server, "whole") == [("yes", COUNT)] * 2
+    assert replayed(server, tmp_path, "whole", 1, 7, 3) == indices[COUNT + 7 * 32 + 3]
     with open_client(server, tree, **{**spec, "batch_size": 31}) as other, pytest.raises(InvalidSpec):
         other.load_state_dict(state)
 

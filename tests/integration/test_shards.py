@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -43,7 +44,7 @@ def in_turn(ranks: list[Rows], size: int) -> Rows:
 
 
 def test_two_machines_of_two_ranks_have_each_sample_once_together(
-    new_server: NewServer, client_process: Start, tree: ImageFolder
+    new_server: NewServer, client_process: Start, tree: ImageFolder, tmp_path: Path
 ) -> None:
     machines = [new_server(workers=1) for _ in range(2)]
     spec = {"shuffle": True, "seed": 4, "batch_size": 16}
@@ -73,6 +74,8 @@ def test_two_machines_of_two_ranks_have_each_sample_once_together(
         (stream,) = machine.status()["streams"]
         # its own part and what is made ahead, not all of it
         assert stream["rows_filled"] <= 2 * 303 + stream["lanes"][0]["rows"]
+        shown = cli("status", "--runtime-dir", str(machine.runtime_dir), COLUMNS="300").stdout
+        assert f"1/2 of shard {machines.index(machine)}/2" in shown
     for client in everybody:
         client.ask("close")
     for machine in machines:
@@ -81,6 +84,22 @@ def test_two_machines_of_two_ranks_have_each_sample_once_together(
         assert done.returncode == exits.OK, done.stdout
         assert "of 2 of 605 samples" in done.stdout
         assert done.stdout.count("each sample exactly once") == 2
+        place = (
+            "--job",
+            "run",
+            "--epoch",
+            "1",
+            "--rank",
+            "1",
+            "--batch",
+            "3",
+            "--row",
+            "5",
+            "-o",
+            str(tmp_path / "x.npy"),
+        )
+        done = cli("replay", *place, "--runtime-dir", str(machine.runtime_dir))
+        assert done.stdout.split()[1] == str(read[machines.index(machine)][1][3 * 16 + 5][0])
 
 
 @pytest.mark.parametrize("shuffle", ["full", False])

@@ -7,6 +7,7 @@ and every action of the scheduler is checked against what the world knows before
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -176,11 +177,12 @@ class World:
         assert lane.rows >= request.rows_needed
         group = self.new_id()
         for rank in range(shape.world_size):
-            ranked = Shape(shape.batch_size, shape.drop_last, rank, shape.world_size)
+            ranked = dataclasses.replace(shape, rank=rank)
             session = Session(N, 0, where.epoch_start, where.position, ranked)
             line = BatchLine(
-                N, where.epoch_start, where.position, shape.batch_size, shape.drop_last, rank, shape.world_size
-            )
+                N, where.epoch_start, where.position, shape.batch_size, shape.drop_last, rank, shape.world_size,
+                batching=shape.batching,
+            )  # fmt: skip
             first = line.peek().start
             cursor = Cursor(self.new_id(), lane_id, group, line, prefetch or lane.rows, first, first, present=False)
             self.clients[cursor.id] = Client(cursor.id, stream_id, lane_id, group, session, first, False)

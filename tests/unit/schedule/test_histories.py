@@ -33,6 +33,7 @@ class Histories(RuleBasedStateMachine):
         batch_size=st.integers(1, 7),
         world_size=st.integers(1, 2),
         drop_last=st.booleans(),
+        crossing=st.booleans(),
         extra_rows=st.integers(0, 12),
         prefetch_rounds=st.sampled_from([0, 0, 2, 3]),
         epoch=st.integers(0, 2),
@@ -46,6 +47,7 @@ class Histories(RuleBasedStateMachine):
         batch_size: int,
         world_size: int,
         drop_last: bool,
+        crossing: bool,
         extra_rows: int,
         prefetch_rounds: int,
         epoch: int,
@@ -60,7 +62,8 @@ class Histories(RuleBasedStateMachine):
         request = Request(
             key, (f"p{pipeline}", pipeline), shuffle, N, 2 * round_rows, epoch, resume, epoch_start, join_wait_s
         )
-        shape = Shape(batch_size, drop_last, 0, world_size)
+        batching = "shuffle-repeat-batch" if crossing else "shuffle-batch-repeat"
+        shape = Shape(batch_size, drop_last, 0, world_size, batching=batching)
         where, _ = self.world.join(request, shape, extra_rows, prefetch_rounds * round_rows)
         if resume is not None:
             assert where.position == resume
