@@ -9,9 +9,11 @@ printed goes to stderr.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import select
+import signal
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -19,10 +21,12 @@ from typing import Any
 
 import contenders
 
+_PR_SET_PDEATHSIG = 1
 _OUT = os.fdopen(os.dup(1), "w")  # some contenders print
 
 
 def main() -> None:
+    end_with_parent()
     os.dup2(2, 1)
     config = json.loads(sys.stdin.readline())
     contender = contenders.load(config["contender"])
@@ -37,7 +41,11 @@ def main() -> None:
     sys.stdin.read()
     if hasattr(loader, "close"):
         loader.close()
-    os._exit(0)  # threads of some contenders never end
+
+
+def end_with_parent() -> None:
+    """Has the kernel kill this process when the benchmark dies: a job that hangs notices nothing."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def consume(loader: Iterable[Any], config: dict[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import Any
 
 from server import environment
 
-_END_S = 10.0
+_END_S, _LINGER_S = 10.0, 3.0
 
 
 class Job:
@@ -67,7 +67,12 @@ class Job:
             self._process.kill()
             self._process.wait()
         self._process.stdout.close()
-        with contextlib.suppress(ProcessLookupError):  # what it left behind is in its process group
+        # What it left behind is in its process group. Some of that cleans up shared memory, so it gets a moment.
+        deadline_s = time.monotonic() + _LINGER_S
+        with contextlib.suppress(ProcessLookupError):
+            while time.monotonic() < deadline_s:
+                os.killpg(self.pid, 0)
+                time.sleep(0.05)
             os.killpg(self.pid, signal.SIGKILL)
 
 

@@ -1,4 +1,4 @@
-"""A contender's process that serves the jobs of others: what a daemon is to prepserver. Started by `peers.py`.
+"""A contender's process that serves the jobs of others: what a daemon is to prepserver. Started by `cells.py`.
 
 Speaks like `job.py`: its stdin brings the configuration, its stdout says ``ready`` when it listens. It ends with
 its stdin.
@@ -11,9 +11,11 @@ import os
 import sys
 
 import contenders
+from job import end_with_parent
 
 
 def main() -> None:
+    end_with_parent()
     with os.fdopen(os.dup(1), "w") as out:
         os.dup2(2, 1)  # some contenders print
         config = json.loads(sys.stdin.readline())
