@@ -131,7 +131,7 @@ class Chaos:
     def begin(self) -> None:
         """Four jobs, one of each policy, on one stream."""
         for number, policy in enumerate(POLICIES):
-            self._join(policy, {"shuffle": True, "seed": 0, "crop": (16, 24)[number % 2]})
+            self._join(policy, {"shuffle": True, "seed": 0, "crop": (16, 24)[number % 2], "views": 1 + number % 2})
         wait_until(lambda: all(job.path.exists() for job in self._jobs), why=lambda: [j.said() for j in self._jobs])
 
     def step(self) -> None:
@@ -174,6 +174,7 @@ class Chaos:
             "shuffle": self._chance.choices((True, "full", False), (4, 1, 1))[0],
             "seed": self._chance.choices((0, 1), (4, 1))[0],
             "crop": self._chance.choice((16, 24)),
+            "views": self._chance.choice((1, 1, 2)),
         }
         self._join(self._chance.choice(POLICIES), options)
 

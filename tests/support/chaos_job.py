@@ -29,10 +29,11 @@ def make(crop: int, **options: Any) -> PrepClient:
     return PrepClient(source, [RandomResizedCrop(crop), RandomHorizontalFlip()], fields="dict", **options)
 
 
-def extend(digest: str, batch: dict[str, torch.Tensor]) -> str:
+def extend(digest: str, batch: dict[str, Any]) -> str:
     """The digest after the rows of one more batch, however they are cut into batches."""
-    for image, label, index in zip(batch["image"], batch["label"].tolist(), batch["index"].tolist(), strict=True):
-        row = image.contiguous().numpy().tobytes() + f"{label} {index}".encode()
+    views = batch["image"] if isinstance(batch["image"], tuple) else (batch["image"],)
+    for *images, label, index in zip(*views, batch["label"].tolist(), batch["index"].tolist(), strict=True):
+        row = b"".join(image.contiguous().numpy().tobytes() for image in images) + f"{label} {index}".encode()
         digest = hashlib.sha256(digest.encode() + row).hexdigest()
     return digest
 
