@@ -29,6 +29,7 @@ from server import Server, running_server
 from tables import Sheet, show
 
 _SKIP = 4
+_READY_P99_US = 2000.0
 _CELLS = ((64, 0.001, 1000), (64, 0.016, 150), (1024, 0.001, 150), (64, 0.0, 200), (1024, 0.0, 24))
 """(images a batch, pause in place of filling 16 rows or 0 for decoding them, batches taken). The second is as long
 in filling as the third: a client that slept longer wakes up colder, and that is not the batch's size."""
@@ -133,14 +134,19 @@ def summary(values: list[float]) -> dict[str, float]:
 def sheets(result: dict[str, Any]) -> list[Sheet]:
     sheet = Sheet(
         "Delivery, microseconds: p50 / p99 (samples)",
-        ("rows are filled", "images a batch", "MiB a batch", "announce", "ready", "release"),
+        (
+            *("rows are filled", "images a batch", "MiB a batch", "announce", "ready", "p99 to reach", "reached"),
+            "release",
+        ),
     )
     for cell in result["cells"]:
         pause_ms = cell["pause_s"] * 1e3
         words = f"by a pause of {pause_ms:g} ms for 16" if pause_ms else f"by decoding, {cell['workers']} workers"
+        ready = cell.get("ready_us", {})
         sheet.rows.append((
-            words, str(cell["batch"]), f"{cell['batch_mib']:g}",
-            *(_text(cell.get(name, {})) for name in ("announce_us", "ready_us", "release_us")),
+            words, str(cell["batch"]), f"{cell['batch_mib']:g}", _text(cell["announce_us"]), _text(ready),
+            *((f"< {_READY_P99_US:.0f}", "yes" if ready["p99"] < _READY_P99_US else "no") if ready else ("-", "-")),
+            _text(cell.get("release_us", {})),
         ))  # fmt: skip
     return [sheet]
 

@@ -16,6 +16,9 @@ import lanes
 import peer_sheets
 import recovery
 import resume
+import rows
+import scaling
+import worker_profile
 from fingerprint import ROOT, line
 
 _TITLES = {
@@ -23,6 +26,9 @@ _TITLES = {
     "peers.json": ("Against every loader that one could take instead", peer_sheets.sheets),
     "attach.json": ("Attaching, and what a worker weighs", attach.sheets),
     "delivery.json": ("Delivery of a batch", delivery.sheets),
+    "rows.json": ("Rows that are ready", rows.sheets),
+    "scaling.json": ("Workers, clients, and the daemon's own limit", scaling.sheets),
+    "worker_profile.json": ("Where a worker's time goes", worker_profile.sheets),
     "recovery.json": ("After a kill", recovery.sheets),
     "resume.json": ("Resuming", resume.sheets),
     "lanes.json": ("Lanes: two image sizes on one stream", lanes.sheets),

@@ -51,13 +51,16 @@ class Server:
 
 
 @contextlib.contextmanager
-def running_server(scratch: Path, workers: int, command: Sequence[str] = ("-m", "prepserver.cli")) -> Iterator[Server]:
+def running_server(
+    scratch: Path, workers: int, command: Sequence[str] = ("-m", "prepserver.cli"), *, wait_workers: bool = True
+) -> Iterator[Server]:
     """A daemon that listens, with all its workers up.
 
     Args:
         scratch: Holds its sockets, log and listings.
         workers: How many.
         command: What to run in place of the CLI.
+        wait_workers: Whether to wait for the workers.
     """
     runtime_dir = scratch / "run"
     log_path = scratch / "daemon.log"
@@ -70,7 +73,7 @@ def running_server(scratch: Path, workers: int, command: Sequence[str] = ("-m", 
         try:
             _wait_up(process, runtime_dir, log_path)
             server = Server(runtime_dir, process.pid, time.monotonic_ns())
-            while len(server.worker_pids()) < workers:
+            while wait_workers and len(server.worker_pids()) < workers:
                 time.sleep(0.1)
             yield server
         finally:

@@ -6,7 +6,7 @@ workers run the real loop; only `fill` is wrapped, from here, and when a chunk's
 begun. So the latest label that a client reads beside its tensor is the time at which that tensor's last row
 was complete: nothing in the product knows of it.
 
-With $BENCH_PAUSE_S a chunk is a pause of so long instead of work: the machine is quiet and the client always
+With $BENCH_PAUSE_S 16 rows are a pause of so long instead of work: the machine is quiet and the client always
 waits. Without it photos are decoded, on all workers.
 """
 
@@ -29,7 +29,7 @@ def main() -> None:
     def fill(stream: Any, targets: Sequence[Any], position: int, count: int, mark: Any) -> Any:
         began_ns = time.monotonic_ns()
         if pause_s:
-            time.sleep(pause_s)
+            time.sleep(pause_s * count / 16)
             made = fill_room.FillResult([], 0, 0)
         else:
             made = real(stream, targets, position, count, mark)

@@ -179,6 +179,14 @@ class Histories(RuleBasedStateMachine):
         assert {c.stream for c in world.clients.values()} == world.streams == set(world.scheduler.streams)
 
     @invariant()
+    def what_a_stream_keeps_in_mind_is_what_it_would_reckon_now(self) -> None:
+        for stream in self.world.scheduler.streams.values():
+            if stream.cursors:
+                kept = stream.low, stream.wanted, stream.ready_rows()
+                stream.changed()
+                assert kept == (stream.low, stream.wanted, stream.ready_rows())
+
+    @invariant()
     def no_release_goes_beyond_what_was_told(self) -> None:
         for stream in self.world.scheduler.streams.values():
             for cursor in stream.cursors.values():
