@@ -98,7 +98,8 @@ class PrepClient:
         memory_format: ``torch.channels_last`` (what uint8 rows are anyway) or ``torch.contiguous_format``.
         inline: Make the rows in this process: no daemon, the same bytes.
         workers: Where no daemon runs, start a private one with so many workers, for the life of this process.
-        join_wait_s: How long to rather wait for a place on a running stream than start an own one.
+        join_wait_s: How long to rather wait for a running stream than have an own one for ever. The first batches
+            come at once all the same; the wait comes after them. 0 never waits.
         reconnect_s: How long to wait for a daemon that went away (a restart) before `ServerGone` is raised; the
             batches go on with the very rows that they would have had. 0 raises at once.
         lag: What happens when this job is slower than those that it shares with: ``"wait"`` (they wait for it),
@@ -139,7 +140,7 @@ class PrepClient:
         memory_format: torch.memory_format | None = None,
         inline: bool = False,
         workers: int | None = None,
-        join_wait_s: float = 10.0,
+        join_wait_s: float = 30.0,
         reconnect_s: float = 300.0,
         lag: Lag = "auto",
     ) -> None:

@@ -40,6 +40,7 @@ _SYNC_AFTER_S = 2.0
 """Silence after which the daemon is asked again: a lost message delays, and never hangs."""
 
 _SAY_AFTER_S = 30.0
+_SAY_JOINING_AFTER_S = 1.0
 _LEAST_WAIT_S = 0.0005
 _HELLO_WAIT_S = 5.0
 _STATUS_S = 1.0
@@ -195,6 +196,7 @@ class ServedFeed:
         self.num_classes = welcome.num_classes
         self.epoch_start = welcome.epoch_start
         self.position = welcome.position
+        self._alone_upto = welcome.alone_upto
         if welcome.ahead > self.layout.rows:
             log.info("joining a running stream at its next block, %d rows from now", welcome.ahead)
 
@@ -224,6 +226,8 @@ class ServedFeed:
             now_s = time.monotonic()
             if now_s - began_s > timeout_s:
                 raise BatchTimeout(self._what_is_missing(session, timeout_s))
+            if self._alone_upto and now_s - began_s > _SAY_JOINING_AFTER_S:
+                self._say_joining(session)
             pause_s = min(sync_s, say_s, began_s + timeout_s) - now_s
             pace = pace_s()
             self._take(session, max(_LEAST_WAIT_S, pause_s if pace is None else min(pause_s, pace)))
@@ -236,6 +240,15 @@ class ServedFeed:
             if now_s >= say_s:
                 log.warning("%s", self._what_is_missing(session, now_s - began_s))
                 say_s = now_s + _SAY_AFTER_S
+
+    def _say_joining(self, session: Session) -> None:
+        """Why there is no batch, once: this is no trouble, and does not come again."""
+        if session.ready_upto <= self._alone_upto < session.upcoming.stop:
+            log.warning(
+                "this job began early, on a stream of its own, and waits at row %d for the shared stream to come by "
+                "(once; join_wait_s = 0 would not wait, and never share)", session.ready_upto,
+            )  # fmt: skip
+            self._alone_upto = 0
 
     def _take(self, session: Session, timeout_s: float) -> None:
         for message in self._lease.receive(timeout_s):

@@ -12,7 +12,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from prepserver import __version__
@@ -27,9 +27,10 @@ from prepserver.pipeline.pipeline import Pipeline
 from prepserver.pipeline.shard import Shard
 from prepserver.pipeline.sources import source_from_wire
 from prepserver.protocol import work
-from prepserver.protocol.layout import sample_fields
+from prepserver.protocol.layout import Field, sample_fields
 from prepserver.protocol.messages import PROTOCOL, Attach, Moved, Refused, Welcome
-from prepserver.schedule.actions import Action, Move
+from prepserver.schedule.actions import Action, Joined, Move
+from prepserver.schedule.early import PATIENCE
 from prepserver.schedule.join import Place, Request, place
 from prepserver.schedule.lag import LagWatch, Parting
 from prepserver.schedule.scheduler import TASKS_PER_WORKER, Scheduler
@@ -195,6 +196,7 @@ class Jobs:
             epoch_start=group.place.epoch_start,
             position=group.place.position,
             ahead=max(0, group.place.position - stream.watermark),
+            alone_upto=stream.cap or 0,
             layout=ring.layout.to_wire(),
         )
         actions, self._late = self._late, []
@@ -225,13 +227,9 @@ class Jobs:
         self._late = []
         for parting in self._lag.partings(self._scheduler.streams.values(), self._scheduler.workers_idle, now_s):
             actions += self._part(parting, now_s)
-        for meeting in self._lag.meetings(self._scheduler.streams.values(), now_s):
-            log.info("the jobs of stream %d go on in stream %d: they have met", meeting.stream, meeting.into)
-            for group in self._groups.values():
-                if group.stream == meeting.stream:
-                    group.stream, group.lane = meeting.into, meeting.lanes[group.lane]
+        for meeting in self._lag.meetings([s for s in self._scheduler.streams.values() if s.cap is None], now_s):
             actions += self._scheduler.meet(meeting)
-        return actions + self._scheduler.hedge(now_s)
+        return actions + self._scheduler.lose_patience(now_s) + self._scheduler.hedge(now_s)
 
     def moved(self, move: Move) -> None:
         """The scheduler has moved a rank to another ring: its client is told, and gets the descriptor."""
@@ -245,6 +243,19 @@ class Jobs:
         attachment.moves += 1
         # If it cannot be sent the client is dying, which another event says.
         attachment.peer.send(Moved(move.start, move.lost, ring.layout.to_wire()), ring.fd)
+
+    def joined(self, joined: Joined) -> None:
+        """The jobs of a stream are in another one: so are the lanes that went along, which workers know by number."""
+        log.info("the jobs of stream %d go on in stream %d: they have met", joined.stream, joined.into)
+        for group in self._groups.values():
+            if group.stream == joined.stream:
+                group.stream, group.lane = joined.into, joined.lanes[group.lane]
+        for attachment in self.attachments.values():
+            if attachment.stream == joined.stream:
+                attachment.stream = joined.into
+        for lane in [old for old, new in joined.lanes.items() if old == new]:
+            add = self._setups[joined.stream].lanes.pop(lane)
+            self._setups[joined.into].lanes[lane] = replace(add, stream=joined.into)
 
     def drop_lane(self, lane: int) -> None:
         """The scheduler has dropped a lane."""
@@ -447,22 +458,19 @@ class Jobs:
         first_row = min(line.peek().start for line in lines.values())
         uid, holding = lane_key[1], self._holding(lane_key[1])
         if siblings is None:
-            self._check_job(uid, holding, where.stream)
-        lane_id = where.lane if where.lane is not None else next(self._ids)
-        if where.lane is None:
-            try:
-                self._rings.create(
-                    lane_id, sample_fields(row.shape, row.dtype, views), rows,
-                    lambda nbytes: self.access.check_ring(uid, holding, nbytes),
-                )  # fmt: skip
-            except MemoryShort as e:
-                raise Refusal("memory", str(e)) from e
+            self._check_job(uid, holding, where.stream if where.into is None else where.into)
+        where, lane_id = self._with_ring(
+            request, where, sample_fields(row.shape, row.dtype, views), rows,
+            lambda nbytes: self.access.check_ring(uid, holding, nbytes),
+        )  # fmt: skip
         stream_id = where.stream if where.stream is not None else next(self._ids)
         if where.stream is None:
             self._open_stream(stream_id, stream_key, asked, listing, first_row)
         if where.lane is None:
             start = max(first_row, self._scheduler.streams[stream_id].head)
             self._open_lane(stream_id, lane_id, lane_key, asked.pipeline, start)
+        if where.into is not None:
+            self._scheduler.start_early(stream_id, where.into, round_rows, PATIENCE * attach.join_wait_s)
         ring_size = self._rings.held[lane_id].layout.rows
         group_id = next(self._ids)
         group = _Group(group_key, stream_id, lane_id, where, {})
@@ -477,17 +485,52 @@ class Jobs:
             self._scheduler.add_cursor(stream_id, cursor)
         return group_id, group
 
+    def _with_ring(
+        self,
+        request: Request,
+        where: Place,
+        fields: tuple[Field, ...],
+        rows: tuple[int, int],
+        allow: Callable[[int], None],
+    ) -> tuple[Place, int]:
+        """The place, and its lane with a ring.
+
+        Where there is no memory to begin early on a stream of its own, the job waits for its place on the shared one.
+
+        Raises:
+            Refusal: There is no memory at all.
+        """
+        if where.lane is not None:
+            return where, where.lane
+        lane_id = next(self._ids)
+        wanted, needed = max(rows[0], where.rows), max(rows[1], where.rows)
+        try:
+            self._rings.create(lane_id, fields, (wanted, needed), allow)
+        except MemoryShort as e:
+            if where.into is None:
+                raise Refusal("memory", str(e)) from e
+            log.info("no early start, the job waits for stream %d: %s", where.into, e)
+            late = place(replace(request, early=False), self._scheduler.streams.values(), self._rows_per_s())
+            return self._with_ring(request, late, fields, rows, allow)
+        return where, lane_id
+
     def _holding(self, uid: int) -> Holding:
         groups = [group for group in self._groups.values() if group.key[0][1] == uid]
         lanes = [lane for s in self._scheduler.streams.values() for lane in s.lanes.values() if lane.key[1] == uid]
         return Holding(
             jobs=len({group.key for group in groups}),
-            streams=len({group.stream for group in groups}),
+            streams=len({self._shared_stream(group.stream) for group in groups}),
             ring_bytes=sum(self._rings.held[lane.id].layout.nbytes for lane in lanes),
         )
 
+    def _shared_stream(self, stream: int) -> int:
+        """The stream that a job reads, or will read when its own has joined it."""
+        into = self._scheduler.waits_for(stream)
+        return stream if into is None else into
+
     def _check_job(self, uid: int, holding: Holding, stream: int | None) -> None:
-        known = any(group.stream == stream for group in self._groups.values() if group.key[0][1] == uid)
+        mine = [group.stream for group in self._groups.values() if group.key[0][1] == uid]
+        known = any(self._shared_stream(each) == stream for each in mine)
         try:
             self.access.check_job(uid, holding, new_stream=not known)
         except Denied as e:

@@ -58,6 +58,8 @@ from prepserver.schedule.actions import (
     Announce,
     DropLane,
     DropStream,
+    GoesAlone,
+    Joined,
     KillWorker,
     Move,
     QuarantineSample,
@@ -496,10 +498,8 @@ class Daemon:
                     self._pool.send(worker, work.Fill(task, stream, list(lanes), position, count))
                 case Announce():
                     self._announce(action)
-                case Move(cursor=cursor, lost=(start, stop)):
-                    if start < stop:
-                        self._ledger.passed(cursor, stop)
-                    self._jobs.moved(action)
+                case Move() | Joined() | GoesAlone():
+                    self._rearrange(action)
                 case KillWorker(worker):
                     self._pool.end(worker)
                 case DropLane(lane):
@@ -520,6 +520,18 @@ class Daemon:
             stream = self._scheduler.streams.get(task.stream) if task is not None else None
             if stream is not None and stream.source == source:
                 self._pool.end(worker)
+
+    def _rearrange(self, action: Move | Joined | GoesAlone) -> None:
+        """Jobs part and meet."""
+        match action:
+            case Move(cursor=cursor, lost=(start, stop)):
+                if start < stop:
+                    self._ledger.passed(cursor, stop)
+                self._jobs.moved(action)
+            case Joined():
+                self._jobs.joined(action)
+            case GoesAlone(stream, why):
+                log.info("stream %d goes on alone: %s", stream, why)
 
     def _announce(self, announce: Announce) -> None:
         attachment = self._jobs.attachments.get(announce.cursor)

@@ -66,7 +66,7 @@ def snapshot(
         "kernels": {"path": pool.kernels[0], "why": pool.kernels[1]},
         "memory": {"rings_bytes": rings.held_bytes, "budget_bytes": rings.budget_bytes},
         "workers": [_worker(seat, now_s) for seat in pool.seats],
-        "streams": [_stream(stream, rings) for stream in scheduler.streams.values()],
+        "streams": [_stream(stream, scheduler, rings) for stream in scheduler.streams.values()],
         "jobs": [_job(attachment, scheduler, now_s) for attachment in jobs.attachments.values()],
         "quarantined": {source: sorted(indices) for source, indices in scheduler.quarantined.items() if indices},
     }
@@ -95,12 +95,13 @@ def _worker(seat: Any, now_s: float) -> dict[str, Any]:
     }
 
 
-def _stream(stream: Any, rings: Rings) -> dict[str, Any]:
+def _stream(stream: Any, scheduler: Scheduler, rings: Rings) -> dict[str, Any]:
     return {
         "id": stream.id,
         "samples": stream.n,
         "position": stream.low,
         "ready_upto": stream.watermark,
+        "waits_for": scheduler.waits_for(stream.id),
         "rows_filled": stream.rows_filled,
         "rows_delivered": stream.rows_delivered,
         "sharing_factor": _sharing_factor(stream),

@@ -67,7 +67,7 @@ class Attach:
         lag: What happens when the job holds others back: ``wait`` (they wait), ``detach`` (it goes on with
             a stream of its own, the same bytes), ``skip`` (it loses rows), ``auto`` (detach while workers are
             idle, else wait).
-        join_wait_s: How long the job would rather wait to share than start a stream of its own.
+        join_wait_s: How long the job would rather wait for a shared stream than have one of its own for ever.
         num_shards: Parts into which the samples of each pass are dealt, one for each machine.
         shard_index: Which of them this job reads.
         batching: In which order samples are shuffled, batched and repeated.
@@ -90,7 +90,7 @@ class Attach:
     position: Position | None = None
     epoch_start: Position | None = None
     rounds: Count = 0
-    join_wait_s: Seconds = 10.0
+    join_wait_s: Seconds = 30.0
     lag: Lag = "auto"
     num_shards: Shards = 1
     shard_index: Count = 0
@@ -120,6 +120,8 @@ class Welcome:
         position: Its first row, likewise.
         ahead: Rows between what is being made now and `position` (a wait, if large).
         layout: See `prepserver.protocol.layout`.
+        alone_upto: Not 0: an early start. Below this position the job has a stream of its own, and may have to
+            wait there for the shared one.
     """
 
     protocol: Small
@@ -133,6 +135,7 @@ class Welcome:
     position: Position
     ahead: Position
     layout: Tree
+    alone_upto: Position = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,10 +66,33 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True)
+class Joined:
+    """The jobs of a stream are in another one from now on; said before what follows from it.
+
+    Attributes:
+        stream: Which ends.
+        into: Where they are.
+        lanes: Old lane -> lane there; equal where a lane goes along with its ring.
+    """
+
+    stream: int
+    into: int
+    lanes: dict[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class GoesAlone:
+    """A stream waits for another one no longer."""
+
+    stream: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class KillWorker:
     """End this worker: another one was quicker with its rows. It is not to blame."""
 
     worker: int
 
 
-Action = Submit | Announce | DropLane | DropStream | QuarantineSample | Move | KillWorker
+Action = Submit | Announce | DropLane | DropStream | QuarantineSample | Move | Joined | GoesAlone | KillWorker

@@ -1,11 +1,16 @@
-"""Where a new job starts: on a running stream that it can share, or on one of its own."""
+"""Where a new job starts: on a running stream that it can share, or on one of its own.
+
+Where it would have to wait for a shared place, its own stream can begin at that very place: see
+`prepserver.schedule.early`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from prepserver.schedule.stream import Cursor, Lane, Stream
+from prepserver.schedule.early import START_EARLY_S, allowance
+from prepserver.schedule.stream import Stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +26,11 @@ class Request:
         epoch: A fresh start at epoch number `epoch`.
         position: Or exactly here.
         epoch_start: Where the epoch of `position` began.
-        join_wait_s: The longest wait for a shared start.
+        join_wait_s: The longest wait for a shared stream.
         skip: Rows from `position` on that are not needed any more.
         fixed: Other machines take part, which cannot be asked where they begin: an epoch begins at its number times n
             in cyclic order, too.
+        early: It may begin on a stream of its own while it waits; False where there is no memory for that.
     """
 
     stream_key: str
@@ -38,6 +44,7 @@ class Request:
     join_wait_s: float
     skip: int = 0
     fixed: bool = False
+    early: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,27 +56,34 @@ class Place:
         lane: The lane to join, or None for a new one.
         epoch_start: Start of the job's epoch.
         position: First row.
+        rows: A new ring must have as many, for the other jobs there; 0 for what its own job needs.
+        into: The stream that its own one is to join when that comes by, or None.
     """
 
     stream: int | None
     lane: int | None
     epoch_start: int
     position: int
+    rows: int = 0
+    into: int | None = None
 
 
 def place(request: Request, streams: Iterable[Stream], rows_per_s: float) -> Place:
     """The best start for `request` among the running streams.
 
-    A job joins where it needs not wait longer than `join_wait_s` for its first row; among those, where it
-    waits least. In cyclic order a fresh job may begin at any block boundary; in the other orders, when other machines
-    take part, and when resuming, the position is given, and it is shared only if the stream still holds or will soon
-    make it.
+    A job joins where it needs not wait longer than `join_wait_s` for a shared row; among those, where it
+    waits least. In cyclic order a fresh job may begin at any block boundary; in the other orders, when other
+    machines take part, and when resuming, the position is given, and it is shared only if the stream still holds or
+    will soon make it.
+    Where the wait is more than a moment, the job begins at once on a stream of its own from there, which joins
+    the other one later.
 
     Args:
         request: What is asked for.
         streams: All running ones.
         rows_per_s: Rate at which the pool fills rows, to turn rows into a wait.
     """
+    rate = max(1.0, rows_per_s)
     best: tuple[int, Place] | None = None
     for stream in streams:
         if stream.key != request.stream_key:
@@ -77,9 +91,15 @@ def place(request: Request, streams: Iterable[Stream], rows_per_s: float) -> Pla
         found = _on(request, stream)
         if found is None:
             continue
-        wait_rows = max(0, found.position + request.skip - stream.watermark)
-        if wait_rows > request.join_wait_s * max(1.0, rows_per_s):
+        first = found.position + request.skip
+        wait_rows = max(0, first - stream.watermark)
+        if wait_rows > request.join_wait_s * rate:
             continue
+        if stream.cap is not None and first >= stream.cap:
+            continue  # it will rest before it comes there
+        is_far = wait_rows > START_EARLY_S * rate and first > stream.head
+        if stream.cap is None and is_far and _may_start_early(request):
+            found = Place(None, None, found.epoch_start, found.position, found.rows, stream.id)
         # an existing lane costs nothing more; a new lane costs memory and its augmentations
         cost = wait_rows + (0 if found.lane is not None else 1)
         if best is None or cost < best[0]:
@@ -97,8 +117,12 @@ def _on(request: Request, stream: Stream) -> Place | None:
         (x for x in stream.lanes.values() if x.key == request.lane_key and x.rows >= request.rows_needed),
         None,
     )
-    if not _fits(request, stream, lane):
+    # The smallest ring bounds the window of all lanes: one that cannot hold two rounds of every job's batches would
+    # stop them all for ever.
+    if any(x.rows < request.rows_needed for x in stream.lanes.values()):
         return None
+    # In a new lane's ring two rounds of every job's batches must fit, as in every other of the window.
+    rows = max((2 * c.round_rows for c in stream.cursors.values()), default=0) if lane is None else 0
     # a lane's rows exist from its start on; a new lane's from the next row that is given out
     earliest = max(stream.low, lane.start) if lane is not None else stream.head
     if request.position is not None and request.epoch_start is not None:
@@ -109,20 +133,14 @@ def _on(request: Request, stream: Stream) -> Place | None:
         position = epoch_start = request.epoch * request.n
     if position + request.skip < earliest:
         return None
-    return Place(stream.id, lane.id if lane is not None else None, epoch_start, position)
+    return Place(
+        stream.id,
+        lane.id if lane is not None else None,
+        epoch_start,
+        position,
+        rows if rows > request.rows_needed else 0,
+    )
 
 
-def _fits(request: Request, stream: Stream, lane: Lane | None) -> bool:
-    """Whether `request`, in `lane` or in a new one, can live in one window with the jobs of `stream`.
-
-    The smallest ring bounds the window of all lanes: one that cannot hold two rounds of every job's batches
-    would stop them all for ever. A new ring is sure to have `rows_needed` rows only.
-    """
-    if any(x.rows < request.rows_needed for x in stream.lanes.values()):
-        return False
-    return lane is not None or all(2 * _round_rows(c) <= request.rows_needed for c in stream.cursors.values())
-
-
-def _round_rows(cursor: Cursor) -> int:
-    plan = cursor.line.full_epoch
-    return plan.batch_size * plan.world_size
+def _may_start_early(request: Request) -> bool:
+    return request.early and allowance(request.n, request.rows_needed // 2) > 0

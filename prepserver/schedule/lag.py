@@ -50,7 +50,7 @@ class Meeting:
     Attributes:
         stream: Which ends.
         into: Which they join.
-        lanes: For each lane of `stream` the lane of `into` that has the same rows.
+        lanes: For each lane of `stream` the lane of `into` that has the same rows; itself if it goes along.
     """
 
     stream: int
@@ -125,6 +125,8 @@ def holding_back(stream: Stream, chunk_rows: int) -> Cursor | None:
     """The job for which another one waits, if nothing but its unreleased rows is in the way."""
     if len(stream.cursors) < 2 or stream.watermark != stream.head or stream.limit - stream.head >= chunk_rows:
         return None
+    if stream.cap is not None and stream.head >= stream.cap:
+        return None  # it is not for the rows of any of its jobs that it rests
     low = stream.low
     slow = next((c for c in stream.cursors.values() if c.need == low and c.present), None)
     if slow is None or any(c.group == slow.group and not c.present for c in stream.cursors.values()):
@@ -155,10 +157,5 @@ def _meet(stream: Stream, other: Stream) -> dict[int, int] | None:
         if match is None:
             return None
         lanes[lane.id] = match.id
-    largest = max(_round_rows(c) for c in stream.cursors.values())
+    largest = max(c.round_rows for c in stream.cursors.values())
     return lanes if 2 * largest <= rows else None
-
-
-def _round_rows(cursor: Cursor) -> int:
-    plan = cursor.line.full_epoch
-    return plan.batch_size * plan.world_size

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from prepserver.pipeline.batches import BatchLine
 from prepserver.protocol.work import MAX_CHUNK_ROWS
@@ -17,11 +17,14 @@ from prepserver.schedule.actions import (
     Announce,
     DropLane,
     DropStream,
+    GoesAlone,
+    Joined,
     KillWorker,
     Move,
     QuarantineSample,
     Submit,
 )
+from prepserver.schedule.early import LEAST_ROUNDS, Alone, Early, Near, allowance, look
 from prepserver.schedule.lag import HEDGE_S, Meeting
 from prepserver.schedule.stream import BadRow, Chunk, Cursor, Lane, Stream
 
@@ -87,6 +90,7 @@ class Scheduler:
         self._served = itertools.count(1)
         self._stream_of: dict[int, int] = {}  # cursor -> stream
         self._free: list[dict[int, WorkerSlot]] = [{} for _ in range(TASKS_PER_WORKER)]  # by tasks held
+        self._early: dict[int, Early] = {}  # by stream
         self._stuck: dict[int, list[int]] = {}  # worker given up on -> tasks that it may still write
 
     # -- jobs ---------------------------------------------------------------------------------------
@@ -96,6 +100,24 @@ class Scheduler:
     ) -> None:
         """A stream begins at `position`; it needs a lane and a cursor before anything is filled."""
         self.streams[stream_id] = Stream(stream_id, key, source, n, next_start, head=position)
+
+    def start_early(self, stream_id: int, into: int, round_rows: int, patience_s: float) -> None:
+        """A new stream goes only so far, and is to join another one when that comes by.
+
+        Args:
+            stream_id: The new one.
+            into: The other one.
+            round_rows: ``batch_size * world_size`` of its job.
+            patience_s: The longest time that the job may wait there.
+        """
+        stream = self.streams[stream_id]
+        stream.cap = stream.head + allowance(stream.n, round_rows)
+        self._early[stream_id] = Early(stream_id, into, stream.head + LEAST_ROUNDS * round_rows, patience_s)
+
+    def waits_for(self, stream_id: int) -> int | None:
+        """The stream that an early one is to join."""
+        early = self._early.get(stream_id)
+        return None if early is None else early.into
 
     def add_lane(self, stream_id: int, lane: Lane) -> None:
         """`lane` is filled from its start on, which no worker was given yet."""
@@ -230,20 +252,81 @@ class Scheduler:
 
     def meet(self, meeting: Meeting) -> list[Action]:
         """The jobs of one stream go on in another."""
+        return self._join(meeting) + self._dispatch()
+
+    def _join(self, meeting: Meeting) -> list[Action]:
         stream = self.streams.pop(meeting.stream)
         into = self.streams[meeting.into]
-        stream.rename_bad({old: [new] for old, new in meeting.lanes.items()})
+        self._early.pop(stream.id, None)
+        for early in self._early.values():
+            if early.into == stream.id:
+                early.into = into.id
+        actions: list[Action] = [Joined(stream.id, into.id, meeting.lanes)]
+        along = [stream.lanes[old] for old, new in meeting.lanes.items() if old == new]
+        stream.rename_bad({old: [new] for old, new in meeting.lanes.items() if old != new})
+        if along:
+            into.name_lanes()
+            stream.name_lanes(meeting.lanes)
+        ids = {lane.id for lane in along}
         for position, rows in stream.bad.items():
-            into.bad.setdefault(position, list(rows))
-        actions: list[Action] = []
+            if position not in into.bad:
+                into.bad[position] = list(rows)
+            else:
+                into.bad[position] += [row for row in rows if ids & set(row.lanes)]
+        for lane in along:
+            oldest = lane.start if lane.oldest is None else lane.oldest
+            into.lanes[lane.id] = replace(lane, start=stream.head, oldest=oldest)
         for cursor in stream.cursors.values():
             into.cursors[cursor.id] = cursor
             self._stream_of[cursor.id] = into.id
-            actions.append(self._move(cursor, into.lanes[meeting.lanes[cursor.lane]], stream.head, lose=False))
+            if cursor.lane not in ids:
+                actions.append(self._move(cursor, into.lanes[meeting.lanes[cursor.lane]], stream.head, lose=False))
+        into.rows_filled += stream.rows_filled
+        into.rows_delivered += stream.rows_delivered
         into.changed()
-        actions += [DropLane(lane) for lane in stream.lanes]
+        actions += [DropLane(lane) for lane in stream.lanes if lane not in ids]
         actions.append(DropStream(stream.id))
-        return actions + self._announce(into) + self._dispatch()
+        return actions + self._announce(into)
+
+    def lose_patience(self, now_s: float) -> list[Action]:
+        """Ends waits for other streams that take too long. Call it several times a second."""
+        actions: list[Action] = []
+        for early in list(self._early.values()):
+            stream = self.streams.get(early.stream)
+            if stream is not None and early.lost_patience(stream, now_s):
+                actions.append(self._go_alone(early, "the stream that it waited for has not come by in time"))
+        return [*actions, *self._join_early(), *self._dispatch()] if actions else []  # the gates that stood for them go
+
+    def _go_alone(self, early: Early, why: str) -> Action:
+        del self._early[early.stream]
+        self.streams[early.stream].cap = None
+        return GoesAlone(early.stream, why)
+
+    def _join_early(self) -> list[Action]:
+        """Joins early streams with those that have come by, and ends waits that lead nowhere."""
+        actions: list[Action] = []
+        for stream in self.streams.values():
+            stream.gate = None
+        for early in list(self._early.values()):
+            waiting = self.streams.get(early.stream)
+            if waiting is None:
+                del self._early[early.stream]
+                continue
+            into = self.streams.get(early.into)
+            found = look(early, waiting, into)
+            match found:
+                case Meeting():
+                    actions += self._join(found)
+                case Alone(why):
+                    actions.append(self._go_alone(early, why))
+                case Near():
+                    waiting.cap = waiting.head
+                case None:
+                    pass
+            if into is not None and early.stream in self._early:
+                # not past it unseen, with a chunk that begins before
+                into.gate = waiting.head if into.gate is None else min(into.gate, waiting.head)
+        return actions
 
     def _move(self, cursor: Cursor, lane: Lane, start: int, *, lose: bool) -> Move:
         cursor.lane = lane.id
@@ -459,6 +542,8 @@ class Scheduler:
                 actions += self._announce(stream)
         if not self.streams:
             return actions
+        if self._early:
+            actions += self._join_early()
         while (slot := self._emptiest()) is not None and (found := self._next_chunk()) is not None:
             stream, chunk = found
             task_id = next(self._task_ids)
@@ -468,6 +553,8 @@ class Scheduler:
             slot.tasks.append(task_id)
             self._refile(slot, held)
             actions.append(Submit(slot.id, task_id, stream.id, chunk.lanes, chunk.position, chunk.count))
+            if self._early:
+                actions += self._join_early()
         return actions
 
     def _emptiest(self) -> WorkerSlot | None:

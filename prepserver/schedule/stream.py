@@ -35,12 +35,14 @@ class Lane:
         key: What two jobs must agree in to share it (pipeline digest and uid).
         rows: Of its ring.
         start: First position that is filled in it.
+        oldest: First position that was ever in it, if not `start`: it came from another stream.
     """
 
     id: int
     key: tuple[str, int]
     rows: int
     start: int
+    oldest: int | None = None
 
 
 @dataclass(slots=True)
@@ -95,6 +97,12 @@ class Cursor:
         """It needs no row of this stream below."""
         return max(self.released, self.entered)
 
+    @property
+    def round_rows(self) -> int:
+        """Rows of a round of its job's batches."""
+        plan = self.line.full_epoch
+        return plan.batch_size * plan.world_size
+
 
 @dataclass(frozen=True, slots=True)
 class BadRow:
@@ -133,6 +141,8 @@ class Stream:
         n: Samples: positions of a pass.
         next_start: Smallest position at or after the given one at which an epoch may begin.
         head: Next position never given to a worker.
+        cap: Nothing is filled from here on, for now: see `prepserver.schedule.early`.
+        gate: Nothing is filled from here on before another stream has joined here, or not: see there.
     """
 
     id: int
@@ -141,6 +151,8 @@ class Stream:
     n: int
     next_start: Callable[[int], int]
     head: int
+    cap: int | None = None
+    gate: int | None = None
     lanes: dict[int, Lane] = field(default_factory=dict)
     cursors: dict[int, Cursor] = field(default_factory=dict)
     bad: dict[int, list[BadRow]] = field(default_factory=dict)
@@ -216,8 +228,16 @@ class Stream:
         if not self.cursors:
             return self.head
         floor = self.floor
-        # nothing below a lane's start was ever in its ring
-        return min(self.wanted, *(max(floor, lane.start) + lane.rows for lane in self.lanes.values()))
+        # nothing below its oldest was ever in a lane's ring
+        ends = [
+            max(floor, lane.start if lane.oldest is None else lane.oldest) + lane.rows for lane in self.lanes.values()
+        ]
+        return min(self.wanted, *ends) if self.cap is None else min(self.wanted, self.cap, *ends)
+
+    @property
+    def is_written(self) -> bool:
+        """Whether some worker may still write into the rings."""
+        return bool(self._running)
 
     def ready_rows(self) -> int:
         """Rows that the job with least of them was told of and has not released: 0 where one waits."""
@@ -248,8 +268,11 @@ class Stream:
             position, count = heapq.heappop(self._redo)
             if not self._is_filled(position):  # by the first of two that made it
                 return Chunk(position, count, self._lanes_at(position))
-        self.head = max(self.head, low)
+        # Below its start the rows of a lane that came from another stream are there, and nobody else may need them.
+        self.head = max(self.head, low, min((lane.start for lane in self.lanes.values()), default=0))
         count = min(most, self.limit - self.head)
+        if self.gate is not None and self.gate >= self.head:
+            count = min(count, self.gate - self.head)
         # Crumbs cost a message each; wait for a whole chunk while there is plenty ready.
         if count <= 0 or (count < least and self.hunger() > 0.5):
             return None
@@ -271,7 +294,7 @@ class Stream:
             return False
         low, kept = self.low, []
         for position, count in self._redo:
-            if position + count > low:
+            if position + count > low and self._lanes_at(position):
                 kept.append((position, count))
             else:
                 self._filled.add(position)
@@ -307,9 +330,17 @@ class Stream:
         self._filled.add(chunk.position)
         self.rows_filled += chunk.count
         for position in range(chunk.position, chunk.position + chunk.count) if self.bad else ():
-            self.bad.pop(position, None)  # what an earlier run of the same chunk said
+            self._unsay(position, chunk.lanes)  # what an earlier run of the same chunk said
         for row in bad:
-            self.bad.setdefault(row.position, []).append(row)
+            # "all lanes" is all of this chunk: one that came with its ring has these rows from elsewhere
+            named = row.lanes or all(lane in chunk.lanes for lane in self.lanes)
+            self.bad.setdefault(row.position, []).append(row if named else replace(row, lanes=chunk.lanes))
+
+    def _unsay(self, position: int, lanes: tuple[int, ...]) -> None:
+        rows = self.bad.pop(position, ())
+        others = [(row, tuple(x for x in row.lanes if x not in lanes)) for row in rows]
+        if kept := [replace(row, lanes=left) for row, left in others if left]:
+            self.bad[position] = kept
 
     def _is_filled(self, position: int) -> bool:
         return position < self.watermark or position in self._filled
@@ -355,6 +386,16 @@ class Stream:
                 replace(row, lanes=tuple(new for lane in row.lanes for new in (lane, *renamed.get(lane, ()))))
                 for row in rows
             ]
+
+    def name_lanes(self, names: dict[int, int] | None = None) -> None:
+        """What was said of bad rows in all lanes is said of each by name, as another lane may come with its ring.
+
+        Args:
+            names: Other names for some of them.
+        """
+        for position, rows in self.bad.items():
+            lanes = tuple((names or {}).get(lane, lane) for lane in self._lanes_at(position))
+            self.bad[position] = [row if row.lanes else replace(row, lanes=lanes) for row in rows]
 
     def forget_released(self) -> None:
         """Drops what was kept about rows that everybody has released."""

@@ -155,7 +155,6 @@ def test_a_late_joiner_starts_its_epoch_at_a_block_and_sees_everything_once(serv
         iterator = iter(first)
         rows = rows_of(next(iterator)) + rows_of(next(iterator))
         assert len(second) == len(first)
-        assert len(server.status()["streams"]) == 1  # it joined
         jobs = {job["id"]: job for job in server.status()["jobs"]}
         assert sorted(job["position"] for job in jobs.values())[0] == 1024
         block = second.state_dict()["position"]
@@ -175,7 +174,8 @@ def test_a_late_joiner_starts_its_epoch_at_a_block_and_sees_everything_once(serv
         # What they both have seen of the line of rows is the same rows.
         assert late[: len(rows) - block] == rows[block:][: len(late)]
         stream = server.stream()
-        assert stream["rows_filled"] <= stream["position"] + stream["lanes"][0]["rows"]
+        # One pass, what is made ahead, and the two batches of the late one's early start.
+        assert stream["rows_filled"] <= stream["position"] + stream["lanes"][0]["rows"] + 1024
 
 
 def test_jobs_of_other_seeds_do_not_mix(server: Server, tree: ImageFolder) -> None:

@@ -14,25 +14,25 @@ from dataclasses import dataclass, field
 from prepclient.session import Session, Shape
 from prepserver.order import make_order
 from prepserver.pipeline.batches import Batch, BatchLine
-from prepserver.schedule.actions import Action, Announce, DropLane, DropStream, QuarantineSample, Submit
+from prepserver.schedule.actions import (
+    Action,
+    Announce,
+    DropLane,
+    DropStream,
+    GoesAlone,
+    Joined,
+    Move,
+    QuarantineSample,
+    Submit,
+)
+from prepserver.schedule.early import PATIENCE
 from prepserver.schedule.join import Place, Request, place
+from prepserver.schedule.lag import LagWatch, Parting
 from prepserver.schedule.scheduler import Scheduler
 from prepserver.schedule.stream import BadRow, Cursor, Lane
 
 N = 24
 BLOCK = 8
-
-
-def next_block(position: int) -> int:
-    """`next_start` of a cyclic order with blocks small enough for a test."""
-    return -(-position // BLOCK) * BLOCK
-
-
-NEXT_START: dict[str, Callable[[int], int]] = {
-    "cyclic": next_block,
-    "full": make_order("full", N, 0).next_start,
-    "none": make_order("none", N, 0).next_start,
-}
 
 
 @dataclass
@@ -57,26 +57,49 @@ class WorldTask:
 
 @dataclass
 class Client:
-    """A rank: its session and what it holds."""
+    """A rank: its session and what it holds. `rings` says from which position on its rows are in which lane."""
 
     cursor: int
     stream: int
-    lane: int
     group: int
     session: Session
     told: int
     present: bool
+    rings: list[tuple[int, int]]
     held: list[Batch] = field(default_factory=list)
     had: list[Batch] = field(default_factory=list)
+
+    @property
+    def lane(self) -> int:
+        return self.rings[-1][1]
+
+    def lane_at(self, position: int) -> int:
+        return [lane for start, lane in self.rings if start <= position][-1]
+
+    def needs(self, lane: int, position: int) -> bool:
+        """Whether it may yet read this position's row of this lane."""
+        return position >= self.session.released_upto and self.lane_at(position) == lane
+
+    def move(self, start: int, lane: int) -> None:
+        while len(self.rings) > 1 and self.rings[-1][0] >= start:
+            self.rings.pop()
+        self.rings.append((start, lane))
 
 
 class World:
     """See the module."""
 
-    def __init__(self, chunk_rows: int = 4) -> None:
+    def __init__(self, chunk_rows: int = 4, n: int = N, block: int = BLOCK) -> None:
         self.scheduler = Scheduler(chunk_rows)
         self.chunk_rows = chunk_rows
+        self.n = n
+        self.block = block
+        self.lag = LagWatch(chunk_rows)
         self.lanes: dict[int, WorldLane] = {}
+        self.left: dict[int, WorldLane] = {}  # dropped, and still read
+        self.alone: list[str] = []  # why streams wait for others no more
+        self.joined: list[Joined] = []
+        self.rows_made = 0
         self.streams: set[int] = set()
         self.clients: dict[int, Client] = {}
         self.workers: dict[int, list[WorldTask]] = {}
@@ -100,13 +123,31 @@ class World:
                     self._announced(self.clients[cursor], upto, bad)
                 case DropLane(lane):
                     assert not any(c.lane == lane for c in self.clients.values()), "a lane in use was dropped"
-                    del self.lanes[lane]  # a second drop is a KeyError
+                    self.left[lane] = self.lanes.pop(lane)  # a second drop is a KeyError
+                case Move() | Joined() | GoesAlone():
+                    self._rearrange(action)
                 case DropStream(stream):
                     assert not any(lane.stream == stream for lane in self.lanes.values())
                     self.streams.remove(stream)
                 case QuarantineSample(source, index):
                     assert (source, index) not in self.quarantined, "quarantined twice"
                     self.quarantined.append((source, index))
+
+    def _rearrange(self, action: Move | Joined | GoesAlone) -> None:
+        match action:
+            case Move(cursor, lane, start, lost):
+                client = self.clients[cursor]
+                client.move(start, lane)
+                client.stream = self.lanes[lane].stream
+                client.session.lose(*lost)
+            case Joined(stream, into, lanes):
+                self.joined.append(action)
+                for lane in [old for old, new in lanes.items() if old == new]:
+                    self.lanes[lane].stream = into
+                for client in [c for c in self.clients.values() if c.stream == stream]:
+                    client.stream = into
+            case GoesAlone(_, why):
+                self.alone.append(why)
 
     def _submit(self, submit: Submit) -> None:
         tasks = self.workers[submit.worker]
@@ -116,7 +157,11 @@ class World:
         assert submit.lanes
         assert all(self.lanes[lane].stream == submit.stream for lane in submit.lanes)
         for lane_id in submit.lanes:
-            self._check_free(self.lanes[lane_id], range(submit.position, submit.position + submit.count))
+            positions = range(submit.position, submit.position + submit.count)
+            self._check_free(self.lanes[lane_id], positions)
+            for client in self.clients.values():
+                promised = [p for p in positions if p < client.told and client.needs(lane_id, p)]
+                assert not promised, f"{promised} were promised, and are to be made again under their reader"
         tasks.append(WorldTask(submit))
 
     def _check_free(self, lane: WorldLane, positions: range) -> None:
@@ -126,15 +171,16 @@ class World:
         for row, p in rows.items():
             before = lane.holds.get(row, p)
             if before != p and before in lane.made:
-                assert self._released(lane.id) > before, f"{p} is to be put over {before}, which is needed"
+                needed = any(c.needs(lane.id, before) for c in self.clients.values())
+                assert not needed, f"{p} is to be put over {before}, which is needed"
         for task in [t for held in (*self.workers.values(), *self.stuck.values()) for t in held]:
             if lane.id in task.submit.lanes:
                 for q in range(task.submit.position, task.submit.position + task.submit.count):
                     assert rows.get(q % lane.rows, q) == q, f"{q} may yet be written where {rows[q % lane.rows]} goes"
 
-    def _released(self, lane: int) -> int:
-        """No client of the lane needs a row below."""
-        return min(c.session.released_upto for c in self.clients.values() if c.lane == lane)
+    def memory(self, lane: int) -> WorldLane:
+        """A ring, in use or left."""
+        return self.lanes[lane] if lane in self.lanes else self.left[lane]
 
     def _announced(self, client: Client, upto: int, bad: tuple[tuple[int, int, str], ...]) -> None:
         assert client.present, "told before it attached"
@@ -149,46 +195,86 @@ class World:
 
     def _check_rows(self, client: Client, batch: Batch) -> None:
         """Every row of a batch that was announced and not released is there, made for this lane."""
-        lane = self.lanes[client.lane]
         for p in range(max(batch.start, client.session.released_upto), batch.stop):
+            lane = self.memory(client.lane_at(p))
             assert lane.holds.get(p % lane.rows) == p, f"position {p} was promised, its row holds another"
             assert p in lane.made, f"position {p} was promised before it was made"
 
     # -- jobs -------------------------------------------------------------------------------------------
 
     def join(
-        self, request: Request, shape: Shape, extra_rows: int, prefetch: int, rows_per_s: float = 100.0
+        self,
+        request: Request,
+        shape: Shape,
+        extra_rows: int,
+        prefetch: int,
+        rows_per_s: float = 100.0,
+        lag: str = "wait",
     ) -> tuple[Place, int]:
         """A job comes, as the daemon admits one: its first rank is present, places are kept for the others."""
         where = place(request, self.scheduler.streams.values(), rows_per_s)
         stream_id = where.stream if where.stream is not None else self.new_id()
         if where.stream is None:
             self.scheduler.add_stream(
-                stream_id, request.stream_key, "source", N, NEXT_START[request.shuffle], where.position
+                stream_id, request.stream_key, "source", self.n, self._next_start(request.shuffle), where.position
             )
             self.streams.add(stream_id)
         lane_id = where.lane if where.lane is not None else self.new_id()
         if where.lane is None:
-            rows = request.rows_needed + extra_rows
+            rows = max(request.rows_needed, where.rows) + extra_rows
             assert where.position >= self.scheduler.streams[stream_id].head
             self.scheduler.add_lane(stream_id, Lane(lane_id, request.lane_key, rows, where.position))
             self.lanes[lane_id] = WorldLane(lane_id, stream_id, request.lane_key[1], rows)
+        if where.into is not None:
+            self.scheduler.start_early(
+                stream_id, where.into, shape.batch_size * shape.world_size, PATIENCE * request.join_wait_s
+            )
         lane = self.lanes[lane_id]
         assert lane.rows >= request.rows_needed
         group = self.new_id()
         for rank in range(shape.world_size):
             ranked = dataclasses.replace(shape, rank=rank)
-            session = Session(N, 0, where.epoch_start, where.position, ranked)
+            session = Session(self.n, 0, where.epoch_start, where.position, ranked)
             line = BatchLine(
-                N, where.epoch_start, where.position, shape.batch_size, shape.drop_last, rank, shape.world_size,
+                self.n, where.epoch_start, where.position, shape.batch_size, shape.drop_last, rank, shape.world_size,
                 batching=shape.batching,
             )  # fmt: skip
             first = line.peek().start
-            cursor = Cursor(self.new_id(), lane_id, group, line, prefetch or lane.rows, first, first, present=False)
-            self.clients[cursor.id] = Client(cursor.id, stream_id, lane_id, group, session, first, False)
+            cursor = Cursor(
+                self.new_id(), lane_id, group, line, prefetch or lane.rows, first, first, present=False, lag=lag
+            )
+            self.clients[cursor.id] = Client(cursor.id, stream_id, group, session, first, False, [(0, lane_id)])
             self.scheduler.add_cursor(stream_id, cursor)
         self.present(min(c.cursor for c in self.clients.values() if c.group == group))
         return where, group
+
+    def _next_start(self, shuffle: str) -> Callable[[int], int]:
+        if shuffle == "cyclic":
+            return lambda position: -(-position // self.block) * self.block
+        return make_order(shuffle, self.n, 0).next_start
+
+    def _part(self, parting: Parting) -> None:
+        """As the daemon does it: new rings for all that it concerns."""
+        stream = self.scheduler.streams[parting.stream]
+        leaving = sorted({c.lane for c in stream.cursors.values() if c.group == parting.group})
+        own: dict[int, Lane] = {}
+        shared: dict[int, Lane] = {}
+        own_id = self.new_id()
+        for lane_id in leaving:
+            stay = any(c.lane == lane_id and c.group != parting.group for c in stream.cursors.values())
+            if stay or parting.skip:
+                shared[lane_id] = self._again(stream.lanes[lane_id], stream.id, stream.head)
+            if not parting.skip:
+                own[lane_id] = self._again(stream.lanes[lane_id], own_id, stream.head)
+        if own:
+            self.streams.add(own_id)
+            self.lag.parted(own_id, self.now_s)
+        self.do(self.scheduler.part(parting.stream, parting.group, (own_id, own) if own else None, shared))
+
+    def _again(self, lane: Lane, stream: int, start: int) -> Lane:
+        made = Lane(self.new_id(), lane.key, lane.rows, start)
+        self.lanes[made.id] = WorldLane(made.id, stream, self.lanes[lane.id].pipeline, lane.rows)
+        return made
 
     def present(self, cursor: int) -> None:
         self.clients[cursor].present = True
@@ -207,7 +293,7 @@ class World:
         assert batch == expected
         handed, bad = client.session.hand_out()
         assert handed == batch
-        pipeline = self.lanes[client.lane].pipeline
+        pipeline = self.memory(client.lane).pipeline
         assert [b.position for b in bad] == [p for p in range(batch.start, batch.stop) if is_bad(p, pipeline)]
         self._check_rows(client, batch)
         client.held.append(batch)
@@ -218,7 +304,7 @@ class World:
         """The client is done with one of the batches that it holds; until now nobody touched its rows."""
         batch = client.held.pop(which % len(client.held))
         self._check_rows(client, batch)
-        if client.session.give_back(batch.start):
+        if client.session.give_back(batch.start) or client.session.lost_batches:
             self.do(self.scheduler.release(client.cursor, client.session.released_upto))
 
     def ask_again(self, client: Client) -> None:
@@ -239,14 +325,11 @@ class World:
         stop = min(submit.count, task.written + count)
         for p in range(submit.position + task.written, submit.position + stop):
             for lane_id in submit.lanes:
-                lane = self.lanes.get(lane_id)
-                if lane is None:
-                    continue  # dropped meanwhile: that memory is nobody's
+                lane = self.memory(lane_id)  # dropped meanwhile, maybe: who was moved reads its rows still
                 before = lane.holds.get(p % lane.rows)
-                if before is not None and before != p:
-                    for client in self.clients.values():
-                        if client.lane == lane_id and before in lane.made:
-                            assert before < client.session.released_upto, f"{p} overwrites {before}, which is needed"
+                if before is not None and before != p and before in lane.made:
+                    needed = any(c.needs(lane_id, before) for c in self.clients.values())
+                    assert not needed, f"{p} overwrites {before}, which is needed"
                 lane.holds[p % lane.rows] = p
         task.written = stop
 
@@ -254,9 +337,9 @@ class World:
         task = self.workers[worker].pop(which)
         submit = task.submit
         self.write(task, submit.count)
+        self.rows_made += submit.count
         for lane_id in submit.lanes:
-            if lane_id in self.lanes:
-                self.lanes[lane_id].made.update(range(submit.position, submit.position + submit.count))
+            self.memory(lane_id).made.update(range(submit.position, submit.position + submit.count))
         self.do(self.scheduler.task_done(worker, submit.task, self._bad_rows(submit)))
 
     def _bad_rows(self, submit: Submit) -> list[BadRow]:
@@ -284,6 +367,11 @@ class World:
     def wait(self, seconds: float) -> None:
         """Time passes: chunks that take too long may be made a second time."""
         self.now_s += seconds
+        for parting in self.lag.partings(self.scheduler.streams.values(), self.scheduler.workers_idle, self.now_s):
+            self._part(parting)
+        for meeting in self.lag.meetings([s for s in self.scheduler.streams.values() if s.cap is None], self.now_s):
+            self.do(self.scheduler.meet(meeting))
+        self.do(self.scheduler.lose_patience(self.now_s))
         self.do(self.scheduler.hedge(self.now_s))
 
     def stuck_ends(self, worker: int) -> None:

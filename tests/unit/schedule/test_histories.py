@@ -13,6 +13,8 @@ from tests.support.schedule_world import N, World
 
 PICK = st.integers(0, 7)
 SUSPECTS = st.none() | st.integers(0, 2)
+LAGS = st.sampled_from(["wait", "auto", "detach", "skip"])
+KEYS = {"cyclic": "a", "full": "b", "none": "c"}
 
 
 class Histories(RuleBasedStateMachine):
@@ -28,21 +30,23 @@ class Histories(RuleBasedStateMachine):
 
     @precondition(lambda self: len(self.world.clients) < 6)
     @rule(
-        stream=st.sampled_from([("a", "cyclic"), ("b", "full"), ("c", "none")]),
+        shuffle=st.sampled_from(["cyclic", "cyclic", "cyclic", "full", "none"]),
         pipeline=st.integers(0, 1),
-        batch_size=st.integers(1, 7),
+        batch_size=st.integers(1, 7) | st.integers(1, 2),
         world_size=st.integers(1, 2),
         drop_last=st.booleans(),
         crossing=st.booleans(),
-        extra_rows=st.integers(0, 12),
+        extra_rows=st.integers(0, 24),
         prefetch_rounds=st.sampled_from([0, 0, 2, 3]),
         epoch=st.integers(0, 2),
-        resume=st.none() | st.integers(0, 2 * N),
-        join_wait_s=st.sampled_from([0.0, 0.05, 10.0]),
+        resume=st.none() | st.none() | st.integers(0, 2 * N),
+        join_wait_s=st.sampled_from([0.0, 0.05, 10.0, 100.0, 100.0]),
+        rows_per_s=st.sampled_from([1.0, 1.0, 100.0]),
+        lag=LAGS,
     )
     def join(
         self,
-        stream: tuple[str, str],
+        shuffle: str,
         pipeline: int,
         batch_size: int,
         world_size: int,
@@ -53,18 +57,21 @@ class Histories(RuleBasedStateMachine):
         epoch: int,
         resume: int | None,
         join_wait_s: float,
+        rows_per_s: float,
+        lag: str,
     ) -> None:
-        key, shuffle = stream
         round_rows = batch_size * world_size
         epoch_start = None
         if resume is not None:
             epoch_start = resume // N * N
         request = Request(
-            key, (f"p{pipeline}", pipeline), shuffle, N, 2 * round_rows, epoch, resume, epoch_start, join_wait_s
-        )
+            KEYS[shuffle], (f"p{pipeline}", pipeline), shuffle, N, 2 * round_rows, epoch, resume, epoch_start,
+            join_wait_s,
+        )  # fmt: skip
         batching = "shuffle-repeat-batch" if crossing else "shuffle-batch-repeat"
         shape = Shape(batch_size, drop_last, 0, world_size, batching=batching)
-        where, _ = self.world.join(request, shape, extra_rows, prefetch_rounds * round_rows)
+        lag = "wait" if lag == "skip" and world_size > 1 else lag
+        where, _ = self.world.join(request, shape, extra_rows, prefetch_rounds * round_rows, rows_per_s, lag)
         if resume is not None:
             assert where.position == resume
         elif shuffle != "cyclic":
@@ -103,14 +110,17 @@ class Histories(RuleBasedStateMachine):
         self.world.ask_again(present[pick % len(present)])
 
     @precondition(lambda self: any(c.present for c in self.world.clients.values()) and self.world.workers)
-    @rule(rounds=st.integers(1, 6))
-    def everybody_goes_on_for_a_while(self, rounds: int) -> None:
+    @rule(rounds=st.integers(1, 6) | st.integers(10, 40), but=st.none() | PICK)
+    def everybody_goes_on_for_a_while(self, rounds: int, but: int | None) -> None:
+        """All jobs read, maybe but one, which holds others back in time."""
+        stays = self._client(but) if but is not None else None
         for _ in range(rounds):
+            self.world.wait(0.2)
             for worker in list(self.world.workers):
                 if self.world.workers[worker]:
                     self.world.finish(worker)
             for client in list(self.world.clients.values()):
-                if self.world.pick_up(client):
+                if client.cursor != stays and self.world.pick_up(client):
                     self.world.give_back(client, 0)
 
     # -- workers
@@ -191,7 +201,8 @@ class Histories(RuleBasedStateMachine):
         for stream in self.world.scheduler.streams.values():
             for cursor in stream.cursors.values():
                 client = self.world.clients[cursor.id]
-                assert cursor.released == client.session.released_upto
+                # one that lost batches says where it stands with its next release
+                assert cursor.released == client.session.released_upto or client.session.lost_batches
                 assert cursor.announced == client.told
                 assert client.told <= max(stream.watermark, cursor.announced if not client.had else 0, client.told)
 
@@ -213,6 +224,52 @@ class Histories(RuleBasedStateMachine):
         return busy[pick % len(busy)]
 
 
+class EarlyHistories(Histories):
+    """Histories that begin with a job in the middle of a block, and one that has just started early beside it."""
+
+    @initialize(
+        chunk_rows=st.integers(1, 6),
+        workers=st.integers(1, 3),
+        batch_sizes=st.tuples(st.integers(1, 5), st.integers(1, 5)),
+        world_size=st.sampled_from([1, 1, 2]),
+        pipeline=st.integers(0, 1),
+        shuffle=st.sampled_from(["cyclic", "cyclic", "cyclic", "full", "none"]),
+        extra_rows=st.tuples(st.integers(0, 24), st.integers(0, 24)),
+        rounds=st.integers(6, 40),
+        lags=st.tuples(LAGS, LAGS),
+    )
+    def begin(  # type: ignore[override]
+        self,
+        chunk_rows: int,
+        workers: int,
+        batch_sizes: tuple[int, int],
+        world_size: int,
+        pipeline: int,
+        shuffle: str,
+        extra_rows: tuple[int, int],
+        rounds: int,
+        lags: tuple[str, str],
+    ) -> None:
+        super().begin(chunk_rows, workers)
+        for number, batch_size in enumerate(batch_sizes):
+            ranks = world_size if number else 1
+            needed = 2 * batch_size * ranks
+            request = Request(
+                KEYS[shuffle],
+                (f"p{pipeline * number}", pipeline * number),
+                shuffle,
+                N,
+                needed,
+                number,
+                None,
+                None,
+                100.0,
+            )
+            lag = "wait" if lags[number] == "skip" and ranks > 1 else lags[number]
+            self.world.join(request, Shape(batch_size, False, 0, ranks), extra_rows[number], 0, 1.0, lag)
+            self.everybody_goes_on_for_a_while(rounds * (1 - number), None)
+
+
 _CHECKS = [HealthCheck.too_slow, HealthCheck.filter_too_much]
 # Without shrinking: it takes minutes here, longer than a test may; the history that failed is printed as it was.
 _PHASES = [Phase.explicit, Phase.reuse, Phase.generate]
@@ -222,10 +279,24 @@ TestHistories.settings = settings(
     max_examples=200, stateful_step_count=40, deadline=None, suppress_health_check=_CHECKS, phases=_PHASES
 )
 
+TestEarlyHistories = EarlyHistories.TestCase
+TestEarlyHistories.settings = settings(
+    max_examples=200, stateful_step_count=30, deadline=None, suppress_health_check=_CHECKS, phases=_PHASES
+)
+
+
+_MANY = settings(
+    max_examples=10_000, stateful_step_count=80, deadline=None, suppress_health_check=_CHECKS, phases=_PHASES
+)
+
 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
 class TestManyHistories(Histories.TestCase):
-    settings = settings(
-        max_examples=10_000, stateful_step_count=80, deadline=None, suppress_health_check=_CHECKS, phases=_PHASES
-    )
+    settings = _MANY
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+class TestManyEarlyHistories(EarlyHistories.TestCase):
+    settings = _MANY

@@ -78,14 +78,53 @@ def test_a_fresh_job_in_another_order_begins_where_its_epoch_does_and_nowhere_el
 @pytest.mark.parametrize(("wait_s", "shared"), [(7.0, False), (8.0, True)])
 def test_a_job_waits_for_a_shared_start_as_long_as_it_said_and_not_longer(wait_s: float, shared: bool) -> None:
     running = stream(low=300, head=500)  # 7692 rows to the next block, at 1000 a second
-    found = place(request(join_wait_s=wait_s), [running], 1000.0)
+    found = place(request(join_wait_s=wait_s, early=False), [running], 1000.0)
     assert found == (Place(1, 10, B1, B1) if shared else Place(None, None, 0, 0))
+    found = place(request(join_wait_s=wait_s), [running], 1000.0)
+    assert found == (Place(None, None, B1, B1, into=1) if shared else Place(None, None, 0, 0))
+
+
+def test_a_wait_of_a_moment_is_worth_no_stream_of_its_own() -> None:
+    running = stream(low=300, head=500)
+    assert place(request(), [running], 7691.0).into == 1
+    assert place(request(), [running], 7692.0) == Place(1, 10, B1, B1)
+
+
+def test_where_its_first_row_is_in_work_a_job_waits_for_it() -> None:
+    running = stream(low=B1 - 500, head=B1 + 1)
+    running._unfilled = [B1 - 300]  # given to a worker, and not made yet
+    assert place(request(), [running], 1.0) == Place(None, None, 0, 0)
+    assert place(request(join_wait_s=300.0), [running], 1.0) == Place(1, 10, B1, B1)
+
+
+def test_an_early_start_is_made_in_every_order_and_at_every_position() -> None:
+    full = stream(shuffle="full", low=100, head=500)
+    assert place(request(shuffle="full", epoch=1, join_wait_s=30.0), [full], 1000.0) == Place(None, None, N, N, into=1)
+    running = stream(low=1000, head=1400)
+    assert place(at(5000), [running], 1000.0) == Place(None, None, 0, 5000, into=1)
+
+
+def test_an_epoch_of_two_rounds_is_too_short_for_an_early_start() -> None:
+    short = request(rows_needed=N, join_wait_s=100.0)
+    assert place(short, [stream(rows=N, low=300, head=500)], 1000.0) == Place(1, 10, B1, B1)
+
+
+def test_nobody_waits_for_a_stream_that_will_rest_before_it_comes_there() -> None:
+    early = stream(id=2, low=B1, head=B1 + 300)
+    early.cap = B1 + 384
+    assert place(request(), [early], 1e6) == Place(2, 20, B1, B1)
+    assert place(at(B1 + 383), [early], 1e6) == Place(2, 20, 0, B1 + 383)
+    assert place(at(B1 + 384), [early], 1e6).stream is None
+    assert place(request(), [early, stream(low=5, head=500)], 1e6).stream == 2
+    early.cursors[1].released = B1 + 1
+    early.changed()
+    assert place(request(), [early, stream(low=5, head=500)], 1e6) == Place(1, 10, B1, B1)
 
 
 def test_a_rate_of_nothing_is_taken_as_one_row_per_second() -> None:
     running = stream(low=B1 - 5, head=B1 - 4)
-    assert place(request(join_wait_s=4.0), [running], 0.0).stream == 1
-    assert place(request(join_wait_s=3.9), [running], 0.0).stream is None
+    assert place(request(join_wait_s=4.0, early=False), [running], 0.0).stream == 1
+    assert place(request(join_wait_s=3.9, early=False), [running], 0.0).stream is None
 
 
 def test_a_job_that_must_not_wait_joins_where_rows_are_ready() -> None:
@@ -135,11 +174,14 @@ def test_a_job_is_not_put_into_a_large_ring_beside_one_that_is_too_small_for_it(
     assert place(request(rows_needed=512), [running], 1e6) == Place(1, 10, 0, 0)
 
 
-def test_a_lane_that_would_be_too_small_for_the_jobs_that_run_is_not_put_beside_theirs() -> None:
+def test_a_new_lane_beside_others_is_large_enough_for_their_batches_too() -> None:
     other = ("other", 1000)
     running = stream(rows=4096, batch=1024)
-    assert place(request(lane_key=other, rows_needed=512), [running], 1e6).stream is None
+    assert place(request(lane_key=other, rows_needed=512), [running], 1e6) == Place(1, None, 0, 0, rows=2048)
     assert place(request(lane_key=other, rows_needed=2048), [running], 1e6) == Place(1, None, 0, 0)
+    running.head = 500
+    early = place(request(lane_key=other, rows_needed=512), [running], 1000.0)
+    assert early == Place(None, None, B1, B1, rows=2048, into=1)
 
 
 def test_other_sources_seeds_and_orders_are_other_streams() -> None:

@@ -1,0 +1,134 @@
+"""The early start: a job begins at once where it would have to wait for a shared stream to come by. Pure.
+
+It gets a stream of its own from the very position at which it would join, so the same rows. This stream may go a
+short way only, its allowance. There it rests, until the shared stream's head comes to where it stands; then its
+jobs go on in the shared stream, for ever. So what is made twice is the allowance at most.
+
+```
+                    E             cap
+                    |              |
+  own stream        +==============+   rests at its head
+  shared stream  ======> head          its jobs join when this head comes to theirs
+```
+
+Nobody is held up by it: where the two cannot be joined when they meet, and where the wait turns out too long, the
+rest ends, and the early stream is one like any other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from prepserver.schedule.lag import Meeting
+from prepserver.schedule.stream import Stream
+
+START_EARLY_S = 1.0
+"""A shorter wait is not worth a ring and a row made twice."""
+
+ALLOWANCE = 64
+"""An early stream makes one part in so many of an epoch: 1.6 %."""
+
+LEAST_ROUNDS = 2
+"""Though as many rounds of batches as this: with fewer, filling and reading would take turns."""
+
+PATIENCE = 2.0
+"""How much longer than foreseen the rest may last."""
+
+
+@dataclass(slots=True)
+class Early:
+    """A stream that waits for another one.
+
+    Attributes:
+        stream: Which.
+        into: For which.
+        least: The first rows, up to here, are not left to the other stream unless that is there already.
+        patience_s: The longest time that its jobs may wait at the cap.
+        rests_s: Since when they do, monotonic.
+    """
+
+    stream: int
+    into: int
+    least: int
+    patience_s: float
+    rests_s: float | None = None
+
+    def lost_patience(self, stream: Stream, now_s: float) -> bool:
+        """Whether its jobs have waited for too long. Call it several times a second."""
+        waits = stream.cap is not None and stream.watermark == stream.head >= stream.cap and stream.ready_rows() == 0
+        if not waits:
+            self.rests_s = None
+        elif self.rests_s is None:
+            self.rests_s = now_s
+        return self.rests_s is not None and now_s - self.rests_s > self.patience_s
+
+
+def allowance(n: int, round_rows: int) -> int:
+    """Rows that an early stream may make, in whole rounds; 0 where an epoch is too short for that.
+
+    Args:
+        n: Samples of an epoch.
+        round_rows: ``batch_size * world_size`` of its job.
+    """
+    rows = max(LEAST_ROUNDS, n // ALLOWANCE // round_rows) * round_rows
+    return rows if rows < n else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """The wait ends without a meeting; why, in words."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Near:
+    """The other stream is about to come by: nothing more is begun here, so that its rows are there then."""
+
+
+def look(early: Early, stream: Stream, into: Stream | None) -> Meeting | Near | Alone | None:
+    """How an early stream and the one that it waits for stand to each other; None: far apart.
+
+    Args:
+        early: The wait.
+        stream: That waits.
+        into: For which; None if it is gone.
+    """
+    if into is None or not into.cursors:
+        return Alone("the stream that it waited for is gone")
+    head = stream.head
+    if into.head > head:
+        return Alone("the stream that it waited for has gone past")
+    rows = min(lane.rows for lane in into.lanes.values())
+    reach = rows // 2 if head >= early.least else 0
+    if into.head + reach < head:
+        return None
+    lanes = _lanes(stream, into, rows)
+    if lanes is None:
+        return Alone("their rings are too small for each other's batches")
+    if stream.watermark < head:
+        return Near()  # what is in work comes to its end, whoever does it
+    adopted = any(old == new for old, new in lanes.items())
+    if (
+        all(c.present for c in stream.cursors.values())
+        # who is behind would hold the others back
+        and stream.low + rows // 2 >= into.low
+        # a ring that goes along is filled anew: nobody may write old rows into it any more
+        and not (adopted and stream.is_written)
+    ):
+        return Meeting(stream.id, into.id, lanes)
+    return Near() if into.head < head else Alone("its jobs were not ready to join when the other stream came by")
+
+
+def _lanes(stream: Stream, into: Stream, rows: int) -> dict[int, int] | None:
+    """For each lane of `stream` the one in `into` that has the same rows, or itself where it must go along."""
+    if max(c.round_rows for c in stream.cursors.values()) * LEAST_ROUNDS > rows:
+        return None
+    most = max(c.round_rows for c in into.cursors.values()) * LEAST_ROUNDS
+    lanes: dict[int, int] = {}
+    for lane in stream.lanes.values():
+        match = next((x for x in into.lanes.values() if x.key == lane.key and x.start <= stream.head), None)
+        if match is None and lane.rows < most:
+            return None
+        lanes[lane.id] = lane.id if match is None else match.id
+    return lanes

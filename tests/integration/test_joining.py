@@ -1,0 +1,148 @@
+"""Jobs that come while another one is in the middle of a block: batches at once, little made twice, shared for ever."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from prepclient import PrepClient, RandomHorizontalFlip, RandomResizedCrop, SyntheticImages
+from prepserver.pipeline.ops import Op
+from tests.support.clients import Rows, rows_of
+from tests.support.server import Server
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.integration
+
+SAMPLES = 16384 + 6  # two blocks
+BLOCK = 8195
+SOURCE = SyntheticImages(SAMPLES, 8, seed=1)
+OPS: list[Op] = [RandomResizedCrop(8)]
+OTHER_OPS: list[Op] = [RandomResizedCrop(6), RandomHorizontalFlip()]
+CHUNK = 16
+
+
+def client(server: Server, job: str, batch_size: int, ops: list[Op] = OPS, **options: Any) -> PrepClient:
+    return PrepClient(
+        SOURCE, ops, fields="dict", shuffle=True, seed=6, batch_size=batch_size, job=job, lag="wait",
+        runtime_dir=server.runtime_dir, timeout_s=120.0, **options,
+    )  # fmt: skip
+
+
+def inline(ops: list[Op], position: int, count: int) -> Rows:
+    """What inline mode makes of these positions."""
+    with PrepClient(SOURCE, ops, fields="dict", shuffle=True, seed=6, batch_size=256, inline=True) as alone:
+        state = alone.state_dict()
+        alone.load_state_dict({**state, "epoch_start": position, "position": position})
+        rows: Rows = []
+        for batch in alone:
+            rows += rows_of(batch)
+            if len(rows) >= count:
+                break
+        return rows[:count]
+
+
+class Reader:
+    """A job that reads in a thread of its own, for so many rows or until it is stopped."""
+
+    def __init__(self, job: PrepClient, most: int | None = None) -> None:
+        self.rows: Rows = []
+        self._job = job
+        self._most = most
+        self._stops = threading.Event()
+        self._threads = ThreadPoolExecutor(1)
+        self._done = self._threads.submit(self._read)
+
+    def _read(self) -> None:
+        while True:
+            for batch in self._job:
+                self.rows += rows_of(batch)
+                if self._stops.is_set() or (self._most is not None and len(self.rows) >= self._most):
+                    return
+
+    def end(self) -> Rows:
+        """All rows that it got, when it has them."""
+        self._done.result(120.0)
+        self._threads.shutdown()
+        return self.rows
+
+    def stop(self) -> None:
+        """After the next batch."""
+        self._stops.set()
+        self.end()
+
+
+def jobs(server: Server) -> dict[str, dict[str, Any]]:
+    return {job["name"]: job for job in server.status()["jobs"]}
+
+
+@pytest.mark.parametrize(("ops", "batch_size"), [(OPS, 128), (OPS, 64), (OTHER_OPS, 100)])
+def test_a_joiner_in_mid_block_begins_at_once_and_shares_for_ever(
+    new_server: Callable[..., Server], caplog: pytest.LogCaptureFixture, ops: list[Op], batch_size: int
+) -> None:
+    server = new_server()
+    with client(server, "first", 128) as first, client(server, "late", batch_size, ops, join_wait_s=600) as late:
+        batches = iter(first)
+        for _ in range(8):
+            next(batches)
+        reading = Reader(late, SAMPLES)
+        wait_until(lambda: "began early" in caplog.text, why=server.log)
+        got = len(reading.rows)
+        assert got == max(SAMPLES // 64 // batch_size, 2) * batch_size
+        assert late.state_dict()["epoch_start"] == BLOCK
+        streams = {stream["id"]: stream for stream in server.status()["streams"]}
+        own, shared = (streams[jobs(server)[name]["stream"]] for name in ("late", "first"))
+        assert own["waits_for"] == shared["id"] != own["id"]
+        assert own["rows_filled"] == got
+        assert shared["ready_upto"] < BLOCK - 4096  # the boundary is far away
+
+        for _ in batches:
+            pass
+        others = Reader(first)
+        rows = reading.end()[:SAMPLES]
+        others.stop()
+        assert rows == inline(ops, BLOCK, SAMPLES)
+        assert sorted(index for index, _ in rows) == list(range(SAMPLES))
+
+        stream = server.stream()  # the only one
+        assert {job["stream"] for job in jobs(server).values()} == {stream["id"]}
+        assert len(stream["lanes"]) == (1 if ops == OPS else 2)
+        wait_until(lambda: is_at_rest(server))
+        stream = server.stream()
+        assert stream["rows_filled"] == server.status()["rows_filled"]
+        assert stream["ready_upto"] < stream["rows_filled"] <= stream["ready_upto"] + got + CHUNK
+
+
+def is_at_rest(server: Server) -> bool:
+    before = server.stream()["rows_filled"]
+    time.sleep(0.3)
+    return bool(server.stream()["rows_filled"] == before)
+
+
+def test_a_joiner_goes_on_by_itself_when_the_job_that_it_waits_for_leaves(
+    new_server: Callable[..., Server], caplog: pytest.LogCaptureFixture
+) -> None:
+    server = new_server()
+    with client(server, "late", 128, join_wait_s=600) as late:
+        with client(server, "first", 128) as first:
+            next(iter(first))
+            reading = Reader(late, 2048)
+            wait_until(lambda: "began early" in caplog.text, why=server.log)
+        assert reading.end()[:2048] == inline(OPS, BLOCK, 2048)
+        assert server.stream()["waits_for"] is None
+        assert "goes on alone" in server.log()
+
+
+def test_without_memory_for_a_ring_of_its_own_it_waits_for_its_place(new_server: Callable[..., Server]) -> None:
+    server = new_server(memory="150K")
+    with client(server, "first", 128) as first, client(server, "late", 128, join_wait_s=600) as late:
+        next(iter(first))
+        assert len(late) == len(first)
+        (stream,) = server.status()["streams"]
+        assert [lane["jobs"] for lane in stream["lanes"]] == [2]
+        assert late.state_dict()["position"] == BLOCK
+        assert "no early start" in server.log()

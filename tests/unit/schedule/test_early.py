@@ -1,0 +1,214 @@
+"""The early start: first batches at once, little made twice, shared for ever; and every way in which that can fail."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+
+import pytest
+
+from prepclient.session import Shape
+from prepserver.schedule.early import ALLOWANCE, allowance
+from prepserver.schedule.join import Place, Request
+from tests.support.schedule_world import Client, World
+
+N, BLOCK = 640, 160
+CHUNK = 8
+
+
+class Pair(World):
+    """A job in the middle of a block, and one that begins early beside it."""
+
+    def __init__(
+        self, at: int = 60, *, batch_size: int = 16, first_batch_size: int = 16, pipeline: int = 0, ring: int = 32,
+        world_size: int = 1, patience_s: float = 1000.0,
+    ) -> None:  # fmt: skip
+        super().__init__(CHUNK, N, BLOCK)
+        self.credit: defaultdict[int, int] = defaultdict(int)
+        for _ in range(2):
+            self.worker_up()
+        self.first = self.begin(first_batch_size, ring=ring)
+        while self.first.session.released_upto < at:
+            self.step()
+        self.made_before = self.rows_made
+        self.late = self.begin(batch_size, pipeline, ring, world_size, patience_s)
+
+    def begin(
+        self, batch_size: int, pipeline: int = 0, ring: int = 64, world_size: int = 1, wait_s: float = 1e4
+    ) -> Client:
+        needed = 2 * batch_size * world_size
+        request = Request("key", (f"p{pipeline}", pipeline), "cyclic", N, needed, 0, None, None, wait_s)
+        shape = Shape(batch_size, False, 0, world_size)
+        self.where, group = self.join(request, shape, max(0, ring - needed), 0, 1.0, "detach")
+        self.group = group
+        return next(c for c in self.clients.values() if c.group == group)
+
+    def step(self, *clients: Client) -> None:
+        """The workers make all that they may; then every job that has one takes a batch."""
+        self.work()
+        for client in clients or tuple(self.clients.values()):
+            if self.pick_up(client):
+                self.give_back(client, 0)
+
+    def work(self) -> None:
+        for worker in list(self.workers):
+            while self.workers[worker]:
+                self.finish(worker)
+
+    def at_equal_speed(self, count: int) -> None:
+        """Every job takes so many rows, if it can; what it could not take is past."""
+        for _ in range(count // 4):
+            self.work()
+            for client in self.clients.values():
+                stream = self.scheduler.streams[client.stream]
+                whole = stream.cursors[client.cursor].round_rows  # a rank's batch is of so many rows of its job
+                credit = min(self.credit[client.cursor] + 4, whole)
+                if credit == whole and self.pick_up(client):
+                    self.give_back(client, 0)
+                    credit = 0
+                self.credit[client.cursor] = credit
+
+    def until(self, done: Callable[[], bool], *clients: Client) -> None:
+        for _ in range(2 * N):
+            if done():
+                return
+            self.step(*clients)
+        raise AssertionError(self._stand())
+
+
+def rows(client: Client) -> list[int]:
+    return [p for batch in client.had for p in range(batch.start, batch.stop)]
+
+
+@pytest.mark.parametrize(("n", "batch", "most"), [(1_281_167, 256, 19968), (16384, 32, 256), (16384, 512, 1024)])
+def test_what_is_allowed_is_a_small_part_of_an_epoch_and_whole_rounds(n: int, batch: int, most: int) -> None:
+    assert allowance(n, batch) == most
+    assert most % batch == 0
+
+
+def test_nothing_is_allowed_where_an_epoch_has_no_more_than_two_rounds() -> None:
+    assert allowance(100, 50) == 0
+    assert allowance(101, 50) == 100
+
+
+def test_the_first_batches_come_while_the_shared_stream_is_far_away() -> None:
+    world = Pair()
+    assert world.where == Place(None, None, BLOCK, BLOCK, into=world.first.stream)
+    world.until(lambda: len(world.late.had) == 2)
+    assert world.scheduler.streams[world.first.stream].head < BLOCK
+    assert len(world.streams) == 2
+
+
+def test_at_its_cap_an_early_stream_rests_and_costs_nothing() -> None:
+    world = Pair()
+    world.until(lambda: len(world.late.had) == 2)
+    made = world.scheduler.streams[world.late.stream].rows_filled
+    assert made == allowance(N, 16) == 32
+    for _ in range(3):
+        world.step(world.late)
+    assert world.scheduler.streams[world.late.stream].rows_filled == made
+
+
+@pytest.mark.parametrize("at", [1, 40, 96])
+@pytest.mark.parametrize(
+    ("batch_size", "first_batch_size", "world_size"), [(16, 16, 1), (8, 16, 1), (16, 4, 1), (8, 8, 2)]
+)
+@pytest.mark.parametrize("pipeline", [0, 1])
+def test_at_equal_speed_little_is_made_twice_and_both_share_for_ever(
+    at: int, batch_size: int, first_batch_size: int, world_size: int, pipeline: int
+) -> None:
+    """A whole epoch of the late job: exactly once, and one pass of the two made but for the allowance."""
+    world = Pair(at, batch_size=batch_size, first_batch_size=first_batch_size, pipeline=pipeline, world_size=world_size)
+    for client in list(world.clients.values()):
+        if not client.present:
+            world.present(client.cursor)
+    assert world.where.into is not None
+    late = [c for c in world.clients.values() if c.group == world.group]
+    while min(c.session.released_upto for c in late) < BLOCK + N:
+        world.at_equal_speed(20)
+    assert not world.alone
+    assert len(world.joined) == 1
+    assert len(world.streams) == 1
+    assert sorted(p for c in late for p in rows(c) if p < BLOCK + N) == list(range(BLOCK, BLOCK + N))
+    (stream,) = world.scheduler.streams.values()
+    allowed = max(N // ALLOWANCE, 2 * batch_size * world_size)
+    assert stream.rows_filled == world.rows_made <= stream.head + allowed + CHUNK
+
+
+def test_what_is_moved_is_told_of_once_and_reads_on_without_a_gap() -> None:
+    world = Pair()
+    world.until(lambda: len(world.joined) == 1)
+    assert world.late.lane == world.first.lane
+    world.until(lambda: len(rows(world.late)) == N)
+    assert rows(world.late) == list(range(BLOCK, BLOCK + N))
+
+
+def test_another_pipelines_lane_goes_along_with_its_ring() -> None:
+    world = Pair(pipeline=1)
+    lane = world.late.lane
+    world.until(lambda: len(world.joined) == 1)
+    assert world.late.lane == lane != world.first.lane
+    assert world.late.stream == world.first.stream
+    world.until(lambda: len(rows(world.late)) == N)
+    assert rows(world.late) == list(range(BLOCK, BLOCK + N))
+
+
+def test_a_larger_batch_than_the_other_jobs_ring_takes_stays_alone_from_the_start() -> None:
+    world = Pair(batch_size=40, ring=64)
+    assert world.where.into is None
+
+
+def test_when_the_last_job_there_leaves_the_early_one_goes_on_by_itself() -> None:
+    world = Pair()
+    world.until(lambda: len(world.late.had) == 2)
+    world.leave(world.first.cursor)
+    assert world.alone == ["the stream that it waited for is gone"]
+    world.until(lambda: len(rows(world.late)) == N)
+
+
+def test_when_the_jobs_there_stop_the_early_one_waits_for_so_long_and_no_longer() -> None:
+    world = Pair(patience_s=3000.0)
+    world.until(lambda: len(world.late.had) == 2)
+    world.wait(0.0)
+    world.wait(6000.0)
+    assert not world.alone
+    world.wait(1.0)
+    assert world.alone == ["the stream that it waited for has not come by in time"]
+    world.until(lambda: len(rows(world.late)) == N, world.late)
+    assert len(world.first.had) < 10
+
+
+def test_a_job_that_reads_on_is_not_said_to_wait() -> None:
+    world = Pair(patience_s=3000.0)
+    for _ in range(4):
+        world.wait(6001.0)  # nothing read of what there is: that is its own affair
+    assert not world.alone
+
+
+def test_a_stream_whose_head_jumps_past_lets_the_early_one_go_alone() -> None:
+    world = Pair()
+    request = Request("key", ("p0", 0), "cyclic", N, 32, 0, BLOCK + 100, 0, 1e4, early=False)
+    where, _ = world.join(request, Shape(16, False, 0, 1), 0, 0, 1.0)
+    assert where.stream == world.first.stream
+    world.until(lambda: len(world.late.had) == 2)
+    world.leave(world.first.cursor)  # now nobody needs the rows before
+    world.work()
+    assert world.alone == ["the stream that it waited for has gone past"]
+    world.until(lambda: len(rows(world.late)) == N)
+
+
+def test_a_rank_that_has_not_come_does_not_come_between_the_others() -> None:
+    world = Pair(batch_size=8, world_size=2)
+    world.until(lambda: bool(world.alone))
+    assert world.alone == ["its jobs were not ready to join when the other stream came by"]
+    absent = next(c for c in world.clients.values() if not c.present)
+    world.present(absent.cursor)
+    world.until(lambda: len(rows(absent)) >= N // 2)
+
+
+def test_a_job_that_stops_where_it_began_early_holds_the_others_back_no_longer_than_any_other() -> None:
+    world = Pair(pipeline=1)
+    while world.first.session.released_upto < N:
+        world.step(world.first)
+        world.wait(0.2)
+    world.until(lambda: len(rows(world.late)) == N)
