@@ -82,8 +82,8 @@ def test_all_views_of_a_job_that_is_left_behind_move_with_it(
         looking, reading = iter(looks), iter(reads)
         lent = next(looking)
         len(one)
-        (stream,) = server.status()["streams"]
-        assert [(lane["views"], lane["jobs"]) for lane in stream["lanes"]] == [(2, 2), (1, 1)]
+        begun = [(lane["views"], lane["jobs"]) for stream in server.status()["streams"] for lane in stream["lanes"]]
+        assert sorted(begun) == [(1, 1), (2, 2)]
         assert [row for batch in reading for row in rows_of(batch)] == pairs
         assert rows_of(lent) == pairs[:50]
         moved = [lane["views"] for stream in server.status()["streams"] for lane in stream["lanes"]]
