@@ -139,8 +139,8 @@ def test_two_users_share_the_decode_and_no_memory(world: World) -> None:
     mine = [row for _ in range(3) for row in first.collect()]
     assert mine == inline_rows(world.source, epochs=3, batch_size=16, shuffle=True, seed=5)
     assert theirs == mine[N:]
-    # One stream; all but the first epoch was decoded once for both of them.
-    assert world.server.stream()["sharing_factor"] > 1.5
+    # One stream; all but the first epoch was decoded once for both of them (and an early start of two rounds).
+    assert world.server.stream()["sharing_factor"] > 1.25
     for client in (first, second):
         client.ask("close")
 
