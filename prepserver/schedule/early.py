@@ -99,7 +99,7 @@ def look(early: Early, stream: Stream, into: Stream | None) -> Meeting | Near | 
     head = stream.head
     if into.head > head:
         return Alone("the stream that it waited for has gone past")
-    rows = min(lane.rows for lane in into.lanes.values())
+    rows = into.ring_rows
     reach = rows // 2 if head >= early.least else 0
     if into.head + reach < head:
         return None
