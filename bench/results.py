@@ -12,6 +12,7 @@ from pathlib import Path
 import attach
 import compare
 import delivery
+import joining
 import lanes
 import peer_sheets
 import recovery
@@ -32,6 +33,7 @@ _TITLES = {
     "recovery.json": ("After a kill", recovery.sheets),
     "resume.json": ("Resuming", resume.sheets),
     "lanes.json": ("Lanes: two image sizes on one stream", lanes.sheets),
+    "joining.json": ("Joining a running stream", joining.sheets),
 }
 
 _PLOT = ROOT / "bench" / "peers.svg"

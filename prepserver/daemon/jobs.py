@@ -122,7 +122,7 @@ class Jobs:
         rings: Memory.
         broadcast: Tells all workers, with descriptors.
         workers: Size of the pool.
-        rows_per_s: The pool's measured rate.
+        rows_per_s: The pool's measured rate while it works.
         access: The rules.
     """
 

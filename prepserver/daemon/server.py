@@ -555,7 +555,7 @@ class Daemon:
 
     def _rows_per_s(self) -> float:
         # before anything was measured: what a core decodes of ordinary photos
-        return self._rates.rows_per_s or 500.0 * len(self._pool.seats)
+        return self._rates.busy_rows_per_s or 500.0 * len(self._pool.seats)
 
     # -- what the pool tells ------------------------------------------------------------------------
 

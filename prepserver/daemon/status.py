@@ -16,6 +16,7 @@ from prepserver.schedule.scheduler import Scheduler
 from prepserver.schedule.stream import Stream
 
 _RATE_WINDOW_S = 10.0
+_BUSY_MARKS = 10
 
 
 class Rates:
@@ -28,6 +29,7 @@ class Rates:
     def __init__(self) -> None:
         self.filled = 0
         self._marks: deque[tuple[float, int]] = deque()
+        self._busy: deque[tuple[float, int]] = deque(maxlen=_BUSY_MARKS)
 
     def count(self, rows: int) -> None:
         """`rows` more were filled."""
@@ -35,6 +37,8 @@ class Rates:
 
     def mark(self, now_s: float) -> None:
         """Call it about once a second."""
+        if self._marks and self.filled > self._marks[-1][1]:
+            self._busy.append((now_s - self._marks[-1][0], self.filled - self._marks[-1][1]))
         self._marks.append((now_s, self.filled))
         while len(self._marks) > 2 and now_s - self._marks[0][0] > _RATE_WINDOW_S:
             self._marks.popleft()
@@ -46,6 +50,12 @@ class Rates:
             return 0.0
         (t0, n0), (t1, n1) = self._marks[0], self._marks[-1]
         return (n1 - n0) / (t1 - t0) if t1 > t0 else 0.0
+
+    @property
+    def busy_rows_per_s(self) -> float:
+        """Over the last ten seconds in which rows were made; 0 before. What to expect of a job that has paused."""
+        seconds = sum(s for s, _ in self._busy)
+        return sum(rows for _, rows in self._busy) / seconds if seconds > 0 else 0.0
 
 
 def snapshot(

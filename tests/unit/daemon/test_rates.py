@@ -46,3 +46,25 @@ def test_after_a_long_silence_the_rate_spans_it() -> None:
     rates.count(100)
     rates.mark(1000.0)
     assert rates.rows_per_s == 0.1
+
+
+def test_the_rate_of_work_leaves_pauses_out() -> None:
+    rates = Rates()
+    for second in range(5):
+        rates.mark(float(second))
+        rates.count(300)
+    for second in range(5, 60):
+        rates.mark(float(second))
+    assert rates.rows_per_s == 0.0
+    assert rates.busy_rows_per_s == 300.0
+    for second in range(60, 80):
+        rates.count(100)
+        rates.mark(float(second))
+    assert rates.busy_rows_per_s == 100.0
+
+
+def test_the_rate_of_work_is_nothing_before_the_first_row() -> None:
+    rates = Rates()
+    rates.mark(1.0)
+    rates.mark(2.0)
+    assert rates.busy_rows_per_s == 0.0
