@@ -78,7 +78,8 @@ class Encoded:
 
     def __init__(self, data: bytes) -> None:
         self._data = data
-        self._header = header = read_header(data)
+        compiled = kernels()
+        self._header = header = read_header(data) if compiled is None else compiled.header(data)
         self._pillow: PillowImage | None = None
         self._orientation: int | None = None
         if header is not None:

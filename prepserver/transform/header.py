@@ -63,6 +63,8 @@ def read_header(data: bytes) -> JpegHeader | None:
         if marker in _BARE or after > end or after < at + 4:
             return None
         if marker == 0xDA:
+            if after < at + 5:
+                return None  # it does not even say how many components
             return _complete(data, frame, orientation, interval, at, after)
         if marker in _FRAMES:
             if frame is not None or after < at + 10 or after < at + 10 + 3 * data[at + 9]:

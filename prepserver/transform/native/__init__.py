@@ -1,4 +1,4 @@
-"""Compiled kernels for the two places where a row's time goes: decoding a part of a JPEG, and resizing it.
+"""Compiled kernels for the places where a row's time goes: a JPEG's header, decoding a part of it, and resizing that.
 
 Optional. They give the very bytes of the pure path (simplejpeg and torch), or nothing, and then the pure path runs;
 so whether they are there shows in nothing but time. `path` says which runs and why; ``PREPSERVER_NATIVE=0`` in the
@@ -34,6 +34,7 @@ from PIL import _imaging
 
 from prepserver.protocol.packed import IndexedScan
 from prepserver.transform.header import Extent, JpegHeader, extent, read_header
+from prepserver.transform.orientation import UPRIGHT, from_exif
 from prepserver.transform.stage import Array, Box
 
 _FOLDER = Path(__file__).parent
@@ -43,6 +44,7 @@ _SUBSAMPLINGS = ("Gray", "444", "422", "420", "440", "411")  # in the order of r
 _MARGIN = 40  # columns; region.c's number
 _MARGIN_BYTES = 8192  # region.c's number
 _BYTE = np.dtype(np.uint8)
+_Numbers = ctypes.c_int32 * 11  # header.c's
 
 
 class Choice(NamedTuple):
@@ -68,7 +70,7 @@ class Kernels:
         resizes: Whether the resize may be used.
     """
 
-    __slots__ = ("_last", "_region", "_resize", "_scan", "resizes", "subsamplings")
+    __slots__ = ("_header", "_last", "_region", "_resize", "_scan", "resizes", "subsamplings")
 
     def __init__(self, library: ctypes.CDLL) -> None:
         count, size, address = ctypes.c_uint, ctypes.c_size_t, ctypes.c_void_p
@@ -77,6 +79,8 @@ class Kernels:
             *(ctypes.c_char_p, size, size, count, ctypes.c_int, count, count),
             *(count, count, count, count, count, address),
         ]
+        self._header = library.prep_header
+        self._header.argtypes = [ctypes.c_char_p, size, address]
         self._scan = library.prep_scan
         self._scan.argtypes = [address, size, address, *[count] * 14, address, size, address]
         self._resize = library.prep_resize
@@ -85,6 +89,21 @@ class Kernels:
         self.resizes = True
         # The image made last and its address, which numpy takes microseconds to tell: it is mostly what is resized.
         self._last: tuple[weakref.ref[Array], int] | None = None
+
+    def header(self, data: bytes) -> JpegHeader | None:
+        """As `read_header`."""
+        if type(data) is not bytes:
+            return read_header(data)
+        numbers = _Numbers()
+        if self._header(data, len(data), ctypes.addressof(numbers)) != 1:
+            return None
+        (height, width, components, height_at, scan_at, trimmable, unit_height, unit_width, interval, exif_at,
+         exif_end) = numbers  # fmt: skip
+        orientation = from_exif(data[exif_at:exif_end]) if exif_at else UPRIGHT
+        return JpegHeader(
+            height, width, components, orientation, height_at, scan_at, trimmable == 1, (unit_height, unit_width),
+            interval,
+        )  # fmt: skip
 
     def pitch(self, columns: int) -> int:
         """Return how many pixels a line in `region`'s buffer takes."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ import simplejpeg
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 from prepserver.pipeline.ops import CenterCrop, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
 from prepserver.pipeline.pipeline import Pipeline
@@ -58,6 +60,33 @@ def region(kernels: Kernels, data: bytes, box: Box) -> Pixels | None:
     image = kernels.region(data, header, extent(data, header, box.bottom), box, buffer)
     assert np.array_equal(buffer[nbytes:], behind)
     return image
+
+
+@relaxed
+@given(st.data(), st.sampled_from(["plain", "restarts", "progressive", "exif", "grey", "cmyk"]), st.integers(0, 4))
+def test_a_header_is_read_number_for_number(
+    kernels: Kernels, photo: Photo, saved: Maker, data: st.DataObject, kind: str, changes: int
+) -> None:
+    options: dict[str, Any] = KINDS.get(kind, {})
+    exif = Image.Exif()
+    exif[0x0112] = data.draw(st.integers(0, 9))
+    if kind == "exif":
+        options = {"exif": exif.tobytes()}
+    image = Image.fromarray(photo(40, 50)).convert({"grey": "L", "cmyk": "CMYK"}.get(kind, "RGB"))
+    made = io.BytesIO()
+    image.save(made, "JPEG", **options)
+    file = bytearray(made.getvalue())
+    head = file.index(b"\xff\xda") + 16
+    for _ in range(changes):
+        file[data.draw(st.integers(0, head - 1))] = data.draw(st.integers(0, 255))
+    for end in {len(file), data.draw(st.integers(0, head))}:
+        part = bytes(file[:end])
+        assert kernels.header(part) == read_header(part)
+
+
+@pytest.mark.parametrize("data", [b"", b"\xff\xd8", b"\xff\xd8\xff\xda\x00\x02", b"\xff\xd8" + b"\xff\xe0\x00\x02" * 9])
+def test_a_header_that_ends_too_soon_is_none(kernels: Kernels, data: bytes) -> None:
+    assert kernels.header(data) is read_header(data) is None
 
 
 @st.composite

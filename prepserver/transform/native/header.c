@@ -1,0 +1,69 @@
+/* A JPEG's header as prepserver/transform/header.py reads it (`read_header`), number for number; in Python that takes
+ * as long as all else that is not decoding. Reads nothing outside `data`; whatever is odd is the caller's to judge.
+ */
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+enum { HEIGHT, WIDTH, COMPONENTS, HEIGHT_AT, SCAN_AT, TRIMMABLE, UNIT_HEIGHT, UNIT_WIDTH, INTERVAL, EXIF_AT, EXIF_END };
+
+static unsigned two(const uint8_t *at) {
+    return (unsigned)at[0] << 8 | at[1];
+}
+
+/* Markers without a length, which have no place in a header. */
+static int is_bare(unsigned marker) {
+    return marker == 0x00 || marker == 0x01 || marker == 0xFF || (marker >= 0xD0 && marker <= 0xD9);
+}
+
+static int is_frame(unsigned marker) {
+    return marker >= 0xC0 && marker <= 0xCF && marker != 0xC4 && marker != 0xC8 && marker != 0xCC;
+}
+
+/* Puts the header of `data` into `out`, 11 numbers in the order above; EXIF_AT is 0 where there is no EXIF block.
+ * Returns 1, or 0 where it is none of the plain kind. */
+int prep_header(const uint8_t *data, size_t size, int32_t *out) {
+    size_t at = 2, frame = 0;
+    if (size < 4 || size > INT32_MAX || data[0] != 0xFF || data[1] != 0xD8)
+        return 0;
+    memset(out, 0, 11 * sizeof *out);
+    while (at + 4 <= size && data[at] == 0xFF) {
+        const unsigned marker = data[at + 1];
+        const size_t after = at + 2 + two(data + at + 2);
+        if (is_bare(marker) || after > size || after < at + 4)
+            return 0;
+        if (marker == 0xDA) {
+            if (frame == 0 || after < at + 5)
+                return 0;
+            const unsigned components = data[frame + 9];
+            unsigned across = 0, down = 0;
+            for (unsigned k = 0; k < components; k++) {
+                const unsigned sampling = data[frame + 11 + 3 * k];
+                across = sampling >> 4 > across ? sampling >> 4 : across;
+                down = (sampling & 15) > down ? sampling & 15 : down;
+            }
+            out[HEIGHT] = (int32_t)two(data + frame + 5);
+            out[WIDTH] = (int32_t)two(data + frame + 7);
+            out[COMPONENTS] = (int32_t)components;
+            out[HEIGHT_AT] = (int32_t)(frame + 5);
+            out[SCAN_AT] = (int32_t)after;
+            out[TRIMMABLE] = data[frame + 1] <= 0xC1 && data[frame + 4] == 8 && data[at + 4] == components &&
+                             (components == 3 || (components == 1 && out[INTERVAL] == 0));
+            out[UNIT_HEIGHT] = (int32_t)(8 * down);
+            out[UNIT_WIDTH] = (int32_t)(8 * across);
+            return out[HEIGHT] && out[WIDTH] && components;
+        }
+        if (is_frame(marker)) {
+            if (frame || after < at + 10 || after < at + 10 + 3 * (size_t)data[at + 9])
+                return 0;
+            frame = at;
+        } else if (marker == 0xE1 && at + 10 <= size && memcmp(data + at + 4, "Exif\0", 6) == 0) {
+            out[EXIF_AT] = (int32_t)(at + 10);
+            out[EXIF_END] = (int32_t)after;
+        } else if (marker == 0xDD && after == at + 6) {
+            out[INTERVAL] = (int32_t)two(data + at + 4);
+        }
+        at = after;
+    }
+    return 0;
+}
