@@ -99,7 +99,8 @@ class PrepClient:
         inline: Make the rows in this process: no daemon, the same bytes.
         workers: Where no daemon runs, start a private one with so many workers, for the life of this process.
         join_wait_s: How long to rather wait for a running stream than have an own one for ever. The first batches
-            come at once all the same; the wait comes after them. 0 never waits.
+            come at once all the same; the wait comes after them. 0 never waits; more than a third of `timeout_s`
+            counts as that.
         reconnect_s: How long to wait for a daemon that went away (a restart) before `ServerGone` is raised; the
             batches go on with the very rows that they would have had. 0 raises at once.
         lag: What happens when this job is slower than those that it shares with: ``"wait"`` (they wait for it),

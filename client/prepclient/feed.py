@@ -41,6 +41,7 @@ _SYNC_AFTER_S = 2.0
 
 _SAY_AFTER_S = 30.0
 _SAY_JOINING_AFTER_S = 1.0
+_JOIN_WAITS = 3  # so many times what was foreseen must fit into timeout_s
 _LEAST_WAIT_S = 0.0005
 _HELLO_WAIT_S = 5.0
 _STATUS_S = 1.0
@@ -63,6 +64,14 @@ class Start:
     epoch_start: int | None = None
     rounds: int = 0
     checkpoint: int | None = None
+
+
+def join_wait(join_wait_s: float, timeout_s: float) -> float:
+    """The longest foreseen wait for a shared stream, which ends in a batch and not in `BatchTimeout`.
+
+    The daemon ends it where it lasts twice as long.
+    """
+    return min(join_wait_s, timeout_s / _JOIN_WAITS)
 
 
 class Feed(Protocol):
@@ -168,7 +177,7 @@ class ServedFeed:
             position=start.position,
             epoch_start=start.epoch_start,
             rounds=start.rounds,
-            join_wait_s=join_wait_s,
+            join_wait_s=join_wait(join_wait_s, timeout_s),
             lag=lag,
             num_shards=spec.shape.shard.count,
             shard_index=spec.shape.shard.index,

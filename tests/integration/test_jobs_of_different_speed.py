@@ -77,7 +77,7 @@ def test_all_views_of_a_job_that_is_left_behind_move_with_it(
     with (
         client(server, "looks", views=2, zero_copy=True, lag="detach") as looks,
         client(server, "reads", views=2, lag="detach") as reads,
-        client(server, "one", lag="detach", join_wait_s=600) as one,
+        client(server, "one", lag="detach", join_wait_s=600, timeout_s=1800.0) as one,
     ):
         looking, reading = iter(looks), iter(reads)
         lent = next(looking)

@@ -29,7 +29,7 @@ CHUNK = 16
 def client(server: Server, job: str, batch_size: int, ops: list[Op] = OPS, **options: Any) -> PrepClient:
     return PrepClient(
         SOURCE, ops, fields="dict", shuffle=True, seed=6, batch_size=batch_size, job=job, lag="wait",
-        runtime_dir=server.runtime_dir, timeout_s=120.0, **options,
+        runtime_dir=server.runtime_dir, timeout_s=1800.0, **options,
     )  # fmt: skip
 
 
