@@ -31,6 +31,7 @@ from prepserver.protocol.messages import AskStatus
 
 _BLOCK = 8192
 _BATCH = 64
+_PIXELS = 32
 _JOIN_WAIT_S = 30.0
 _TARGET = 0.02
 _POLL_S = 0.05
@@ -85,7 +86,7 @@ def join(server: Server, samples: int, place: float, pace: float) -> dict[str, A
     """One late job, from its start to the end of its epoch."""
     config = {
         "contender": "tiny", "samples": samples, "batch": _BATCH, "seed": 1, "runtime_dir": str(server.runtime_dir),
-        "join_wait_s": _JOIN_WAIT_S, "rows_per_s": pace,
+        "join_wait_s": _JOIN_WAIT_S, "rows_per_s": pace, "size": _PIXELS,
     }  # fmt: skip
     first, late = Job({**config, "job": "first"}), Job({**config, "job": "late"})
     try:
@@ -95,6 +96,7 @@ def join(server: Server, samples: int, place: float, pace: float) -> dict[str, A
         first.hear("first")
         while by_name(state(server))["first"]["position"] < place * _BLOCK:
             time.sleep(_POLL_S)
+        went_ns = time.monotonic_ns()
         late.say("go")
         late.hear("first")
         began = state(server)
@@ -113,7 +115,7 @@ def join(server: Server, samples: int, place: float, pace: float) -> dict[str, A
     return {
         "early": len(began["streams"]) == 2,
         "shares": len(now["streams"]) == 1,
-        "first_batch_ms": (record["came_ns"][0] - record["began_ns"]) / 1e6,
+        "first_batch_ms": (record["came_ns"][0] - went_ns) / 1e6,
         "longest_wait_s": max(waits_s[1:]),
         # what is in work now counts for less than it is: a few chunks
         "extra_rows": max(0, made - shared["ready_upto"]),

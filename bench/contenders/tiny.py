@@ -16,8 +16,9 @@ def prepare(config: dict[str, Any]) -> None:
 def open_loader(config: dict[str, Any]) -> Iterable[Any]:
     from prepclient import PrepClient, RandomResizedCrop, SyntheticImages
 
+    size = config["size"]
     client = PrepClient(
-        SyntheticImages(config["samples"], 32), [RandomResizedCrop(32)], batch_size=config["batch"], shuffle=True,
+        SyntheticImages(config["samples"], size), [RandomResizedCrop(size)], batch_size=config["batch"], shuffle=True,
         seed=config["seed"], runtime_dir=config["runtime_dir"], job=config["job"], join_wait_s=config["join_wait_s"],
     )  # fmt: skip
     return Paced(client, config["rows_per_s"]) if config["rows_per_s"] else client
