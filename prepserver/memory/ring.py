@@ -28,11 +28,12 @@ class Ring:
         check_segment(fd, layout.nbytes)
         self.layout = layout
         self.mapping = Mapping(fd, 0, layout.nbytes, writable=True)
+        self._rows = layout.rows
         self._arrays = {f.name: field_array(self.mapping.buffer, layout, f.name) for f in layout.fields}
 
     def row(self, field: str, position: int) -> npt.NDArray[Any]:
         """The row of `position` in `field`: a C-contiguous view into the ring (0-d for a scalar field)."""
-        row: npt.NDArray[Any] = self._arrays[field][position % self.layout.rows, ...]
+        row: npt.NDArray[Any] = self._arrays[field][position % self._rows, ...]
         return row
 
     def array(self, field: str) -> npt.NDArray[Any]:

@@ -15,6 +15,7 @@ _MESSAGE = struct.Struct("<QQQQQ")
 _WORDS = struct.Struct("<8Q")
 _MASK = (1 << 64) - 1
 _DOMAIN = b"prepserver-draw1"  # BLAKE2b's 16-byte personalisation: these numbers serve nothing else
+_UNKEYED = hashlib.blake2b(digest_size=64, person=_DOMAIN)  # before any message
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,22 +53,24 @@ class Draws:
 
     def word(self) -> int:
         """Return the next uniform integer in [0, 2**64)."""
-        if not self._words:
-            key = self._key
-            message = _MESSAGE.pack(key.seed & _MASK, key.pass_ & _MASK, key.index & _MASK, self._place, self._block)
-            digest = hashlib.blake2b(message, digest_size=64, person=_DOMAIN).digest()
-            self._words = list(_WORDS.unpack(digest))
-            self._words.reverse()  # taken from the end
-            self._block += 1
-        return self._words.pop()
+        return (self._words or self._more()).pop()
 
     def uniform(self, low: float = 0.0, high: float = 1.0) -> float:
         """Return the next uniform number in [low, high); 53 random bits."""
-        return low + (high - low) * ((self.word() >> 11) * 2.0**-53)
+        return low + (high - low) * (((self._words or self._more()).pop() >> 11) * 2.0**-53)
 
     def below(self, count: int) -> int:
         """Return the next uniform integer in [0, count); count at least 1.
 
         Multiply and shift (Lemire 2019) without rejection: for counts of pixels the bias is below 2**-49.
         """
-        return (self.word() * count) >> 64
+        return ((self._words or self._more()).pop() * count) >> 64
+
+    def _more(self) -> list[int]:
+        """Eight words, to be taken from the end."""
+        key = self._key
+        hashed = _UNKEYED.copy()  # half the time of making one with its parameters
+        hashed.update(_MESSAGE.pack(key.seed & _MASK, key.pass_ & _MASK, key.index & _MASK, self._place, self._block))
+        self._block += 1
+        self._words = list(_WORDS.unpack(hashed.digest())[::-1])
+        return self._words
