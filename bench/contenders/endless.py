@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from typing import Any
 
 
@@ -13,14 +13,12 @@ class Endless:
     Args:
         batches: The endless iterable; its iterator is made once, at the first epoch.
         per_epoch: Batches in an epoch.
-        close: Ends what lies behind it.
     """
 
-    def __init__(self, batches: Iterable[Any], per_epoch: int, close: Callable[[], None] | None = None) -> None:
+    def __init__(self, batches: Iterable[Any], per_epoch: int) -> None:
         self._batches = batches
         self._running: Iterator[Any] | None = None
         self._per_epoch = per_epoch
-        self._close = close
 
     def __iter__(self) -> Iterator[Any]:
         if self._running is None:
@@ -28,5 +26,6 @@ class Endless:
         return itertools.islice(self._running, self._per_epoch)
 
     def close(self) -> None:
-        if self._close is not None:
-            self._close()
+        """Ends a generator; iterators of other kinds end with the process."""
+        if isinstance(self._running, Generator):
+            self._running.close()
