@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 _BACKOFF_FIRST_S = 0.1  # the first replacement comes at once, the next after this
 _BACKOFF_MOST_S = 30.0
 _HEALTHY_S = 60.0  # a worker that lived so long starts the backoff anew, and one that has filled a chunk
+_INDEXER_TRIES = 3  # to kill one is easy, and none of those who wait for its listing has done anything wrong
 _REAP_S = 2.0  # a killed process that is still there after this waits inside the kernel
 _CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL)
 
@@ -67,6 +68,15 @@ class Seat:
     restarts: int = 0
 
 
+@dataclass(slots=True)
+class _Question:
+    """A listing that somebody waits for."""
+
+    request: work.BuildIndex
+    report: Callable[[Any], None]
+    tries: int = 0
+
+
 class WorkerPool:
     """See the module. One owner thread, the main thread.
 
@@ -93,7 +103,8 @@ class WorkerPool:
         self.seats = [Seat(n) for n in range(workers)]
         self._by_worker: dict[int, Seat] = {}
         self._stuck: dict[int, Child] = {}  # killed, and still there
-        self._indexers: dict[int, tuple[Child, Callable[[Any], None]]] = {}
+        self._indexers: dict[int, tuple[Child, _Question]] = {}
+        self._unasked: list[_Question] = []  # until there is a zygote again
         self._waiting: set[int] = set()  # tickets of children whose line is full, watched for writing too
 
     def start(self) -> None:
@@ -164,14 +175,7 @@ class WorkerPool:
             request: What to list.
             report: Called with `Indexing` now and then, and at last with `Indexed` or `IndexFailed`.
         """
-        try:
-            child = self._zygote.spawn("indexer", 0)
-        except ZygoteError as e:
-            report(work.IndexFailed(f"cannot list the source now: {e}; try again in a few seconds"))
-            return
-        self._indexers[child.ticket] = (child, report)
-        self._poll.watch(child.fileno(), lambda: self._read_indexer(child))
-        self._send(child, request, ())
+        self._ask_indexer(_Question(request, report))
 
     def tick(self, now_s: float) -> None:
         """Deadlines and replacements; call it several times a second."""
@@ -202,6 +206,7 @@ class WorkerPool:
                 self._forget(seat.child)
         for child in self._stuck.values():
             child.close()
+        self._unasked.clear()
         for child, _ in self._indexers.values():
             self._poll.forget(child.fileno())
         if self._zygote_fd >= 0:
@@ -230,6 +235,9 @@ class WorkerPool:
             match event:
                 case ZygoteReady():
                     self._zygote_failures = 0
+                    unasked, self._unasked = self._unasked, []
+                    for question in unasked:
+                        self._ask_indexer(question)
                     for seat in self.seats:
                         if seat.child is None:
                             self._fill(seat)
@@ -254,8 +262,8 @@ class WorkerPool:
         for seat in self.seats:
             if seat.child is not None:
                 self._vacate(seat, suspect=None, strikes=0, stuck=False)
-        for ticket, (child, report) in list(self._indexers.items()):
-            self._end_indexer(ticket, child, report, work.IndexFailed("the indexer was lost; try again"))
+        for child, question in list(self._indexers.values()):
+            self._lost_indexer(child, question, reason)
         self._zygote.close(_REAP_S)
         self._zygote_failures += 1
         # the first time at once: whoever killed it may have meant no harm
@@ -304,7 +312,7 @@ class WorkerPool:
             # what it had to say may still be unread
             self._read_indexer(child)
             if found := self._indexers.get(child.ticket):
-                self._end_indexer(child.ticket, child, found[1], work.IndexFailed(f"the indexer ended: {reason}"))
+                self._lost_indexer(child, found[1], reason)
             return
         if child.ticket in self._stuck:
             self._unstuck(child)
@@ -381,33 +389,62 @@ class WorkerPool:
 
     # -- indexers -----------------------------------------------------------------------------------
 
+    def _ask_indexer(self, question: _Question) -> None:
+        if self._zygote_fd < 0:
+            self._unasked.append(question)
+            return
+        try:
+            child = self._zygote.spawn("indexer", 0)
+        except ZygoteError as e:
+            if isinstance(e.__cause__, ChannelClosed):  # it has just ended, which is an event of its own
+                self._unasked.append(question)
+            else:
+                question.report(work.IndexFailed(f"cannot list the source now: {e}; try again in a few seconds"))
+            return
+        question.tries += 1
+        self._indexers[child.ticket] = (child, question)
+        self._poll.watch(child.fileno(), lambda: self._read_indexer(child))
+        self._send(child, question.request, ())
+
+    def _lost_indexer(self, child: Child, question: _Question, reason: str) -> None:
+        """It has ended without an answer: another one is asked, for a job that comes back must not fail of it."""
+        log.warning("an indexer ended without an answer (%s), at its try %d", reason, question.tries)
+        self._close_indexer(child)
+        if question.tries < _INDEXER_TRIES:
+            self._ask_indexer(question)
+        else:
+            question.report(work.IndexFailed(f"the indexer ended: {reason}; {_INDEXER_TRIES} of them did"))
+
     def _read_indexer(self, child: Child) -> None:
         found = self._indexers.get(child.ticket)
         if found is None:
             return
-        report = found[1]
+        report = found[1].report
         try:
             child.flush()
             for message in child.receive():
                 if isinstance(message, work.Indexing):
                     report(message)
                 else:
-                    self._end_indexer(child.ticket, child, report, message)
+                    self._end_indexer(child, report, message)
                     return
         except ChannelClosed:
             self._poll.forget(child.fileno())
             return
         except ProtocolError as e:
-            self._end_indexer(child.ticket, child, report, work.IndexFailed(f"the indexer said {e}"))
+            self._end_indexer(child, report, work.IndexFailed(f"the indexer said {e}"))
             return
         self._rewatch(child)
 
-    def _end_indexer(self, ticket: int, child: Child, report: Callable[[Any], None], message: Any) -> None:
-        del self._indexers[ticket]
+    def _end_indexer(self, child: Child, report: Callable[[Any], None], message: Any) -> None:
+        self._close_indexer(child)
+        report(message)
+
+    def _close_indexer(self, child: Child) -> None:
+        del self._indexers[child.ticket]
         self._forget(child)
         child.kill()
         child.close()
-        report(message)
 
     # -- lines --------------------------------------------------------------------------------------
 

@@ -144,6 +144,22 @@ def test_a_killed_zygote_takes_its_workers_along_and_a_new_one_goes_on(
     client.ask("close")
 
 
+def test_a_job_that_attaches_while_the_zygote_dies_waits_for_the_next_one(
+    server: Server, client_process: Start, tree: ImageFolder, expected: Rows
+) -> None:
+    zygote = server.zygote
+    stop(zygote)
+    sockets = leaks.fds(server.pid)["socket"]
+    client = client_process(server, tree, **SPEC)
+    client.order("read")
+    # its connection, and the line to an indexer that nobody forks
+    wait_until(lambda: leaks.fds(server.pid)["socket"] >= sockets + 2)
+    kill(zygote)
+    assert client.collect() == expected[:COUNT]
+    full_strength(server)
+    client.ask("close")
+
+
 def test_a_worker_killed_while_nobody_works_is_replaced(server: Server) -> None:
     first, second = server.workers()
     kill(first)
