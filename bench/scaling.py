@@ -95,7 +95,7 @@ def measure(data: str | None, cells: list[Cell], rounds: int, window_s: float) -
             [{**asdict(cell), **run(cell, scratch, listed, window_s)} for cell in cells]  # each in each round
             for _ in range(rounds)
         ]
-    return {"machine": machine, "rounds": found}
+    return {"machine": machine, "cells": found}
 
 
 def run(cell: Cell, scratch: Path, listed: Path, window_s: float) -> dict[str, Any]:
@@ -200,8 +200,8 @@ def sheets(result: dict[str, Any]) -> list[Sheet]:
             *("machine, cores", "daemon, us a chunk", "its limit, chunks/s", "its limit, rows/s", "reached"),
         ),
     )
-    for number, cell in enumerate(result["rounds"][0]):
-        same = [cells[number] for cells in result["rounds"]]
+    for number, cell in enumerate(result["cells"][0]):
+        same = [cells[number] for cells in result["cells"]]
         limits = [c["limit_per_s"] for c in same]
         many = cell["workers"] >= 128
         sheet.rows.append((
