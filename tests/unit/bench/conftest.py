@@ -7,4 +7,4 @@ from pathlib import Path
 
 BENCH = Path(__file__).resolve().parents[3] / "bench"
 
-sys.path.insert(0, str(BENCH))
+sys.path.append(str(BENCH))
