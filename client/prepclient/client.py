@@ -56,7 +56,7 @@ class PrepClient:
     iterating again begins the next epoch. Use it from one thread.
 
     Args:
-        source: `ImageFolder`, `FileList` or `SyntheticImages`, as the daemon's machine sees it.
+        source: `ImageFolder`, `FileList`, `SyntheticImages` or `Packed`, as the daemon's machine sees it.
         ops: What is made of a sample; `Decode` comes first by itself. All rows must get one size.
         batch_size: Rows in a batch of this process.
         shuffle: False for the source's order; True for cyclic blocks (each sample once per epoch, and other

@@ -103,7 +103,7 @@ def make_spec(
         InvalidSpec: Naming the field, the value and what would be right.
     """
     if not isinstance(source, SourceSpec):
-        raise _invalid("source", source, "ImageFolder(...), FileList(...) or SyntheticImages(...)")
+        raise _invalid("source", source, "ImageFolder(...), FileList(...), SyntheticImages(...) or Packed(...)")
     if not isinstance(shuffle, bool | str) or shuffle not in _SHUFFLES:
         raise _invalid("shuffle", shuffle, "True (cyclic blocks), False (sequential) or 'full'")
     check_choice("order", order, get_args(Batching))
