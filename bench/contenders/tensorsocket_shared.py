@@ -20,6 +20,9 @@ from tensorsocket.producer import TensorProducer
 from contenders.torch_cv2 import Photos
 from contenders.torch_loader import loader
 
+# At the end of an epoch each job waits until all have come to it, for ever if one has been stopped before.
+_LONGER = 30
+
 torch.multiprocessing.set_sharing_strategy("file_system")
 
 
@@ -29,7 +32,9 @@ def prepare(config: dict[str, Any]) -> None:
 
 def serve(config: dict[str, Any]) -> Any:
     """Starts the producer; what is returned keeps it alive."""
-    producer = TensorProducer(loader(Photos(config["list"]), config), pack_fn=_pack, **_ports(config))
+    photos = Photos(config["list"])
+    photos.samples *= _LONGER
+    producer = TensorProducer(loader(photos, config), pack_fn=_pack, **_ports(config))
 
     def produce() -> None:
         while True:
