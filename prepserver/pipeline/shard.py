@@ -56,10 +56,10 @@ class Shard:
         """
         if self.count == 1:
             return epoch_start, position
-        if position == epoch_start:
-            start = epoch * self.positions(n)
-            return start, start
         pass_, inside = divmod(epoch_start, n)
+        if inside and position == epoch_start:
+            # No shard stands there: all that begin this epoch can reckon the same pass from its number.
+            pass_, inside = epoch, 0
         own, rest = divmod(position - epoch_start, self.count)
         if inside:
             raise ValueError(

@@ -165,3 +165,25 @@ def test_a_shard_goes_on_after_its_daemon_was_started_again(
     server.start()
     rows += client.read()
     assert rows == inline_rows(tree, epochs=2, **spec)
+
+
+def test_a_shard_of_a_job_that_once_joined_late_comes_back_to_its_pass(
+    new_server: NewServer, client_process: Start, tree: ImageFolder
+) -> None:
+    """The other machines' daemons were not started again: they are in the second pass after that of the state."""
+    server = new_server(workers=1)
+    spec = {"shuffle": True, "seed": 4, "batch_size": 20}
+    with PrepClient(tree, OPS, inline=True, **spec) as alone:
+        state = {**alone.state_dict(), "epoch_start": 3 * COUNT, "position": 3 * COUNT + 200}
+    spec |= {"num_shards": 2, "shard_index": 1}
+    with PrepClient(tree, OPS, fields="dict", inline=True, **spec) as stays:
+        stays.load_state_dict(state)
+        expected = [row for _ in range(3) for row in read(stays)]
+    client = client_process(server, tree, **spec)
+    client.ask("load", state=state)
+    rows = client.read() + client.read(4, new=True)
+    server.process.kill()
+    server.process.wait()
+    server.start()
+    rows += client.read() + client.read(new=True)
+    assert rows == expected

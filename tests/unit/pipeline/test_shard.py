@@ -50,6 +50,17 @@ def test_at_the_start_of_an_epoch_any_number_of_shards_begins_it_wherever_it_beg
     assert WHOLE.place(5, 1234, 1240, 100) == (1234, 1240)
 
 
+@given(st.integers(1, 200), COUNTS, st.integers(0, 5), st.integers(0, 5))
+def test_a_shard_that_comes_back_at_the_start_of_an_epoch_stays_in_its_pass(
+    n: int, count: int, epoch: int, pass_: int
+) -> None:
+    """Of a job that joined late, epoch e may be pass e + 3: the shards that did not leave are there too."""
+    shard = Shard(count)
+    own = pass_ * shard.positions(n)
+    of_all = shard.to_all(own, n)
+    assert shard.place(epoch, of_all, of_all, n) == (own, own)
+
+
 def test_an_epoch_that_began_inside_a_pass_is_not_gone_on_with_in_shards() -> None:
     with pytest.raises(ValueError, match="began 34 samples after a pass"):
         Shard(2).place(5, 1234, 1240, 100)
