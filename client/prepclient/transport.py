@@ -135,7 +135,10 @@ class Lease:
         """
         deadline_s = time.monotonic() + _MOVE_TIMEOUT_S
         while self._moves_taken + len(self._moves) < count:
-            if not select.select([self._attach], [], [], max(0.0, deadline_s - time.monotonic()))[0]:
+            # Not select: a training process may have more than its 1024 descriptors.
+            poller = select.poll()
+            poller.register(self._attach, select.POLLIN)
+            if not poller.poll(max(0.0, deadline_s - time.monotonic()) * 1000):
                 raise errors.ProtocolViolation("the daemon counted a move that it did not send")
             self._early += self._drain_attach()
         taken, self._moves = self._moves, []

@@ -11,6 +11,7 @@ import contextlib
 import os
 import socket
 import struct
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,7 @@ class Peer:
         self.pidfd = _peer_pidfd(sock, self.pid)
         self.asked = False
         self.cursor: int | None = None
+        self._kept: deque[tuple[Any, int]] = deque()  # with descriptors of our own
 
     def fileno(self) -> int:
         """Of the connection."""
@@ -90,9 +92,36 @@ class Peer:
             return False
         return True
 
+    def send_or_keep(self, message: Any, fd: int) -> None:
+        """Sends `message` with a descriptor, or keeps both for `send_kept`: one who does not read may only be stopped.
+
+        Raises:
+            OSError: There was no room, and it cannot be kept for want of descriptors.
+        """
+        if self._kept or not self.send(message, fd):
+            self._kept.append((message, os.dup(fd)))
+
+    @property
+    def is_owed(self) -> bool:
+        """Whether messages are kept that must come before all others."""
+        return bool(self._kept)
+
+    def send_kept(self) -> bool:
+        """Sends what was kept, in its order. False if some is left."""
+        while self._kept and self.send(*self._kept[0]):
+            os.close(self._kept.popleft()[1])
+        return not self._kept
+
+    def hang_up(self) -> None:
+        """Ends the connection; that is then read from it, as if the peer had ended it."""
+        with contextlib.suppress(OSError):
+            self.sock.shutdown(socket.SHUT_RDWR)
+
     def close(self) -> None:
         """Ends the lease."""
         self.sock.close()
+        while self._kept:
+            os.close(self._kept.popleft()[1])
         if self.pidfd >= 0:
             os.close(self.pidfd)
             self.pidfd = -1

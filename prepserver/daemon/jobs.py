@@ -241,8 +241,14 @@ class Jobs:
         attachment.lane = move.lane
         attachment.stream = self._scheduler.stream_of(move.cursor).id
         attachment.moves += 1
-        # If it cannot be sent the client is dying, which another event says.
-        attachment.peer.send(Moved(move.start, move.lost, ring.layout.to_wire()), ring.fd)
+        try:
+            attachment.peer.send_or_keep(Moved(move.start, move.lost, ring.layout.to_wire()), ring.fd)
+        except OSError as e:  # it can come back to its place, and not go on without its rows
+            attach = attachment.attach
+            log.warning(
+                "job %r rank %d cannot be told of its new ring and must attach anew: %s", attach.job, attach.rank, e
+            )
+            attachment.peer.hang_up()
 
     def joined(self, joined: Joined) -> None:
         """The jobs of a stream are in another one: so are the lanes that went along, which workers know by number."""

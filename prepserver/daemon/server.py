@@ -467,6 +467,8 @@ class Daemon:
                     self._announce(self._scheduler.repeat(attachment.cursor))
                 case Release(upto, wait_ns, batches):
                     self._released(attachment, upto, wait_ns, batches)
+                    if peer.is_owed:  # it reads again
+                        self._announce(self._scheduler.repeat(attachment.cursor))
                 case Sync(upto, wait_ns, batches):
                     attachment.connected = True
                     self._released(attachment, upto, wait_ns, batches)
@@ -535,7 +537,8 @@ class Daemon:
 
     def _announce(self, announce: Announce) -> None:
         attachment = self._jobs.attachments.get(announce.cursor)
-        if attachment is not None and attachment.connected:
+        # ORDER: what counts a move comes after it. A client whose connection is full asks again when it reads again.
+        if attachment is not None and attachment.connected and attachment.peer.send_kept():
             bad = [(position, index, _cut(reason)) for position, index, reason in announce.bad]
             while len(bad) > _BAD_ROWS_MOST:  # a folder full of bad files must not make a message too large
                 self._tell(attachment, Ready(0, bad[:_BAD_ROWS_MOST], attachment.moves))

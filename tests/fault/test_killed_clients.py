@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from prepclient import PrepClient, RandomResizedCrop
+from prepclient import PrepClient, RandomResizedCrop, SyntheticImages
 from prepserver.pipeline.sources import ImageFolder
 from tests.support.clients import OPS, ClientProcess, Rows, inline_rows, read
 from tests.support.server import Server
@@ -105,6 +105,28 @@ def test_a_stopped_client_makes_the_others_wait_and_loses_nothing(
     for client in (stopped, other):
         client.order("read")
     assert [client.collect() for client in (stopped, other)] == [expected[COUNT:]] * 2
+    for client in (stopped, other):
+        client.ask("close")
+
+
+def test_a_client_that_was_stopped_for_long_learns_that_it_was_left_behind(
+    new_server: Callable[..., Server], client_process: Start
+) -> None:
+    """By then its connection holds as many announcements as it can, so that nothing more can be said at once."""
+    server = new_server(settings={"chunk_rows": 1})
+    source = SyntheticImages(2000, size=(48, 64))
+    spec = {"shuffle": True, "seed": 4, "batch_size": 2}
+    stopped, other = (client_process(server, source, lag="detach", prefetch=1600, **spec) for _ in range(2))
+    attached(server, stopped, other)
+    rows = stopped.read(1)
+    stopped.kill(signal.SIGSTOP)
+    wait_until(stopped.stopped)
+    seen = other.read()
+    assert len(server.status()["streams"]) == 2
+    stopped.order("read")
+    stopped.kill(signal.SIGCONT)
+    rows += stopped.collect()
+    assert rows == seen == inline_rows(source, **spec)
     for client in (stopped, other):
         client.ask("close")
 
