@@ -16,10 +16,11 @@ from prepclient.rows import Rows
 
 @dataclass(slots=True)
 class Link:
-    """A ring and the first position whose row is in it."""
+    """A ring and the first position whose row is in it; before it came `number` others."""
 
     start: int
     rows: Rows
+    number: int
 
 
 class RingChain:
@@ -33,16 +34,21 @@ class RingChain:
     """
 
     def __init__(self, rows: Rows) -> None:
-        self.links = [Link(0, rows)]
+        self.links = [Link(0, rows, 0)]
         self.rings = 1
 
-    def add(self, start: int, rows: Rows) -> None:
-        """From `start` on, rows are in another ring."""
-        # Never reached, then: the job was moved again before it came so far.
+    def add(self, start: int, rows: Rows) -> list[Rows]:
+        """From `start` on, rows are in another ring.
+
+        Returns:
+            Rings that no row is read from any more: the job was moved again before it came so far.
+        """
+        gone = []
         while len(self.links) > 1 and self.links[-1].start >= start:
-            self.links.pop()
-        self.links.append(Link(start, rows))
+            gone.append(self.links.pop().rows)
+        self.links.append(Link(start, rows, self.rings))
         self.rings += 1
+        return gone
 
     def forget_below(self, position: int) -> list[Rows]:
         """Lets go of rings whose rows are all below `position`; returns them."""

@@ -275,11 +275,15 @@ class ServedFeed:
         except (SegmentError, ProtocolError) as e:
             os.close(fd)
             raise ProtocolViolation(f"the daemon's new ring cannot be used: {e}") from e
-        self.rows.add(moved.start, rows)
         self._fds[id(rows)] = fd
+        self._let_go(self.rows.add(moved.start, rows))
         session.lose(*moved.lost)
         if moved.lost[0] < moved.lost[1]:
             log.warning("this job held others back and loses the batches of rows [%d, %d) (lag='skip')", *moved.lost)
+
+    def _let_go(self, gone: list[Rows]) -> None:
+        for rows in gone:
+            os.close(self._fds.pop(id(rows)))
 
     def _gone(self, fault: Fault) -> PrepClientError:
         kinds: dict[str, type[PrepClientError]] = {"protocol": ProtocolViolation, "source": SourceUnavailable}
@@ -294,8 +298,7 @@ class ServedFeed:
 
     def release(self, session: Session, wait_ns: int, batches: int) -> None:
         """See `Feed`."""
-        for rows in self.rows.forget_below(session.released_upto):
-            os.close(self._fds.pop(id(rows)))
+        self._let_go(self.rows.forget_below(session.released_upto))
         self._lease.send(Release(session.released_upto, wait_ns, batches))
 
     def sharing_factor(self) -> float | None:

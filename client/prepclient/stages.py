@@ -202,7 +202,9 @@ class CudaStage:
         self._stage = stage
         self._driver = open_driver(stage.device) if driver is None else driver
         self._pins: dict[int, _Pinned] = {}
-        self._rows = RingChain(self._pinned(feed.rows.links[0].rows))
+        first = feed.rows.links[0]
+        self._rings = first.number + 1  # how many are followed
+        self._rows = RingChain(self._pinned(first.rows))
 
     def step(self, timeout_s: float) -> Step:
         """See `Stage`."""
@@ -236,15 +238,19 @@ class CudaStage:
 
     def _follow(self) -> None:
         """Does for this chain what has happened to the feed's: a ring more, or one less."""
-        # All of them: the feed may have let go of a ring already that this chain still begins with.
+        # By their numbers: the feed may have let go of a ring that this chain still begins with, and a ring may begin
+        # where another one did that was never reached.
         for link in self._feed.rows.links:
-            if link.start > self._rows.links[-1].start:
-                self._rows.add(link.start, self._pinned(link.rows))
-        if len(self._rows.links) == 1:
-            return
-        # Rows go back only when their copies have completed: nothing reads a ring that is let go here.
-        for gone in self._rows.forget_below(self._session.released_upto):
-            self._pins.pop(id(gone)).pin.close()
+            if link.number >= self._rings:
+                self._unpin(self._rows.add(link.start, self._pinned(link.rows)))
+        self._rings = self._feed.rows.rings
+        if len(self._rows.links) > 1:
+            self._unpin(self._rows.forget_below(self._session.released_upto))
+
+    def _unpin(self, gone: list[Rows]) -> None:
+        # Rows go back only when their copies have completed: nothing reads a ring that is let go.
+        for rows in gone:
+            self._pins.pop(id(rows)).pin.close()
 
     def _submit(self) -> None:
         self._follow()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import resource
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,10 +12,9 @@ import pytest
 from prepclient.errors import ServerGone
 from prepclient.transport import Lease
 from prepserver import __version__
-from prepserver.daemon.attach import Listener, Peer
-from prepserver.daemon.runtime_dir import Door
 from prepserver.protocol.layout import sample_layout
-from prepserver.protocol.messages import ATTACH_SOCKET, PROTOCOL, Attach, Moved, Welcome
+from prepserver.protocol.messages import PROTOCOL, Attach, Moved, Welcome
+from tests.support.one_peer import leased
 
 LAYOUT = sample_layout(4, (2, 2, 3), "uint8").to_wire()
 ATTACH = Attach(
@@ -45,34 +43,10 @@ def many_descriptors() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def leased(runtime_dir: Path) -> tuple[Lease, Peer]:
-    """Both ends of a lease."""
-    listener = Listener(runtime_dir / ATTACH_SOCKET, Door())
-    peers: list[Peer] = []
-
-    def answer() -> None:
-        listener.sock.setblocking(True)
-        peer = listener.accept()
-        assert peer is not None
-        peers.append(peer)
-        peer.sock.setblocking(True)
-        assert peer.receive() == ATTACH
-        assert peer.send(WELCOME, os.memfd_create("ring"))
-
-    daemon = threading.Thread(target=answer)
-    daemon.start()
-    try:
-        lease = Lease(runtime_dir, ATTACH, 60.0, lambda _samples: None)
-    finally:
-        daemon.join()
-        listener.close()
-    return lease, peers[0]
-
-
 def test_a_move_is_waited_for_whatever_the_number_of_its_descriptor(tmp_path: Path, many_descriptors: None) -> None:
-    lease, peer = leased(tmp_path)
-    moved = Moved(64, (0, 0), LAYOUT)
     ring = os.memfd_create("ring")
+    lease, peer = leased(tmp_path, WELCOME, ring, lambda: Lease(tmp_path, ATTACH, 60.0, lambda _samples: None))
+    moved = Moved(64, (0, 0), LAYOUT)
     assert peer.send(moved, ring)
     ((found, fd),) = lease.moves(1)
     assert found == moved

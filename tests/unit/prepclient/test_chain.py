@@ -1,0 +1,159 @@
+"""A client follows its rings by position: which memory a batch is read from, and which is let go of."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from prepclient import RandomResizedCrop, SyntheticImages
+from prepclient.device import DeviceStage
+from prepclient.feed import ServedFeed, Start
+from prepclient.finish import Finish, RowLook
+from prepclient.rows import Rows
+from prepclient.session import Session
+from prepclient.spec import make_spec
+from prepclient.stages import CudaStage, HostStage, Stage
+from prepserver import __version__
+from prepserver.memory.segment import create_segment
+from prepserver.protocol.layout import sample_layout
+from prepserver.protocol.messages import PROTOCOL, Moved, Ready, Welcome
+from tests.support import leaks
+from tests.support.fake_device import FakeDevice
+from tests.support.one_peer import leased
+
+SPEC = make_spec(
+    SyntheticImages(64, size=(20, 20)), [RandomResizedCrop(16)], batch_size=4, shuffle=True, seed=3, drop_last=False,
+    rank=None, world_size=None, job=None,
+)  # fmt: skip
+LOOK = RowLook.of(SPEC.pipeline)
+LAYOUT = sample_layout(8, SPEC.pipeline.row.shape, SPEC.pipeline.row.dtype)
+WELCOME = Welcome(
+    protocol=PROTOCOL, version=__version__, token=b"token", job_id=1, samples=64, num_classes=0, source_digest="x",
+    epoch_start=0, position=0, ahead=0, layout=LAYOUT.to_wire(),
+)  # fmt: skip
+
+
+class StageDevice(FakeDevice):
+    """Does everything at once, and counts the ranges that are locked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.locked: set[int] = set()
+
+    def register(self, address: int, nbytes: int) -> int:
+        self.locked.add(address)
+        return 0
+
+    def unregister(self, address: int) -> int:
+        self.locked.remove(address)
+        return 0
+
+    def describe(self, code: int) -> str:
+        return str(code)
+
+
+@dataclass
+class Reader:
+    """A stage over a real lease, whose other end is the test's: `say(upto, *starts_of_new_rings)`."""
+
+    stage: Stage
+    device: StageDevice
+    say: Callable[..., None]
+    inodes: list[int] = field(default_factory=list)
+
+    def step(self) -> set[int]:
+        """The values of the next batch."""
+        fields = self.stage.step(60).fields
+        self.device.finish_all()
+        return {int(value) for name in ("image", "label", "index") for value in fields[name].unique()}
+
+    def held(self) -> list[bool]:
+        """Of each ring, in the order in which they came, whether its memory is mapped or held open."""
+        gc.collect()
+        held = leaks.rings(os.getpid())
+        return [inode in held for inode in self.inodes]
+
+
+def ring_of(value: int) -> int:
+    """A ring all of whose values are `value`."""
+    fd = create_segment(f"prepserver-lane-{value}", LAYOUT.nbytes)
+    rows, _mapping = Rows.map_writable(fd, LAYOUT)
+    for array in rows.writable_arrays().values():
+        array[...] = value
+    return fd
+
+
+@pytest.fixture(params=["host", "lent", "device"])
+def reader(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Reader]:
+    """A reader whose rows are in ring 0."""
+
+    def attach() -> ServedFeed:
+        return ServedFeed(
+            tmp_path, SPEC, Start(), prefetch=0, timeout_s=60.0, join_wait_s=0.0, lag="wait", on_scanning=print
+        )
+
+    fd = ring_of(0)
+    inodes = [os.fstat(fd).st_ino]
+    feed, peer = leased(tmp_path, WELCOME, fd, attach)
+    os.close(fd)
+
+    def move(start: int) -> None:
+        fd = ring_of(len(inodes))
+        inodes.append(os.fstat(fd).st_ino)
+        assert peer.send(Moved(start, (0, 0), LAYOUT.to_wire()), fd)
+        os.close(fd)
+
+    device = StageDevice()
+    session = Session(64, 0, 0, 0, SPEC.shape)
+
+    def release() -> None:
+        feed.release(session, 0, 0)
+
+    stage: Stage
+    if request.param == "device":
+        made = DeviceStage("cuda", LOOK, 4, finish=Finish(), engine=device)
+        stage = CudaStage(session, feed, release, made, device)
+    else:
+        stage = HostStage(session, feed, release, LOOK, Finish(), 4, zero_copy=request.param == "lent")
+
+    def say(upto: int, *moves: int) -> None:
+        for start in moves:
+            move(start)
+        assert peer.send(Ready(upto, [], len(inodes) - 1))
+        feed.poll(session)
+
+    yield Reader(stage, device, say, inodes)
+    stage.close()
+    feed.close()
+    peer.close()
+
+
+@pytest.mark.parametrize("again", [8, 12])
+@pytest.mark.parametrize("seen", [True, False])
+def test_a_ring_that_is_never_reached_is_let_go_of(reader: Reader, again: int, seen: bool) -> None:
+    """The job is moved from 12 on, and again before it comes so far."""
+    reader.say(8)
+    assert reader.step() == {0}
+    if seen:
+        reader.say(8, 12)
+        assert reader.step() == {0}
+        assert reader.held() == [True, True]
+        reader.say(16, again)
+    else:
+        reader.say(16, 12, again)
+        assert reader.step() == {0}
+    assert reader.step() == ({2} if again == 8 else {0})
+    assert reader.held()[1:] == [False, True]
+    assert reader.step() == {2}
+    reader.say(20)
+    assert reader.step() == {2}
+    reader.say(24)
+    assert reader.step() == {2}
+    assert reader.held() == [False, False, True]
+    reader.stage.close()
+    assert not reader.device.locked
