@@ -60,9 +60,9 @@ class RingChain:
     def images(self, start: int, stop: int) -> list[list[torch.Tensor]]:
         """For each view the stored images of positions [start, stop), in one piece but where they wrap or change rings.
 
-        The pieces are no copies.
+        The pieces are no copies. No rows are one piece, too.
         """
-        runs = list(self._runs(start, stop))
+        runs = list(self._runs(start, stop)) or [(self.links[-1].rows, start, stop)]
         views = range(self.links[0].rows.views)
         return [[part for rows, a, b in runs for part in rows.images(a, b, view)] for view in views]
 

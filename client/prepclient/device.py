@@ -279,7 +279,7 @@ class DeviceStage:
         Args:
             key: Any number that names the batch, such as the position behind its last row.
             images: For each view its stored rows ``(n_i, *look.shape)``, dense, in order; two parts where the
-                batch wraps around its ring.
+                batch wraps around its ring. No rows at all make an empty batch.
             small: For each small field its parts ``(n_i,)``. They are copied before this returns.
 
         Raises:
@@ -290,6 +290,8 @@ class DeviceStage:
 
         def issue(slot: int) -> None:
             self._counts[slot] = n
+            if n == 0:
+                return
             for rows, parts in zip(self._rows[slot], images, strict=True):
                 begin = 0
                 for part in parts:
@@ -316,8 +318,8 @@ class DeviceStage:
                 # torch would gather them into pageable memory of its own and wait.
                 raise ValueError("image rows are not dense")
         n, *others = (sum(len(part) for part in parts) for parts in images)
-        if not 1 <= n <= self._max_batch:
-            raise ValueError(f"a batch of {n} rows; this stage takes 1 to {self._max_batch}")
+        if n > self._max_batch:
+            raise ValueError(f"a batch of {n} rows; this stage takes 0 to {self._max_batch}")
         if any(other != n for other in others):
             raise ValueError(f"views of {n}, {', '.join(map(str, others))} rows")
         for name, target in self._packing.views(self._staging[0], n).items():

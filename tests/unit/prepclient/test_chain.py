@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from prepclient import RandomResizedCrop, SyntheticImages
+from prepclient.chain import RingChain
 from prepclient.device import DeviceStage
 from prepclient.feed import ServedFeed, Start
 from prepclient.finish import Finish, RowLook
@@ -131,6 +132,19 @@ def reader(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Reader]:
     stage.close()
     feed.close()
     peer.close()
+
+
+def test_a_run_of_no_rows_is_one_piece_wherever_it_is() -> None:
+    fds = [ring_of(value) for value in range(2)]
+    first, second = (Rows.map(fd, LAYOUT) for fd in fds)
+    for fd in fds:
+        os.close(fd)
+    chain = RingChain(first)
+    chain.add(6, second)
+    for at in (0, 5, 6, 20):
+        ((piece,),) = chain.images(at, at)
+        assert (piece.shape, piece.dtype) == ((0, *LOOK.shape), LOOK.dtype)
+        assert chain.small("label", at, at).tolist() == []
 
 
 @pytest.mark.parametrize("again", [8, 12])

@@ -183,11 +183,29 @@ def test_closing_waits_for_the_copies_and_retires_every_buffer_once() -> None:
     assert device.retired == 6
 
 
+@pytest.mark.parametrize("parts", [[], [images(0)]])
+@pytest.mark.parametrize("lend", [True, False])
+def test_an_empty_batch_comes_in_its_turn_and_starts_no_copy(parts: list[torch.Tensor], lend: bool) -> None:
+    device = FakeDevice()
+    stage = stage_on(device, lend=lend)
+    stage.submit(1, [[images(2)]], numbers(2))
+    copies = len(device.queues["copies"])
+    stage.submit(2, [parts], {"label": [], "index": [torch.empty(0, dtype=torch.int64)]})
+    assert len(device.queues["copies"]) == copies + 1  # the mark behind it
+    assert stage.take().key == 1
+    key, fields = stage.take()
+    device.finish_all()
+    assert stage.poll() == [1, 2]
+    assert key == 2
+    assert (fields["image"].shape, fields["image"].dtype) == ((0, 3, *images(2).shape[1:3]), torch.uint8)
+    assert [(fields[name].shape, fields[name].dtype) for name in ("label", "index")] == [((0,), torch.int64)] * 2
+
+
 @pytest.mark.parametrize(
     ("parts", "small", "said"),
     [
-        ([images(4)], numbers(4), "a batch of 4 rows; this stage takes 1 to 3"),
-        ([], {"label": [], "index": []}, "a batch of 0 rows"),
+        ([images(4)], numbers(4), "a batch of 4 rows; this stage takes 0 to 3"),
+        ([], numbers(2), "field 'label' is not 0 numbers"),
         ([images(2).float()], numbers(2), "not as the pipeline says"),
         ([images(2).transpose(1, 2).contiguous()[:, :1]], numbers(2), "not as the pipeline says"),
         ([images(2).transpose(2, 1)], numbers(2), "not dense"),
