@@ -32,7 +32,7 @@ from prepserver.protocol.messages import PROTOCOL, Attach, Moved, Refused, Welco
 from prepserver.schedule.actions import Action, Joined, Move
 from prepserver.schedule.early import PATIENCE
 from prepserver.schedule.join import Place, Request, place
-from prepserver.schedule.lag import LagWatch, Parting
+from prepserver.schedule.lag import LagWatch, Parting, still_holds
 from prepserver.schedule.scheduler import TASKS_PER_WORKER, Scheduler
 from prepserver.schedule.stream import Cursor, Lane, Stream
 
@@ -124,6 +124,8 @@ class Jobs:
         workers: Size of the pool.
         rows_per_s: The pool's measured rate while it works.
         access: The rules.
+        do: Carries out what the scheduler wants. Whatever it decided must be done before anything else happens: a
+            job that it has joined with another stream must not be told of rows there while it reads the old ring.
     """
 
     def __init__(
@@ -134,6 +136,7 @@ class Jobs:
         workers: int,
         rows_per_s: Callable[[], float],
         access: Access,
+        do: Callable[[Iterable[Action]], None],
     ) -> None:
         self._scheduler = scheduler
         self._rings = rings
@@ -141,10 +144,10 @@ class Jobs:
         self._workers = workers
         self._rows_per_s = rows_per_s
         self.access = access
+        self._do = do
         self._ids = itertools.count(1)
         self._setups: dict[int, _StreamSetup] = {}
         self._groups: dict[int, _Group] = {}
-        self._late: list[Action] = []  # to be done with the next that come up
         self._lag = LagWatch(scheduler.chunk_rows)
         self._no_room_said: set[int] = set()  # groups that could not part for want of memory
         self.attachments: dict[int, Attachment] = {}
@@ -162,7 +165,7 @@ class Jobs:
         """Gives a rank its place.
 
         Returns:
-            The answer, the ring's descriptor (borrowed) to send with it, and what the scheduler wants done.
+            The answer, the ring's descriptor (borrowed) to send with it, and what is to be done once it is sent.
 
         Raises:
             Refusal: It cannot be.
@@ -199,8 +202,7 @@ class Jobs:
             alone_upto=stream.cap or 0,
             layout=ring.layout.to_wire(),
         )
-        actions, self._late = self._late, []
-        return welcome, ring.fd, actions + self._scheduler.cursor_present(cursor)
+        return welcome, ring.fd, self._scheduler.cursor_present(cursor)
 
     def leave(self, cursor: int) -> list[Action]:
         """A rank is gone."""
@@ -221,15 +223,18 @@ class Jobs:
             del self._groups[attachment.group]
         return actions
 
-    def tick(self, now_s: float) -> list[Action]:
+    def tick(self, now_s: float) -> None:
         """Parts jobs that hold others back, joins those that meet again, makes late chunks a second time."""
-        actions = self._late + self._give_up_absent(now_s)
-        self._late = []
-        for parting in self._lag.partings(self._scheduler.streams.values(), self._scheduler.workers_idle, now_s):
-            actions += self._part(parting, now_s)
-        for meeting in self._lag.meetings([s for s in self._scheduler.streams.values() if s.cap is None], now_s):
-            actions += self._scheduler.meet(meeting)
-        return actions + self._scheduler.lose_patience(now_s) + self._scheduler.hedge(now_s)
+        # Each step is done before the next one is computed: it may join streams, and rename lanes with that.
+        self._give_up_absent(now_s)
+        scheduler = self._scheduler
+        for parting in self._lag.partings(scheduler.streams.values(), scheduler.workers_idle, now_s):
+            if still_holds(parting, scheduler.streams, scheduler.chunk_rows):
+                self._do(self._part(parting, now_s))
+        while meetings := self._lag.meetings([s for s in scheduler.streams.values() if s.cap is None], now_s):
+            self._do(scheduler.meet(meetings[0]))
+        self._do(scheduler.lose_patience(now_s))
+        self._do(scheduler.hedge(now_s))
 
     def moved(self, move: Move) -> None:
         """The scheduler has moved a rank to another ring: its client is told, and gets the descriptor."""
@@ -356,9 +361,8 @@ class Jobs:
         self._setups[stream_id].lanes[lane.id] = add
         self._broadcast(add, (ring.fd,))
 
-    def _give_up_absent(self, now_s: float) -> list[Action]:
+    def _give_up_absent(self, now_s: float) -> None:
         """Ranks that never came hold the others back for so long and no longer."""
-        actions: list[Action] = []
         for group in self._groups.values():
             absent = group.cursors.keys() - group.attached
             if absent and now_s - group.since_s > _ABSENT_S:
@@ -367,8 +371,7 @@ class Jobs:
                     group.key[2], ", ".join(map(str, sorted(absent))), _ABSENT_S,
                 )  # fmt: skip
                 for rank in absent:
-                    actions += self._scheduler.remove_cursor(group.cursors.pop(rank))
-        return actions
+                    self._do(self._scheduler.remove_cursor(group.cursors.pop(rank)))
 
     def dataset_of(self, source: str) -> str:
         """Where the source with this digest is, for people."""
@@ -411,7 +414,7 @@ class Jobs:
         for group_id, group in self._groups.items():
             same_run = group.key[:_RUN_FIELDS] == key[:_RUN_FIELDS]
             if group_id != but and same_run and rank in group.cursors and rank not in group.attached:
-                self._late += self._scheduler.remove_cursor(group.cursors.pop(rank))
+                self._do(self._scheduler.remove_cursor(group.cursors.pop(rank)))
 
     def _may_enter(self, group: _Group, attach: Attach, samples: int) -> bool:
         """Whether the place that is kept for this rank is where it wants to go on."""
@@ -456,7 +459,7 @@ class Jobs:
             attach.join_wait_s, self._rows_behind(attach, listing.samples),
             fixed=attach.num_shards > 1 or len(_local_ranks(attach)) < attach.world_size,
         )  # fmt: skip
-        where = place(request, self._scheduler.streams.values(), self._rows_per_s())
+        where = self._place(request)
         if where.position > _FARTHEST:
             raise Refusal("spec", f"epoch or position {where.position} is beyond {_FARTHEST}", "epoch")
         ranks = range(attach.rank, attach.rank + 1) if siblings else _local_ranks(attach)
@@ -477,6 +480,8 @@ class Jobs:
             self._open_lane(stream_id, lane_id, lane_key, asked.pipeline, start)
         if where.into is not None:
             self._scheduler.start_early(stream_id, where.into, round_rows, PATIENCE * attach.join_wait_s)
+        else:
+            self._scheduler.share_wait(stream_id, PATIENCE * attach.join_wait_s)
         ring_size = self._rings.held[lane_id].layout.rows
         group_id = next(self._ids)
         group = _Group(group_key, stream_id, lane_id, where, {})
@@ -490,6 +495,9 @@ class Jobs:
             cursor = Cursor(cursor_id, lane_id, group_id, line, prefetch, first, first, present=False, lag=attach.lag)
             self._scheduler.add_cursor(stream_id, cursor)
         return group_id, group
+
+    def _place(self, request: Request) -> Place:
+        return place(request, self._scheduler.streams.values(), self._rows_per_s(), self._scheduler.waits_for)
 
     def _with_ring(
         self,
@@ -516,8 +524,7 @@ class Jobs:
             if where.into is None:
                 raise Refusal("memory", str(e)) from e
             log.info("no early start, the job waits for stream %d: %s", where.into, e)
-            late = place(replace(request, early=False), self._scheduler.streams.values(), self._rows_per_s())
-            return self._with_ring(request, late, fields, rows, allow)
+            return self._with_ring(request, self._place(replace(request, early=False)), fields, rows, allow)
         return where, lane_id
 
     def _holding(self, uid: int) -> Holding:
@@ -531,8 +538,7 @@ class Jobs:
 
     def _shared_stream(self, stream: int) -> int:
         """The stream that a job reads, or will read when its own has joined it."""
-        into = self._scheduler.waits_for(stream)
-        return stream if into is None else into
+        return self._scheduler.waits_for.get(stream, stream)
 
     def _check_job(self, uid: int, holding: Holding, stream: int | None) -> None:
         mine = [group.stream for group in self._groups.values() if group.key[0][1] == uid]

@@ -66,7 +66,7 @@ from prepserver.schedule.actions import (
     Submit,
 )
 from prepserver.schedule.scheduler import CRASH_STRIKES, KILL_STRIKES, ReleaseError, Scheduler
-from prepserver.schedule.stream import BadRow
+from prepserver.schedule.stream import BadRow, Cursor
 
 log = logging.getLogger(__name__)
 
@@ -127,7 +127,9 @@ class Daemon:
         self._gpus = Gpus()
         self._notifier = Notifier()
         self._pool = WorkerPool(self._poll, self, workers, settings.sample_timeout_s, settings.nice, settings.log_level)
-        self._jobs = Jobs(self._scheduler, self._rings, self._pool.broadcast, workers, self._rows_per_s, self._access)
+        self._jobs = Jobs(
+            self._scheduler, self._rings, self._pool.broadcast, workers, self._rows_per_s, self._access, self._do
+        )  # fmt: skip
         self._listings = Listings(self._pool, cache_dir)
         self._state_dir = state_dir if state_dir is not None else cache_dir
         self._quarantine = Quarantine(self._state_dir / quarantine.FOLDER)
@@ -186,7 +188,7 @@ class Daemon:
             if now_s >= next_tick_s:
                 next_tick_s = now_s + _TICK_S
                 self._pool.tick(now_s)
-                self._do(self._jobs.tick(now_s))
+                self._jobs.tick(now_s)
                 for worker in self._scheduler.overdue(now_s, self._settings.sample_timeout_s):
                     self._pool.end_if_idle(worker)
             if now_s >= next_mark_s:
@@ -473,6 +475,7 @@ class Daemon:
                     attachment.connected = True
                     self._released(attachment, upto, wait_ns, batches)
                     self._announce(self._scheduler.repeat(attachment.cursor))
+                    self._cursor(attachment).asks()
                 case _:
                     assert isinstance(message, Bye)
                     self._ledger.left(attachment.cursor, message.upto)
@@ -484,12 +487,13 @@ class Daemon:
             self._drop(peer)
 
     def _released(self, attachment: Attachment, upto: int, wait_ns: int, batches: int) -> None:
-        cursor = self._scheduler.stream_of(attachment.cursor).cursors[attachment.cursor]
-        cursor.wait_ns = max(cursor.wait_ns, wait_ns)
-        cursor.batches = max(cursor.batches, batches)
+        self._cursor(attachment).says(wait_ns, batches)
         self._rings.let_go(attachment.cursor, upto)
         self._do(self._scheduler.release(attachment.cursor, upto))
         self._ledger.released(attachment.cursor, upto)
+
+    def _cursor(self, attachment: Attachment) -> Cursor:
+        return self._scheduler.stream_of(attachment.cursor).cursors[attachment.cursor]
 
     # -- what the scheduler wants -------------------------------------------------------------------
 

@@ -111,7 +111,7 @@ def _stream(stream: Any, scheduler: Scheduler, rings: Rings) -> dict[str, Any]:
         "samples": stream.n,
         "position": stream.low,
         "ready_upto": stream.watermark,
-        "waits_for": scheduler.waits_for(stream.id),
+        "waits_for": scheduler.waits_for.get(stream.id),
         "rows_filled": stream.rows_filled,
         "rows_delivered": stream.rows_delivered,
         "sharing_factor": _sharing_factor(stream),

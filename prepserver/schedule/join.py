@@ -6,7 +6,7 @@ Where it would have to wait for a shared place, its own stream can begin at that
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from prepserver.schedule.early import START_EARLY_S, allowance
@@ -68,7 +68,9 @@ class Place:
     into: int | None = None
 
 
-def place(request: Request, streams: Iterable[Stream], rows_per_s: float) -> Place:
+def place(
+    request: Request, streams: Iterable[Stream], rows_per_s: float, waits_for: Mapping[int, int] | None = None
+) -> Place:
     """The best start for `request` among the running streams.
 
     A job joins where it needs not wait longer than `join_wait_s` for a shared row; among those, where it
@@ -82,10 +84,12 @@ def place(request: Request, streams: Iterable[Stream], rows_per_s: float) -> Pla
         request: What is asked for.
         streams: All running ones.
         rows_per_s: Rate at which the pool fills rows, to turn rows into a wait.
+        waits_for: Early stream -> the one that it is to join.
     """
     rate = max(1.0, rows_per_s)
     best: tuple[int, Place] | None = None
-    for stream in streams:
+    running = {stream.id: stream for stream in streams}
+    for stream in running.values():
         if stream.key != request.stream_key:
             continue
         found = _on(request, stream)
@@ -95,8 +99,8 @@ def place(request: Request, streams: Iterable[Stream], rows_per_s: float) -> Pla
         wait_rows = max(0, first - stream.watermark)
         if wait_rows > request.join_wait_s * rate:
             continue
-        if stream.cap is not None and first >= stream.cap:
-            continue  # it will rest before it comes there
+        if _rests(stream, running.get((waits_for or {}).get(stream.id, -1)), first, request.join_wait_s * rate):
+            continue
         is_far = wait_rows > START_EARLY_S * rate and first > stream.head
         if stream.cap is None and is_far and _may_start_early(request):
             found = Place(None, None, found.epoch_start, found.position, found.rows, stream.id)
@@ -140,6 +144,13 @@ def _on(request: Request, stream: Stream) -> Place | None:
         position,
         rows if rows > request.rows_needed else 0,
     )
+
+
+def _rests(stream: Stream, into: Stream | None, first: int, most_rows: float) -> bool:
+    """Whether an early stream will rest before `first`, or at its cap for longer than this job may wait."""
+    if stream.cap is None:
+        return False
+    return first >= stream.cap or (into is not None and stream.cap - into.watermark > most_rows)
 
 
 def _may_start_early(request: Request) -> bool:

@@ -8,7 +8,7 @@ stream meets another of the same key again comes back.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from prepserver.schedule.stream import Cursor, Stream
@@ -19,6 +19,13 @@ PATIENCE_S = 2.0
 FORGIVEN = 0.25
 """Of the time in which it does not hold them back. So a job that costs the others more than a fifth of their
 time parts from them sooner or later, and one that stumbles now and then does not."""
+
+ASKS_AFTER_S = 2.0
+"""So long is a job in `next()` before it asks for more the first time."""
+
+STILL_S = 10.0
+"""A stream does not move if none of its rows is released for so long. Jobs that have just come together are not
+counted as waiting for each other before: what lies between them goes by."""
 
 APART_S = 5.0
 """How long a job stays parted at least: it would only part again."""
@@ -58,6 +65,36 @@ class Meeting:
     lanes: dict[int, int]
 
 
+@dataclass(slots=True)
+class _Wait:
+    """What is known of the time that a rank has spent in `next()`."""
+
+    total_s: float
+    waits: bool
+
+
+@dataclass(slots=True)
+class _Held:
+    """What is held against a job: both must use up its patience.
+
+    Attributes:
+        full_s: Time in which its unreleased rows filled the window.
+        waited_s: Time for which another job waited then, as that one says. A job that is a window ahead and takes
+            its batches at once looks the same as one that waits, and has all that it wants.
+    """
+
+    full_s: float = 0.0
+    waited_s: float = 0.0
+
+    def forgive(self, passed_s: float) -> None:
+        self.full_s = max(0.0, self.full_s - FORGIVEN * passed_s)
+        self.waited_s = max(0.0, self.waited_s - FORGIVEN * passed_s)
+
+    def count(self, passed_s: float, waited_s: float) -> None:
+        self.full_s += (1 + FORGIVEN) * passed_s
+        self.waited_s += (1 + FORGIVEN) * waited_s
+
+
 class LagWatch:
     """Notices, over time, who holds others back.
 
@@ -67,7 +104,9 @@ class LagWatch:
 
     def __init__(self, chunk_rows: int) -> None:
         self._chunk_rows = chunk_rows
-        self._held_s: dict[tuple[int, int], float] = {}  # (stream, group) -> time held against it
+        self._held: dict[tuple[int, int], _Held] = {}  # by (stream, group)
+        self._waits: dict[int, _Wait] = {}  # by cursor
+        self._moved: dict[int, tuple[int, float]] = {}  # stream -> (its `low`, since when)
         self._last_s: float | None = None
         self._parted_s: dict[int, float] = {}  # stream -> when it came of a parting
 
@@ -79,24 +118,51 @@ class LagWatch:
             workers_idle: Whether a worker has nothing to do: what `auto` goes by.
             now_s: Monotonic.
         """
+        every = list(streams)
         found: list[Parting] = []
         passed_s = now_s - (now_s if self._last_s is None else self._last_s)
         self._last_s = now_s
-        held = {key: left for key, s in self._held_s.items() if (left := s - FORGIVEN * passed_s) > 0}
-        for stream in streams:
-            slow = holding_back(stream, self._chunk_rows)
+        waited_s = self._waited(every, passed_s)
+        self._moved = {stream.id: self._still_since(stream, now_s) for stream in every}
+        for held in self._held.values():
+            held.forgive(passed_s)
+        self._held = {key: held for key, held in self._held.items() if held.full_s > 0 or held.waited_s > 0}
+        for stream in every:
+            is_still = now_s - self._moved[stream.id][1] >= STILL_S
+            slow, others = holding_back(stream, self._chunk_rows, is_still=is_still)
             if slow is None:
                 continue
             policy = slow.lag if slow.lag != "auto" else ("detach" if workers_idle else "wait")
             if policy == "wait":
                 continue
-            key = (stream.id, slow.group)
-            held[key] = held.get(key, 0.0) + (1 + FORGIVEN) * passed_s
-            if held[key] >= PATIENCE_S:
-                del held[key]
+            held = self._held.setdefault((stream.id, slow.group), _Held())
+            held.count(passed_s, max(waited_s[cursor.id] for cursor in others))
+            if min(held.full_s, held.waited_s) >= PATIENCE_S:
+                del self._held[stream.id, slow.group]
                 found.append(Parting(stream.id, slow.group, policy == "skip"))
-        self._held_s = held
         return found
+
+    def _waited(self, streams: list[Stream], passed_s: float) -> dict[int, float]:
+        """Time in `next()` that has become known since the last call, by cursor.
+
+        A client says its sum with what it releases, so a batch late, and where it gets nothing it asks for more.
+        """
+        before, self._waits = self._waits, {}
+        found: dict[int, float] = {}
+        for cursor in [cursor for stream in streams for cursor in stream.cursors.values()]:
+            said_s = cursor.wait_ns / 1e9
+            last = before.get(cursor.id, _Wait(said_s, waits=False))
+            total_s = last.total_s
+            if cursor.waits:
+                total_s += passed_s if last.waits else ASKS_AFTER_S
+            total_s = max(total_s, said_s)
+            self._waits[cursor.id] = _Wait(total_s, cursor.waits)
+            found[cursor.id] = total_s - last.total_s
+        return found
+
+    def _still_since(self, stream: Stream, now_s: float) -> tuple[int, float]:
+        low, since_s = self._moved.get(stream.id, (-1, now_s))
+        return (low, since_s) if low == stream.low else (stream.low, now_s)
 
     def parted(self, stream: int, now_s: float) -> None:
         """`stream` came of a parting just now."""
@@ -109,10 +175,10 @@ class LagWatch:
         found: list[Meeting] = []
         touched: set[int] = set()
         for stream in every:
-            if now_s - self._parted_s.get(stream.id, -APART_S) < APART_S:
-                continue
             for other in every:
                 if other.id == stream.id or other.key != stream.key or {stream.id, other.id} & touched:
+                    continue
+                if any(now_s - self._parted_s.get(each, -APART_S) < APART_S for each in (stream.id, other.id)):
                     continue
                 lanes = _meet(stream, other)
                 if lanes is not None:
@@ -121,21 +187,43 @@ class LagWatch:
         return found
 
 
-def holding_back(stream: Stream, chunk_rows: int) -> Cursor | None:
-    """The job for which another one waits, if nothing but its unreleased rows is in the way."""
+def holding_back(stream: Stream, chunk_rows: int, *, is_still: bool) -> tuple[Cursor | None, list[Cursor]]:
+    """The job whose unreleased rows fill the window, if nothing else is in the way, and who cannot go far before.
+
+    Args:
+        stream: Which.
+        chunk_rows: With room for fewer rows, its window counts as full.
+        is_still: Whether it has not moved for `STILL_S`.
+    """
+    nobody: tuple[None, list[Cursor]] = None, []
     if len(stream.cursors) < 2 or stream.watermark != stream.head or stream.limit - stream.head >= chunk_rows:
-        return None
+        return nobody
     if stream.cap is not None and stream.head >= stream.cap:
-        return None  # it is not for the rows of any of its jobs that it rests
+        return nobody  # it is not for the rows of any of its jobs that it rests
     low = stream.low
     slow = next((c for c in stream.cursors.values() if c.need == low and c.present), None)
     if slow is None or any(c.group == slow.group and not c.present for c in stream.cursors.values()):
-        return None  # a rank that is still starting holds its siblings, and nobody is to part for that
-    for cursor in stream.cursors.values():
-        waits = cursor.present and cursor.next_stop > stream.head and cursor.released >= cursor.announced
-        if waits and cursor.group != slow.group and cursor.need > low:
-            return slow
-    return None
+        return nobody  # a rank that is still starting holds its siblings, and nobody is to part for that
+    if slow.need < stream.lanes[slow.lane].start and not is_still:
+        return nobody  # it came with its ring, and reads what it brought
+    others = [
+        c
+        for c in stream.cursors.values()
+        if c.present
+        and c.group != slow.group
+        and c.need > low
+        and c.next_stop > stream.head
+        # whose place is still to come waits for the stream to come by, and for nobody in it
+        and (c.need <= stream.head or is_still)
+    ]
+    return (slow, others) if others else nobody
+
+
+def still_holds(parting: Parting, streams: Mapping[int, Stream], chunk_rows: int) -> bool:
+    """Whether a parting is still called for, after others that were found along with it."""
+    stream = streams.get(parting.stream)
+    slow = None if stream is None else holding_back(stream, chunk_rows, is_still=True)[0]
+    return slow is not None and slow.group == parting.group
 
 
 def _meet(stream: Stream, other: Stream) -> dict[int, int] | None:

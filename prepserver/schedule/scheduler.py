@@ -114,10 +114,15 @@ class Scheduler:
         stream.cap = stream.head + allowance(stream.n, round_rows)
         self._early[stream_id] = Early(stream_id, into, stream.head + LEAST_ROUNDS * round_rows, patience_s)
 
-    def waits_for(self, stream_id: int) -> int | None:
-        """The stream that an early one is to join."""
-        early = self._early.get(stream_id)
-        return None if early is None else early.into
+    @property
+    def waits_for(self) -> dict[int, int]:
+        """Early stream -> the one that it is to join."""
+        return {early.stream: early.into for early in self._early.values()}
+
+    def share_wait(self, stream_id: int, patience_s: float) -> None:
+        """Another job is to read a stream, which may be an early one: it waits for no longer than each of them may."""
+        if (early := self._early.get(stream_id)) is not None:
+            early.patience_s = min(early.patience_s, patience_s)
 
     def add_lane(self, stream_id: int, lane: Lane) -> None:
         """`lane` is filled from its start on, which no worker was given yet."""
@@ -228,12 +233,12 @@ class Scheduler:
         stream.rename_bad(renamed)
         for cursor in leaving:
             if own is None:
-                moved.append(self._move(cursor, shared[cursor.lane], start, lose=True))
+                moved.append(self._move(cursor, stream.lanes[cursor.lane], shared[cursor.lane], start, lose=True))
                 continue
             del stream.cursors[cursor.id]
             made.cursors[cursor.id] = cursor
             self._stream_of[cursor.id] = own_id
-            moved.append(self._move(cursor, own_lanes[cursor.lane], start, lose=False))
+            moved.append(self._move(cursor, stream.lanes[cursor.lane], own_lanes[cursor.lane], start, lose=False))
         if own is not None:
             made.bad = {position: list(rows) for position, rows in stream.bad.items()}
         for lane_id in old:
@@ -241,7 +246,7 @@ class Scheduler:
                 lane = shared[lane_id]
                 stream.lanes[lane.id] = lane
                 staying = [c for c in stream.cursors.values() if c.lane == lane_id]
-                moved += [self._move(c, lane, start, lose=False) for c in staying]
+                moved += [self._move(c, stream.lanes[lane_id], lane, start, lose=False) for c in staying]
             del stream.lanes[lane_id]
             moved.append(DropLane(lane_id))
         stream.changed()
@@ -280,7 +285,8 @@ class Scheduler:
             into.cursors[cursor.id] = cursor
             self._stream_of[cursor.id] = into.id
             if cursor.lane not in ids:
-                actions.append(self._move(cursor, into.lanes[meeting.lanes[cursor.lane]], stream.head, lose=False))
+                old = stream.lanes[cursor.lane]
+                actions.append(self._move(cursor, old, into.lanes[meeting.lanes[old.id]], stream.head, lose=False))
         into.rows_filled += stream.rows_filled
         into.rows_delivered += stream.rows_delivered
         into.changed()
@@ -328,7 +334,9 @@ class Scheduler:
                 into.gate = waiting.head if into.gate is None else min(into.gate, waiting.head)
         return actions
 
-    def _move(self, cursor: Cursor, lane: Lane, start: int, *, lose: bool) -> Move:
+    def _move(self, cursor: Cursor, old: Lane, lane: Lane, start: int, *, lose: bool) -> Move:
+        # What it brought to `old` from elsewhere, it reads where it is: that may go on beyond the stream's head.
+        start = max(start, cursor.entered, old.start)
         cursor.lane = lane.id
         cursor.entered = start
         first = cursor.line.peek().start

@@ -59,8 +59,9 @@ class Cursor:
         announced: It was told that all rows below are ready.
         present: False while this rank of the job has not attached yet: its place is kept.
         next_stop: End of the next batch that it will be told of (`line.peek().stop`, cached).
-        wait_ns: Time spent in `next()`, as the client says.
+        wait_ns: Time spent in `next()`, as the client says: at the end of the last batch but one.
         batches: Handed to the training loop, as the client says.
+        asked: How far it had been told when the client asked for more; -1 if it went on since.
         lag: What happens when it holds others back; see `Attach`.
         entered: Its rows below this position are not in this stream's rings: it came from another stream.
     """
@@ -76,6 +77,7 @@ class Cursor:
     next_stop: int = 0
     wait_ns: int = 0
     batches: int = 0
+    asked: int = -1
     lag: str = "wait"
     entered: int = 0
 
@@ -91,6 +93,21 @@ class Cursor:
         while (batch := self.line.peek()).start == batch.stop:
             self.line.advance()
         self.next_stop = batch.stop
+
+    def says(self, wait_ns: int, batches: int) -> None:
+        """What the client tells along with what it releases."""
+        self.wait_ns = max(self.wait_ns, wait_ns)
+        self.batches = max(self.batches, batches)
+        self.asked = -1
+
+    def asks(self) -> None:
+        """The client has been in `next()` for a while, and says so."""
+        self.asked = self.announced
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is known to wait now: it asked, and was told nothing since."""
+        return self.asked == self.announced
 
     @property
     def need(self) -> int:

@@ -27,7 +27,7 @@ from prepserver.schedule.actions import (
 )
 from prepserver.schedule.early import PATIENCE
 from prepserver.schedule.join import Place, Request, place
-from prepserver.schedule.lag import LagWatch, Parting
+from prepserver.schedule.lag import ASKS_AFTER_S, LagWatch, Parting, still_holds
 from prepserver.schedule.scheduler import Scheduler
 from prepserver.schedule.stream import BadRow, Cursor, Lane
 
@@ -68,6 +68,9 @@ class Client:
     rings: list[tuple[int, int]]
     held: list[Batch] = field(default_factory=list)
     had: list[Batch] = field(default_factory=list)
+    waited_s: float = 0.0  # in all, as the client says it: without the last batch's wait,
+    last_wait_s: float = 0.0  # which is this,
+    waits_s: float = 0.0  # and for the next one, until now
 
     @property
     def lane(self) -> int:
@@ -99,6 +102,7 @@ class World:
         self.left: dict[int, WorldLane] = {}  # dropped, and still read
         self.alone: list[str] = []  # why streams wait for others no more
         self.joined: list[Joined] = []
+        self.parted: list[Parting] = []
         self.rows_made = 0
         self.streams: set[int] = set()
         self.clients: dict[int, Client] = {}
@@ -212,7 +216,7 @@ class World:
         lag: str = "wait",
     ) -> tuple[Place, int]:
         """A job comes, as the daemon admits one: its first rank is present, places are kept for the others."""
-        where = place(request, self.scheduler.streams.values(), rows_per_s)
+        where = place(request, self.scheduler.streams.values(), rows_per_s, self.scheduler.waits_for)
         stream_id = where.stream if where.stream is not None else self.new_id()
         if where.stream is None:
             self.scheduler.add_stream(
@@ -229,6 +233,8 @@ class World:
             self.scheduler.start_early(
                 stream_id, where.into, shape.batch_size * shape.world_size, PATIENCE * request.join_wait_s
             )
+        else:
+            self.scheduler.share_wait(stream_id, PATIENCE * request.join_wait_s)
         lane = self.lanes[lane_id]
         assert lane.rows >= request.rows_needed
         group = self.new_id()
@@ -255,6 +261,7 @@ class World:
 
     def _part(self, parting: Parting) -> None:
         """As the daemon does it: new rings for all that it concerns."""
+        self.parted.append(parting)
         stream = self.scheduler.streams[parting.stream]
         leaving = sorted({c.lane for c in stream.cursors.values() if c.group == parting.group})
         own: dict[int, Lane] = {}
@@ -298,6 +305,8 @@ class World:
         self._check_rows(client, batch)
         client.held.append(batch)
         client.had.append(batch)
+        client.waited_s += client.last_wait_s
+        client.last_wait_s, client.waits_s = client.waits_s, 0.0
         return True
 
     def give_back(self, client: Client, which: int) -> None:
@@ -305,12 +314,24 @@ class World:
         batch = client.held.pop(which % len(client.held))
         self._check_rows(client, batch)
         if client.session.give_back(batch.start) or client.session.lost_batches:
+            self._cursor(client).says(int(client.waited_s * 1e9), len(client.had))
             self.do(self.scheduler.release(client.cursor, client.session.released_upto))
 
     def ask_again(self, client: Client) -> None:
         announce = self.scheduler.repeat(client.cursor)
         assert announce.upto >= client.told
         self.do([announce])
+
+    def _cursor(self, client: Client) -> Cursor:
+        return self.scheduler.stream_of(client.cursor).cursors[client.cursor]
+
+    def stand_waiting(self, client: Client, seconds: float) -> None:
+        """The client is in `next()` for so long; now and then it asks again."""
+        asked = client.waits_s // ASKS_AFTER_S
+        client.waits_s += seconds
+        if client.waits_s // ASKS_AFTER_S > asked:
+            self.ask_again(client)
+            self._cursor(client).asks()
 
     # -- workers ----------------------------------------------------------------------------------------
 
@@ -365,12 +386,20 @@ class World:
         self.do(self.scheduler.worker_stuck(worker, suspect))
 
     def wait(self, seconds: float) -> None:
-        """Time passes: chunks that take too long may be made a second time."""
+        """Time passes: chunks that take too long may be made a second time. Who has no batch is in `next()`."""
         self.now_s += seconds
+        for client in self.clients.values():
+            if client.present and not client.held and client.session.next_ready() is None:
+                self.stand_waiting(client, seconds)
+        self.tick()
+
+    def tick(self) -> None:
+        """What the daemon looks at several times a second."""
         for parting in self.lag.partings(self.scheduler.streams.values(), self.scheduler.workers_idle, self.now_s):
-            self._part(parting)
-        for meeting in self.lag.meetings([s for s in self.scheduler.streams.values() if s.cap is None], self.now_s):
-            self.do(self.scheduler.meet(meeting))
+            if still_holds(parting, self.scheduler.streams, self.chunk_rows):
+                self._part(parting)
+        while meetings := self.lag.meetings([s for s in self.scheduler.streams.values() if s.cap is None], self.now_s):
+            self.do(self.scheduler.meet(meetings[0]))
         self.do(self.scheduler.lose_patience(self.now_s))
         self.do(self.scheduler.hedge(self.now_s))
 

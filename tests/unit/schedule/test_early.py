@@ -178,6 +178,25 @@ def test_when_the_jobs_there_stop_the_early_one_waits_for_so_long_and_no_longer(
     assert len(world.first.had) < 10
 
 
+def test_a_job_that_may_not_wait_is_not_made_to_wait_with_an_early_one() -> None:
+    world = Pair()
+    impatient = world.begin(16, wait_s=0.0)
+    assert world.where.stream is None
+    world.until(lambda: len(rows(impatient)) == N, impatient)
+
+
+def test_of_two_jobs_on_an_early_stream_the_one_with_less_patience_ends_the_wait() -> None:
+    world = Pair(patience_s=3000.0)
+    second = world.begin(16, wait_s=500.0)
+    assert second.stream == world.late.stream
+    world.until(lambda: len(world.late.had) == len(second.had) == 2)
+    world.wait(0.0)
+    world.wait(1000.0)
+    assert not world.alone
+    world.wait(1.0)
+    assert world.alone == ["the stream that it waited for has not come by in time"]
+
+
 def test_a_job_that_reads_on_is_not_said_to_wait() -> None:
     world = Pair(patience_s=3000.0)
     for _ in range(4):

@@ -237,6 +237,7 @@ class EarlyHistories(Histories):
         extra_rows=st.tuples(st.integers(0, 24), st.integers(0, 24)),
         rounds=st.integers(6, 40),
         lags=st.tuples(LAGS, LAGS),
+        then=st.tuples(st.integers(0, 30), PICK, st.sampled_from([0, 12, 30])),
     )
     def begin(  # type: ignore[override]
         self,
@@ -249,6 +250,7 @@ class EarlyHistories(Histories):
         extra_rows: tuple[int, int],
         rounds: int,
         lags: tuple[str, str],
+        then: tuple[int, int, int],
     ) -> None:
         super().begin(chunk_rows, workers)
         for number, batch_size in enumerate(batch_sizes):
@@ -268,6 +270,23 @@ class EarlyHistories(Histories):
             lag = "wait" if lags[number] == "skip" and ranks > 1 else lags[number]
             self.world.join(request, Shape(batch_size, False, 0, ranks), extra_rows[number], 0, 1.0, lag)
             self.everybody_goes_on_for_a_while(rounds * (1 - number), None)
+        # they meet or have not, and one of them stops
+        self.everybody_goes_on_for_a_while(then[0], None)
+        self.a_job_stops_and_the_others_read_what_there_is(*then[1:])
+
+    @precondition(lambda self: len(self.world.clients) > 1 and self.world.workers)
+    @rule(pick=PICK, rounds=st.integers(8, 30))
+    def a_job_stops_and_the_others_read_what_there_is(self, pick: int, rounds: int) -> None:
+        """It is left behind, mostly; just after an early start, too."""
+        stays = self.world.clients[self._client(pick)].group
+        for _ in range(rounds):
+            self.world.wait(0.5)
+            for worker in list(self.world.workers):
+                while self.world.workers[worker]:
+                    self.world.finish(worker)
+            for client in list(self.world.clients.values()):
+                while client.group != stays and self.world.pick_up(client):
+                    self.world.give_back(client, 0)
 
 
 _CHECKS = [HealthCheck.too_slow, HealthCheck.filter_too_much]

@@ -121,6 +121,15 @@ def test_nobody_waits_for_a_stream_that_will_rest_before_it_comes_there() -> Non
     assert place(request(), [early, stream(low=5, head=500)], 1e6) == Place(1, 10, B1, B1)
 
 
+@pytest.mark.parametrize(("wait_s", "found"), [(0.0, None), (7.4, None), (7.5, 2)])
+def test_a_job_shares_an_early_stream_only_if_it_may_wait_as_long_as_that(wait_s: float, found: int | None) -> None:
+    early, shared = stream(id=2, low=B1, head=B1 + 384), stream(low=500, head=B1 - 366 - 1000)
+    early.cap = B1 + 384
+    given = at(B1, join_wait_s=wait_s)
+    assert place(given, [early, shared], 233.5, {2: 1}).stream == found
+    assert place(given, [early], 233.5, {2: 1}).stream == 2  # what it waits for is gone: nobody waits
+
+
 def test_a_rate_of_nothing_is_taken_as_one_row_per_second() -> None:
     running = stream(low=B1 - 5, head=B1 - 4)
     assert place(request(join_wait_s=4.0, early=False), [running], 0.0).stream == 1

@@ -1,0 +1,166 @@
+"""Jobs that are joined and parted while others come and are refused: what is decided is done before anything else."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import socket
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+from prepclient import RandomResizedCrop, SyntheticImages
+from prepserver import __version__
+from prepserver.daemon import jobs as jobs_room
+from prepserver.daemon.access import Access
+from prepserver.daemon.attach import Peer
+from prepserver.daemon.jobs import Attachment, Jobs, Refusal
+from prepserver.daemon.rings import Rings
+from prepserver.pipeline.pipeline import Pipeline
+from prepserver.protocol import work
+from prepserver.protocol.messages import PROTOCOL, Attach
+from prepserver.schedule.actions import Action, Announce, DropLane, DropStream, Joined, Move, Submit
+from prepserver.schedule.scheduler import Scheduler
+
+N = 4000
+BATCH = 16
+HELD_S = 130.0  # longer than a place is kept for a rank
+
+ATTACH = Attach(
+    (PROTOCOL, PROTOCOL), __version__, "first", SyntheticImages(N, 8).to_wire(), "full", 0,
+    Pipeline.from_ops([RandomResizedCrop(8)], 1).to_wire(), BATCH, drop_last=False, rank=0, world_size=1,
+    join_wait_s=1e4, lag="detach",
+)  # fmt: skip
+LATE = dataclasses.replace(ATTACH, job="late", epoch=1, batch_size=BATCH // 2, world_size=2)
+
+
+class Room:
+    """A daemon's decisions without its processes: chunks are made at once, clients release as they are told."""
+
+    def __init__(self) -> None:
+        self.scheduler = Scheduler()
+        self.rings = Rings(1 << 30)
+        access = Access(os.getuid())
+        self.jobs = Jobs(self.scheduler, self.rings, lambda _message, _fds: None, 2, lambda: 1.0, access, self.do)
+        self.given: list[Submit] = []
+        self.joined: list[Joined] = []
+        self.others: list[socket.socket] = []
+        for worker in (1, 2):
+            self.do(self.scheduler.worker_up(worker))
+
+    def do(self, actions: Iterable[Action]) -> None:
+        for action in actions:
+            match action:
+                case Submit():
+                    self.given.append(action)
+                case Announce(cursor):
+                    assert self.jobs.attachments[cursor].lane == self._lane(cursor), "told of rows in another ring"
+                case Move():
+                    self.jobs.moved(action)
+                case Joined():
+                    self.joined.append(action)
+                    self.jobs.joined(action)
+                case DropLane(lane):
+                    self.jobs.drop_lane(lane)
+                case DropStream(stream):
+                    self.jobs.drop_stream(stream)
+
+    def attach(self, attach: Attach) -> Attachment:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.others.append(theirs)
+        peer = Peer(ours)
+        self.others.append(peer.sock)
+        listing = work.Indexed(Path("/none"), N, 0, "digest", "content")
+        welcome, _, actions = self.jobs.admit(peer, jobs_room.check(attach), listing)
+        self.do(actions)
+        return self.jobs.attachments[welcome.job_id]
+
+    def make_rows(self) -> None:
+        while self.given:
+            submit = self.given.pop(0)
+            self.do(self.scheduler.task_done(submit.worker, submit.task, ()))
+
+    def read(self, *attachments: Attachment) -> None:
+        """Each takes a batch, if it is there."""
+        self.make_rows()
+        for attachment in attachments:
+            cursor = self.scheduler.stream_of(attachment.cursor).cursors[attachment.cursor]
+            self.do(self.scheduler.release(cursor.id, min(cursor.announced, cursor.released + BATCH)))
+        self.make_rows()
+
+    def until(self, done: Callable[[], bool], *attachments: Attachment) -> None:
+        for _ in range(N):
+            if done():
+                return
+            self.read(*attachments)
+        raise AssertionError(self.scheduler.streams)
+
+    def head(self, attachment: Attachment) -> int:
+        return self.scheduler.stream_of(attachment.cursor).head
+
+    def is_whole(self) -> None:
+        """What the jobs know is what the scheduler knows, and a new worker can be told."""
+        told = [message.stream for message, _ in self.jobs.setup_messages() if isinstance(message, work.AddStream)]
+        assert sorted(told) == sorted(self.scheduler.streams)
+        for cursor, attachment in self.jobs.attachments.items():
+            stream = self.scheduler.stream_of(cursor)
+            group = self.jobs._groups[attachment.group]
+            assert attachment.stream == group.stream == stream.id
+            assert attachment.lane == group.lane == self._lane(cursor)
+        assert set(self.rings.held) == {lane for s in self.scheduler.streams.values() for lane in s.lanes}
+
+    def close(self) -> None:
+        self.rings.close()
+        for sock in self.others:
+            sock.close()
+
+    def _lane(self, cursor: int) -> int:
+        return self.scheduler.stream_of(cursor).cursors[cursor].lane
+
+
+@pytest.fixture
+def room() -> Iterator[Room]:
+    made = Room()
+    yield made
+    made.close()
+
+
+def begin(room: Room, *more: Attach) -> tuple[list[Attachment], Attachment]:
+    """A job (and more), and beside it one that began early and has met it, but for a rank that is not there yet."""
+    here = [room.attach(attach) for attach in (ATTACH, *more)]
+    room.until(lambda: room.head(here[0]) > N // 2, *here)
+    late = room.attach(LATE)
+    assert room.scheduler.waits_for == {late.stream: here[0].stream}
+    room.until(lambda: room.head(here[0]) >= N - 64, late, *here)
+    assert not room.joined
+    return here, late
+
+
+def test_what_a_refused_rank_has_set_off_is_done(room: Room) -> None:
+    """It comes to another place than the one that was kept for it, so that its sibling can join; then it is refused."""
+    (first,), late = begin(room)
+    with pytest.raises(Refusal, match="beyond"):
+        room.attach(dataclasses.replace(LATE, rank=1, epoch=0, position=2**61, epoch_start=2**61))
+    assert [joined.into for joined in room.joined] == [first.stream]
+    room.is_whole()
+    room.until(lambda: room.head(late) > N + 600, first, late)
+    room.is_whole()
+
+
+def test_places_that_are_given_up_and_a_parting_in_one_tick(room: Room) -> None:
+    """The joined job's lane is the one that the parting gives a new ring."""
+    (first, stops), late = begin(room, dataclasses.replace(ATTACH, job="stops"))
+    cursor = room.scheduler.stream_of(first.cursor).cursors[first.cursor]
+    room.until(lambda: cursor.released == room.head(first), first)
+    assert not room.joined
+    began_s = time.monotonic()
+    room.jobs.tick(began_s)
+    cursor.asks()
+    room.jobs.tick(began_s + HELD_S)
+    assert len(room.joined) == 1
+    assert first.stream == late.stream != stops.stream
+    room.is_whole()
+    room.until(lambda: room.head(late) > N + 600, first, late)
+    room.is_whole()

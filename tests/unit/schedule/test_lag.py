@@ -1,0 +1,184 @@
+"""Who holds whom back: jobs of some speed, a pool of some speed, and clients that say how long they waited."""
+
+from __future__ import annotations
+
+import pytest
+
+from prepclient.session import Shape
+from prepserver.schedule.join import Request
+from prepserver.schedule.lag import PATIENCE_S, STILL_S
+from tests.support.schedule_world import Client, World
+
+N, BLOCK = 16384, 4096
+BATCH = 256
+RING = 4 * BATCH
+STEP_S = 0.01
+TICK_STEPS = 20
+
+
+class Timed(World):
+    """Jobs that copy a batch at once, and compute for as long as their speed says."""
+
+    def __init__(self, pool_rows_per_s: float = 5000.0) -> None:
+        super().__init__(16, N, BLOCK)
+        self.pool_rows_per_s = pool_rows_per_s
+        self.rows_per_s: dict[int, float] = {}
+        self.free_s: dict[int, float] = {}
+        self.credit = 0.0
+        self.steps = 0
+        for _ in range(2):
+            self.worker_up()
+
+    def begin(
+        self, rows_per_s: float, *, lag: str = "detach", pipeline: int = 0, batch: int = BATCH, join_wait_s: float = 1e4
+    ) -> Client:
+        request = Request(
+            "key", (f"p{pipeline}", pipeline), "cyclic", N, 2 * batch, 0, None, None, join_wait_s
+        )  # fmt: skip
+        shape = Shape(batch, False, 0, 1)
+        self.where, group = self.join(request, shape, RING - 2 * batch, 0, 500.0, lag)
+        client = next(c for c in self.clients.values() if c.group == group)
+        self.rows_per_s[client.cursor] = rows_per_s
+        return client
+
+    def go(self, seconds: float) -> None:
+        for _ in range(round(seconds / STEP_S)):
+            self.steps += 1
+            self.now_s = self.steps * STEP_S
+            self._make_rows()
+            for client in list(self.clients.values()):
+                self._read(client)
+            if self.steps % TICK_STEPS == 0:
+                self.tick()
+
+    def _make_rows(self) -> None:
+        self.credit = min(self.credit + self.pool_rows_per_s * STEP_S, 64.0)
+        for worker in list(self.workers):
+            while self.workers[worker] and self.credit >= self.workers[worker][0].submit.count:
+                self.credit -= self.workers[worker][0].submit.count
+                self.finish(worker)
+
+    def _read(self, client: Client) -> None:
+        rate = self.rows_per_s[client.cursor]
+        if rate == 0 or self.now_s < self.free_s.get(client.cursor, 0.0):
+            return
+        if self.pick_up(client):
+            batch = client.held[0]
+            self.free_s[client.cursor] = self.now_s + (batch.stop - batch.start) / rate
+            self.give_back(client, 0)
+        else:
+            self.stand_waiting(client, STEP_S)
+
+    def until_joined(self) -> None:
+        for _ in range(1000):
+            if self.joined:
+                return
+            self.go(0.1)
+        raise AssertionError(self._stand())
+
+
+@pytest.mark.parametrize("rows_per_s", [200.0, 500.0, 1500.0])
+@pytest.mark.parametrize("lag", ["detach", "skip"])
+@pytest.mark.parametrize("pipeline", [0, 1])
+def test_jobs_of_one_speed_stay_together_after_an_early_start(rows_per_s: float, lag: str, pipeline: int) -> None:
+    """The joiner is ahead by a window from then on, and takes its batches at once: it waits for nobody."""
+    world = Timed()
+    world.begin(rows_per_s, lag=lag)
+    world.go(1000 / rows_per_s)
+    late = world.begin(rows_per_s, lag=lag, pipeline=pipeline)
+    assert world.where.into is not None
+    world.until_joined()
+    world.go(40.0)
+    assert not world.parted
+    assert len(world.streams) == 1
+    assert late.session.lost_batches == 0
+
+
+@pytest.mark.parametrize("pool_rows_per_s", [600.0, 5000.0])
+@pytest.mark.parametrize("batches", [(256, 256), (256, 128)])
+def test_jobs_of_one_speed_stay_together_from_the_start(pool_rows_per_s: float, batches: tuple[int, int]) -> None:
+    world = Timed(pool_rows_per_s)
+    for batch in batches:
+        world.begin(500.0, batch=batch)
+    world.go(60.0)
+    assert not world.parted
+
+
+@pytest.mark.parametrize(("slow", "seconds"), [(0.0, 6.0), (100.0, 20.0), (350.0, 60.0)])
+def test_a_slower_job_is_left_behind(slow: float, seconds: float) -> None:
+    """At once if it has stopped; at two thirds of the others' speed it costs them a third of their time."""
+    world = Timed()
+    jobs = world.begin(slow), world.begin(550.0)
+    world.go(seconds)
+    assert [parting.group for parting in world.parted[:1]] == [jobs[0].group]
+
+
+def test_a_job_that_is_hardly_slower_is_waited_for() -> None:
+    world = Timed()
+    world.begin(450.0)
+    world.begin(500.0)
+    world.go(100.0)
+    assert not world.parted
+
+
+def test_a_slower_job_loses_rows_with_skip() -> None:
+    world = Timed()
+    slow, quick = world.begin(100.0, lag="skip", batch=200), world.begin(1000.0, batch=200)
+    world.go(90.0)
+    assert {(parting.group, parting.skip) for parting in world.parted} == {(slow.group, True)}
+    assert slow.session.lost_batches > 0
+    assert quick.session.lost_batches == 0
+
+
+def test_a_job_that_stops_after_a_batch_holds_the_others_back_for_its_patience() -> None:
+    world = Timed()
+    stops, other = world.begin(500.0), world.begin(500.0)
+    world.go(20.0)
+    world.rows_per_s[stops.cursor] = 0.0
+    had = len(other.had)
+    world.go(RING / 500.0 + 2 * PATIENCE_S + 1.0)
+    assert [parting.group for parting in world.parted] == [stops.group]
+    world.go(30.0)
+    assert len(other.had) > had + RING // BATCH + 50
+    assert len(world.parted) == 1
+    assert not world.joined  # nor does it come back to the one that has stopped
+
+
+@pytest.mark.parametrize("pipeline", [0, 1])
+def test_a_job_that_stops_just_before_another_comes_in_is_left_behind(pipeline: int) -> None:
+    """What lies between the two goes by, but not if it stands."""
+    world = Timed()
+    stops = world.begin(200.0)
+    world.go(5.0)
+    late = world.begin(200.0, pipeline=pipeline)
+    world.until_joined()
+    world.rows_per_s[stops.cursor] = 0.0
+    had = len(late.had)
+    world.go(STILL_S + 2 * PATIENCE_S + RING / 200.0)
+    assert [parting.group for parting in world.parted] == [stops.group]
+    world.go(10.0)
+    assert len(late.had) > had + RING // BATCH
+
+
+@pytest.mark.parametrize("pipeline", [0, 1])
+@pytest.mark.parametrize("late_stops", [False, True])
+def test_rows_that_a_job_brought_along_stay_where_they_are_when_others_part(pipeline: int, late_stops: bool) -> None:
+    """It has not read them yet when the stream that it came to, short of its place, gets new rings."""
+    world = Timed()
+    stops = world.begin(500.0)
+    quick = world.begin(500.0)
+    world.go(0.5)
+    late = world.begin(500.0, pipeline=pipeline)
+    while not late.had:
+        world.go(0.1)
+    world.rows_per_s[late.cursor] = 0.0
+    assert late.told == late.session.released_upto + BATCH
+    world.until_joined()
+    world.rows_per_s[stops.cursor] = 0.0
+    while not world.parted:
+        world.go(0.1)
+    assert world.scheduler.streams[quick.stream].head < late.told
+    if not late_stops:
+        world.rows_per_s[late.cursor] = 500.0
+    world.go(30.0)
+    assert quick.session.released_upto > N // 2
