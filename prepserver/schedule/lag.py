@@ -71,6 +71,7 @@ class _Wait:
 
     total_s: float
     waits: bool
+    has_said: bool
 
 
 @dataclass(slots=True)
@@ -151,12 +152,14 @@ class LagWatch:
         found: dict[int, float] = {}
         for cursor in [cursor for stream in streams for cursor in stream.cursors.values()]:
             said_s = cursor.wait_ns / 1e9
-            last = before.get(cursor.id, _Wait(said_s, waits=False))
+            last = before.get(cursor.id, _Wait(0.0, waits=False, has_said=False))
+            if cursor.batches and not last.has_said:
+                last.total_s += said_s  # its client may have waited elsewhere before
             total_s = last.total_s
             if cursor.waits:
                 total_s += passed_s if last.waits else ASKS_AFTER_S
             total_s = max(total_s, said_s)
-            self._waits[cursor.id] = _Wait(total_s, cursor.waits)
+            self._waits[cursor.id] = _Wait(total_s, cursor.waits, cursor.batches > 0)
             found[cursor.id] = total_s - last.total_s
         return found
 

@@ -182,3 +182,21 @@ def test_rows_that_a_job_brought_along_stay_where_they_are_when_others_part(pipe
         world.rows_per_s[late.cursor] = 500.0
     world.go(30.0)
     assert quick.session.released_upto > N // 2
+
+
+def test_what_a_client_waited_elsewhere_before_is_held_against_nobody() -> None:
+    """It says the sum of its life, also where it attaches again."""
+    world = Timed()
+    first = world.begin(0.0)
+    world.begin(500.0)
+    world.go(2.2)
+    again = world.begin(0.0)
+    assert again.stream == first.stream
+    again.waited_s = 500.0
+    world.go(0.3)
+    world.rows_per_s[again.cursor] = 500.0
+    world.go(0.3)
+    world.rows_per_s[first.cursor] = 500.0
+    world.go(30.0)
+    assert len(again.had) > 10
+    assert not world.parted
