@@ -9,7 +9,7 @@ stream meets another of the same key again comes back.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from prepserver.schedule.stream import Cursor, Stream
 
@@ -22,6 +22,9 @@ time parts from them sooner or later, and one that stumbles now and then does no
 
 ASKS_AFTER_S = 2.0
 """So long is a job in `next()` before it asks for more the first time."""
+
+STRANGE = 2
+"""What a job says so often after it came to a stream, it may have waited elsewhere: it speaks a batch late."""
 
 STILL_S = 10.0
 """A stream does not move if none of its rows is released for so long. Jobs that have just come together are not
@@ -67,11 +70,23 @@ class Meeting:
 
 @dataclass(slots=True)
 class _Wait:
-    """What is known of the time that a rank has spent in `next()`."""
+    """What is known of the time that a rank has spent in `next()`.
 
-    total_s: float
-    waits: bool
-    has_said: bool
+    Attributes:
+        stream: Which it reads.
+        here_s: For how long: no wait of it here is longer.
+        batches: What it had said last.
+        total_s: All of its time in `next()`.
+        waits: Whether it waits now.
+        heard: How often it has spoken since it came, counted up to `STRANGE`.
+    """
+
+    stream: int
+    here_s: float = 0.0
+    batches: int = 0
+    total_s: float = 0.0
+    waits: bool = False
+    heard: int = 0
 
 
 @dataclass(slots=True)
@@ -150,17 +165,21 @@ class LagWatch:
         """
         before, self._waits = self._waits, {}
         found: dict[int, float] = {}
-        for cursor in [cursor for stream in streams for cursor in stream.cursors.values()]:
-            said_s = cursor.wait_ns / 1e9
-            last = before.get(cursor.id, _Wait(0.0, waits=False, has_said=False))
-            if cursor.batches and not last.has_said:
-                last.total_s += said_s  # its client may have waited elsewhere before
-            total_s = last.total_s
-            if cursor.waits:
-                total_s += passed_s if last.waits else ASKS_AFTER_S
-            total_s = max(total_s, said_s)
-            self._waits[cursor.id] = _Wait(total_s, cursor.waits, cursor.batches > 0)
-            found[cursor.id] = total_s - last.total_s
+        for stream in streams:
+            for cursor in stream.cursors.values():
+                last = before.get(cursor.id, _Wait(stream.id))
+                if last.stream != stream.id:
+                    last = replace(last, stream=stream.id, here_s=0.0, heard=0)
+                now = replace(last, here_s=last.here_s + passed_s, batches=cursor.batches, waits=cursor.waits)
+                if cursor.waits:
+                    now.total_s += passed_s if last.waits else min(ASKS_AFTER_S, now.here_s)
+                known_s = last.total_s
+                if cursor.batches != last.batches and last.heard < STRANGE:
+                    now.heard += 1
+                    known_s = now.total_s = max(now.total_s, cursor.wait_ns / 1e9)
+                now.total_s = max(now.total_s, cursor.wait_ns / 1e9)
+                self._waits[cursor.id] = now
+                found[cursor.id] = now.total_s - known_s
         return found
 
     def _still_since(self, stream: Stream, now_s: float) -> tuple[int, float]:

@@ -197,6 +197,7 @@ def test_a_stranger_that_never_reads_blocks_nobody(server: Server, honest: Calla
         stranger.send(encode(AskStatus("0")))
         honest()
         honest()
+        assert len(server.status()["jobs"]) == 1  # others are answered, too
 
 
 # -- the control channel ------------------------------------------------------------------------------------
@@ -239,11 +240,13 @@ def test_strangers_on_the_control_channel_are_not_heard(server: Server, honest: 
 
 def test_what_is_no_zeromq_at_all_is_not_heard(server: Server, honest: Callable[[], None]) -> None:
     rng = random.Random(2)
+    (job_id,) = (job["id"] for job in server.status()["jobs"])
     for data in (b"", b"\xff" * 64, rng.randbytes(5000), b"GET / HTTP/1.1\r\n\r\n", b"\xff\0\0\0\0\0\0\0\x01\x7f"):
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
             sock.connect(os.fspath(server.runtime_dir / "ctl.sock"))
             sock.sendall(data)
         honest()
+        assert [job["id"] for job in server.status()["jobs"]] == [job_id]
 
 
 class Attached:

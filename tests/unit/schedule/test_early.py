@@ -230,4 +230,7 @@ def test_a_job_that_stops_where_it_began_early_holds_the_others_back_no_longer_t
     while world.first.session.released_upto < N:
         world.step(world.first)
         world.wait(0.2)
+    assert len(rows(world.late)) < N
     world.until(lambda: len(rows(world.late)) == N)
+    start = rows(world.late)[0]
+    assert rows(world.late) == list(range(start, start + N))

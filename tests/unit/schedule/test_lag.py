@@ -94,6 +94,19 @@ def test_jobs_of_one_speed_stay_together_after_an_early_start(rows_per_s: float,
     assert late.session.lost_batches == 0
 
 
+@pytest.mark.parametrize("began_s", [0.4 + 0.1 * k for k in range(20)])
+def test_what_a_job_waited_before_it_came_is_held_against_nobody(began_s: float) -> None:
+    """However long it rested: also where it asks for more, or says what it has waited, just when it comes."""
+    world = Timed()
+    world.begin(1000.0)
+    world.go(began_s)
+    world.begin(1000.0)
+    assert world.where.into is not None
+    world.until_joined()
+    world.go(10.0)
+    assert not world.parted
+
+
 @pytest.mark.parametrize("pool_rows_per_s", [600.0, 5000.0])
 @pytest.mark.parametrize("batches", [(256, 256), (256, 128)])
 def test_jobs_of_one_speed_stay_together_from_the_start(pool_rows_per_s: float, batches: tuple[int, int]) -> None:
