@@ -173,13 +173,11 @@ class LagWatch:
                 now = replace(last, here_s=last.here_s + passed_s, batches=cursor.batches, waits=cursor.waits)
                 if cursor.waits:
                     now.total_s += passed_s if last.waits else min(ASKS_AFTER_S, now.here_s)
-                known_s = last.total_s
-                if cursor.batches != last.batches and last.heard < STRANGE:
-                    now.heard += 1
-                    known_s = now.total_s = max(now.total_s, cursor.wait_ns / 1e9)
                 now.total_s = max(now.total_s, cursor.wait_ns / 1e9)
+                is_strange = cursor.batches != last.batches and last.heard < STRANGE
+                now.heard += is_strange
                 self._waits[cursor.id] = now
-                found[cursor.id] = now.total_s - known_s
+                found[cursor.id] = 0.0 if is_strange else now.total_s - last.total_s
         return found
 
     def _still_since(self, stream: Stream, now_s: float) -> tuple[int, float]:
