@@ -245,8 +245,8 @@ class WorkerPool:
                     self._spawned(child)
                 case ChildExited(child, status, reason):
                     self._exited(child, status, reason)
-                case ZygoteGone(reason):
-                    self._zygote_gone(reason, time.monotonic())
+                case ZygoteGone(reason, children):
+                    self._zygote_gone(reason, time.monotonic(), children)
         if self._zygote_fd >= 0:
             self._poll.watch(self._zygote_fd, self._zygote_event, write=self._zygote.blocked)
 
@@ -254,7 +254,7 @@ class WorkerPool:
         self._zygote.flush()
         self._read_zygote()
 
-    def _zygote_gone(self, reason: str, now_s: float) -> None:
+    def _zygote_gone(self, reason: str, now_s: float, children: Sequence[Child] = ()) -> None:
         log.error("%s; its workers went with it, all are started again", reason)
         if self._zygote_fd >= 0:
             self._poll.forget(self._zygote_fd)
@@ -264,6 +264,9 @@ class WorkerPool:
                 self._vacate(seat, suspect=None, strikes=0, stuck=False)
         for child, question in list(self._indexers.values()):
             self._lost_indexer(child, question, reason)
+        for child in children:  # also one that had done its work, and whose end was still to be told
+            if child.ticket not in self._stuck:
+                child.close()
         self._zygote.close(_REAP_S)
         self._zygote_failures += 1
         # the first time at once: whoever killed it may have meant no harm
@@ -285,6 +288,8 @@ class WorkerPool:
     def _spawned(self, child: Child) -> None:
         seat = self._seat_of(child)
         if seat is None:
+            if child.ticket not in self._indexers:  # it has answered already, and was hung up on
+                child.close()
             return
         self._by_worker[child.ticket] = seat
         self._poll.watch(child.fileno(), lambda: self._read_worker(child, 1))
