@@ -29,7 +29,9 @@ def main() -> None:
     def fill(stream: Any, targets: Sequence[Any], position: int, count: int, mark: Any) -> Any:
         began_ns = time.monotonic_ns()
         if pause_s:
-            time.sleep(pause_s * count / 16)
+            for p in range(position, position + count):
+                mark(p, p)
+                time.sleep(pause_s / 16)
             made = fill_room.FillResult([], 0, 0)
         else:
             made = real(stream, targets, position, count, mark)

@@ -6,12 +6,42 @@ rows are in new memory, and what it still holds of the old is not refilled. A ba
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from prepclient.rows import Rows
+
+
+class Numbers:
+    """A fresh int64 tensor for one number per row, made before the rows are there and filled after.
+
+    Args:
+        count: How many.
+        parts: Where they come from, in order.
+
+    Attributes:
+        tensor: Shape ``(count,)``.
+    """
+
+    __slots__ = ("_copies", "tensor")
+
+    def __init__(self, count: int, parts: list[npt.NDArray[Any]]) -> None:
+        array = np.empty(count, np.int64)
+        ends = list(itertools.accumulate(map(len, parts)))
+        self._copies = [(array[end - len(part) : end], part) for end, part in zip(ends, parts, strict=True)]
+        self.tensor = torch.from_numpy(array)
+
+    def fill(self) -> torch.Tensor:
+        """Copies what the rows hold now; may be called again."""
+        for mine, theirs in self._copies:
+            mine[:] = theirs
+        return self.tensor
 
 
 @dataclass(slots=True)
@@ -66,10 +96,11 @@ class RingChain:
         views = range(self.links[0].rows.views)
         return [[part for rows, a, b in runs for part in rows.images(a, b, view)] for view in views]
 
-    def small(self, name: str, start: int, stop: int) -> torch.Tensor:
-        """``label`` or ``index`` of positions [start, stop), a fresh int64 tensor."""
-        parts = [rows.small(name, a, b) for rows, a, b in self._runs(start, stop)]
-        return parts[0] if len(parts) == 1 else torch.cat([torch.empty(0, dtype=torch.int64), *parts])
+    def small(self, name: str, start: int, stop: int) -> Numbers:
+        """``label`` or ``index`` of positions [start, stop)."""
+        return Numbers(
+            stop - start, [part for rows, a, b in self._runs(start, stop) for part in rows.small(name, a, b)]
+        )
 
     def _runs(self, start: int, stop: int) -> Iterator[tuple[Rows, int, int]]:
         ends = [*(link.start for link in self.links[1:]), stop]

@@ -10,7 +10,6 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import torch
 
@@ -54,11 +53,10 @@ class Rows:
             return [images[first : first + stop - start]]
         return [images[a:b] for a, b in spans]
 
-    def small(self, name: str, start: int, stop: int) -> torch.Tensor:
-        """``label`` or ``index`` of positions [start, stop): a fresh int64 tensor of shape ``(stop - start,)``."""
+    def small(self, name: str, start: int, stop: int) -> list[npt.NDArray[Any]]:
+        """``label`` or ``index`` of positions [start, stop), int64: no copies, in pieces where they wrap."""
         array = self._small[name]
-        parts = [array[a:b] for a, b in self.layout.spans(start, stop)]
-        return torch.from_numpy(np.concatenate(parts) if parts else np.empty(0, np.int64))
+        return [array[a:b] for a, b in self.layout.spans(start, stop)]
 
     def writable_arrays(self) -> dict[str, npt.NDArray[Any]]:
         """All fields of a ring that was mapped writable."""

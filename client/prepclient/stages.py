@@ -7,6 +7,7 @@ on a side stream and gives rows back when a copy has completed.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from prepclient.blocks import HostBlocks
-from prepclient.chain import RingChain
+from prepclient.chain import Numbers, RingChain
 from prepclient.device import DeviceStage
 from prepclient.feed import Feed
 from prepclient.finish import Finish, Finisher, RowLook
@@ -78,11 +79,13 @@ class _Ahead:
         batch: Which.
         rings: How many rings there had been by then.
         views: Its images, for each view.
+        small: Its label and index.
     """
 
     batch: Batch
     rings: int
     views: list[_View]
+    small: dict[str, Numbers]
 
 
 class HostStage:
@@ -117,23 +120,28 @@ class HostStage:
         self._lends = zero_copy and self._finisher.is_plain
         self._blocks = HostBlocks(self._finisher.nbytes(max_batch), of_batch=look.views)
         self._lent: Batch | None = None
+        self._ahead: _Ahead | None = None
+        self._views: deque[dict[str, Any]] = deque()
 
     def step(self, timeout_s: float) -> Step:
         """See `Stage`."""
         session, rows = self._session, self._feed.rows
         self._return_lent()
-        # What can be made before the rows are there is not made after: a process that has slept runs cold.
-        ahead = self._look_ahead()
+        self._ahead = None
+        # What can be made before the rows are there is not made after: a process that has slept runs cold. Nor is
+        # what was made taken down, which is why it is kept here.
+        ahead = self._ahead = self._look_ahead()
         if session.next_ready() is None:
-            self._feed.wait(session, timeout_s, lambda: session.next_ready() is not None)
+            self._feed.wait(session, timeout_s, self._is_ready)
             if (ahead.batch, ahead.rings) != (session.upcoming, rows.rings):
-                ahead = self._look_ahead()
+                ahead = self._ahead = self._look_ahead()
         batch = session.stage()
         fields: dict[str, Any] = {"image": self._look.together([self._image(view) for view in ahead.views])}
-        fields |= {name: rows.small(name, batch.start, batch.stop) for name in _SMALL}
+        fields |= {name: numbers.fill() for name, numbers in ahead.small.items()}
         _, bad = session.hand_out()
         if self._lends:
             self._lent = batch
+            self._views.append(fields)
         elif session.give_back(batch.start):
             self._release()
         return Step(batch, bad, fields)
@@ -144,7 +152,17 @@ class HostStage:
             _View(parts, self._tensor(parts, batch.stop - batch.start))
             for parts in rows.images(batch.start, batch.stop)
         ]
-        return _Ahead(batch, rows.rings, views)
+        small = {name: rows.small(name, batch.start, batch.stop) for name in _SMALL}
+        return _Ahead(batch, rows.rings, views, small)
+
+    def _is_ready(self) -> bool:
+        if self._session.next_ready() is not None:
+            return True
+        if self._ahead is not None:
+            # Most likely the daemon has said that the batch comes soon: done once in vain, this is quick then.
+            for numbers in self._ahead.small.values():
+                numbers.fill()
+        return False
 
     def _tensor(self, parts: list[torch.Tensor], count: int) -> torch.Tensor | None:
         if not self._lends:
@@ -160,6 +178,8 @@ class HostStage:
         return view.image
 
     def _return_lent(self) -> None:
+        if len(self._views) > 1:
+            self._views.popleft()  # and not when the training loop puts the next batch in its place
         if self._lent is not None and self._session.give_back(self._lent.start):
             self._release()
         self._lent = None
@@ -167,6 +187,7 @@ class HostStage:
     def close(self) -> None:
         """See `Stage`."""
         self._return_lent()
+        self._ahead = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +276,7 @@ class CudaStage:
     def _submit(self) -> None:
         self._follow()
         while self._stage.room and (batch := self._session.next_ready()) is not None:
-            small = {name: [self._rows.small(name, batch.start, batch.stop)] for name in _SMALL}
+            small = {name: [self._rows.small(name, batch.start, batch.stop).fill()] for name in _SMALL}
             self._stage.submit(batch.start, self._rows.images(batch.start, batch.stop), small)
             self._session.stage()
 

@@ -120,6 +120,9 @@ class Lease:
         dealer.setsockopt(zmq.RECONNECT_IVL, 20)
         dealer.connect(f"ipc://{self.runtime_dir / CONTROL_SOCKET}")
         self._attach.setblocking(False)
+        self._attached = select.poll()
+        self._attached.register(self._attach, select.POLLIN)
+        self._attach_fd = self._attach.fileno()
         self._poller = select.poll()
         self._poller.register(dealer, select.POLLIN)
         self._poller.register(self._attach, select.POLLIN)
@@ -136,9 +139,7 @@ class Lease:
         deadline_s = time.monotonic() + _MOVE_TIMEOUT_S
         while self._moves_taken + len(self._moves) < count:
             # Not select: a training process may have more than its 1024 descriptors.
-            poller = select.poll()
-            poller.register(self._attach, select.POLLIN)
-            if not poller.poll(max(0.0, deadline_s - time.monotonic()) * 1000):
+            if not self._attached.poll(max(0.0, deadline_s - time.monotonic()) * 1000):
                 raise errors.ProtocolViolation("the daemon counted a move that it did not send")
             self._early += self._drain_attach()
         taken, self._moves = self._moves, []
@@ -174,8 +175,10 @@ class Lease:
             return got
         # poll counts in milliseconds and a device's copies end in between.
         # ORDER: `_take` has just emptied the control channel, whose descriptor is edge-triggered.
-        self._poller.poll(max(1, round(timeout_s * 1000)))
-        return self._drain_attach() or self._drain()
+        arrived = self._poller.poll(max(1, round(timeout_s * 1000)))
+        if any(fd == self._attach_fd for fd, _ in arrived):
+            return self._take_one()
+        return self._drain()
 
     def _take(self) -> list[Any]:
         got, self._early = self._early, []
@@ -188,24 +191,31 @@ class Lease:
             PrepClientError: It is at its end and held nothing more, or the daemon's last word.
         """
         got: list[Any] = []
-        while True:
+        # Asked first, as in `_drain`.
+        while self._attached.poll(0):
             try:
-                message, fd = _read(self._attach, self.runtime_dir)
-            except BlockingIOError:
-                return got
+                got += self._take_one()
             except errors.ServerGone:
                 if got:
                     return got  # what came before the end counts; the end is seen again
                 raise
-            match message:
-                case Moved() if fd >= 0:
-                    self._moves.append((message, fd))
-                case Ready() | Fault():
-                    got.append(message)
-                case Refused():
-                    raise refusal(message)
-                case _:
-                    raise errors.ProtocolViolation(f"unexpected {type(message).__name__} from the daemon")
+        return got
+
+    def _take_one(self) -> list[Any]:
+        try:
+            message, fd = _read(self._attach, self.runtime_dir)
+        except BlockingIOError:
+            return []
+        match message:
+            case Ready() | Fault():
+                return [message]
+            case Moved() if fd >= 0:
+                self._moves.append((message, fd))
+                return []
+            case Refused():
+                raise refusal(message)
+            case _:
+                raise errors.ProtocolViolation(f"unexpected {type(message).__name__} from the daemon")
 
     def _drain(self) -> list[Any]:
         assert self._dealer is not None

@@ -62,6 +62,7 @@ from prepserver.schedule.actions import (
     Joined,
     KillWorker,
     Move,
+    Nearly,
     QuarantineSample,
     Submit,
 )
@@ -500,10 +501,12 @@ class Daemon:
     def _do(self, actions: Iterable[Action]) -> None:
         for action in actions:
             match action:
-                case Submit(worker, task, stream, lanes, position, count):
-                    self._pool.send(worker, work.Fill(task, stream, list(lanes), position, count))
+                case Submit(worker, task, stream, lanes, position, count, say_soon):
+                    self._pool.send(worker, work.Fill(task, stream, list(lanes), position, count, say_soon))
                 case Announce():
                     self._announce(action)
+                case Nearly(cursor):
+                    self._hint(cursor)
                 case Move() | Joined() | GoesAlone():
                     self._rearrange(action)
                 case KillWorker(worker):
@@ -551,6 +554,11 @@ class Daemon:
             # The client waits, the log's reader does not: it comes second, as its thread wants this interpreter.
             self._ledger.announced(announce.cursor, announce.upto, announce.bad)
 
+    def _hint(self, cursor: int) -> None:
+        attachment = self._jobs.attachments.get(cursor)
+        if attachment is not None and attachment.connected and attachment.peer.send_kept():
+            attachment.peer.send(Ready(0, [], attachment.moves))  # one that is lost is no loss
+
     def _tell(self, attachment: Attachment, ready: Ready) -> None:
         """The short way: from this process to that one, with no thread of libzmq's to be woken on either side.
 
@@ -582,6 +590,10 @@ class Daemon:
         else:
             self._do(self._scheduler.worker_lost(worker, suspect, strikes))
 
+    def task_soon(self, task: int) -> None:
+        """See `PoolEvents`."""
+        self._do(self._scheduler.task_soon(task))
+
     def task_done(self, worker: int, message: work.Filled | work.Failed) -> None:
         """See `PoolEvents`."""
         task = self._scheduler.task(message.task)
@@ -595,6 +607,7 @@ class Daemon:
                 if task is not None and task.stream in self._scheduler.streams:
                     self._quarantine.name(self._scheduler.streams[task.stream].source, row.index, row.reason)
             self._do(self._scheduler.task_done(worker, message.task, bad))
+            self._do(self._scheduler.give_out())
             return
         log.error("a worker could not run a task: %s", message.reason)
         if task is not None:

@@ -198,8 +198,9 @@ class BatchLine:
         if samples < world_size * shard.count:
             raise ValueError(f"{samples} samples cannot be dealt to world_size = {world_size} ranks{_of(shard)}")
         self.plan = EpochPlan(position, epoch_start + n, *self._shape)
-        if not 0 <= rounds <= len(self.plan):
-            raise ValueError(f"rounds = {rounds} of an epoch with {len(self.plan)} batches left")
+        self._count = len(self.plan)  # asked for with every batch, in the daemon and in the client
+        if not 0 <= rounds <= self._count:
+            raise ValueError(f"rounds = {rounds} of an epoch with {self._count} batches left")
         self.number = rounds
         self._next: Batch | None = None  # asked for many times, reckoned once
         self._skip_empty()
@@ -240,11 +241,12 @@ class BatchLine:
         return self.plan.resume_position(self.number)
 
     def _skip_empty(self) -> None:
-        if self.number < len(self.plan):
+        if self.number < self._count:
             return
         self.epoch_start += self.n
         start = self.plan.end if self.plan.crossing else self.epoch_start
         self.plan = EpochPlan(start, self.epoch_start + self.n, *self._shape)
+        self._count = len(self.plan)
         self.number = 0
 
 

@@ -21,6 +21,7 @@ from prepserver.schedule.actions import (
     Joined,
     KillWorker,
     Move,
+    Nearly,
     QuarantineSample,
     Submit,
 )
@@ -389,24 +390,34 @@ class Scheduler:
         return self._dispatch()
 
     def task_done(self, worker: int, task_id: int, bad: Iterable[BadRow]) -> list[Action]:
-        """A worker filled the rows of a task."""
+        """A worker filled the rows of a task. `give_out` comes next: a job that waits is told first."""
         task = self._end(worker, task_id)
-        if task is None:
-            return self._dispatch()
-        stream = self.streams.get(task.stream)
-        if stream is None:
-            return self._dispatch()
+        stream = None if task is None else self.streams.get(task.stream)
+        if task is None or stream is None:
+            return []
         self._acquit(stream, task.chunk)
         if self._hedged and (kills := self._twins(task)):
             # The other one that runs this chunk may still write values that are not final into rows that are:
             # nobody is told before it has ended.
             self._made[stream.id, task.chunk.position] = list(bad)
-            return kills + self._dispatch()
+            return kills
         if self._hedged:
             self._made.pop((stream.id, task.chunk.position), None)
             self._hedged.discard((stream.id, task.chunk.position))
         stream.filled(task.chunk, bad)
-        return self._announce(stream) + self._dispatch()
+        return self._announce(stream)
+
+    def task_soon(self, task_id: int) -> list[Action]:
+        """A worker has begun the last row of a task: who waits for that alone is woken."""
+        task = self._tasks.get(task_id)
+        stream = None if task is None else self.streams.get(task.stream)
+        if task is None or stream is None:
+            return []
+        return [Nearly(cursor.id) for cursor in stream.soon(task.chunk)]
+
+    def give_out(self) -> list[Action]:
+        """Hands chunks to the workers that have room for them, after `task_done`."""
+        return self._dispatch()
 
     def _twins(self, task: Task) -> list[Action]:
         """Ends the workers that run the same chunk."""
@@ -557,10 +568,11 @@ class Scheduler:
             task_id = next(self._task_ids)
             self._tasks[task_id] = Task(stream.id, chunk, slot.id)
             stream.started(task_id, chunk)
+            say_soon = stream.is_awaited(chunk)
             held = len(slot.tasks)
             slot.tasks.append(task_id)
             self._refile(slot, held)
-            actions.append(Submit(slot.id, task_id, stream.id, chunk.lanes, chunk.position, chunk.count))
+            actions.append(Submit(slot.id, task_id, stream.id, chunk.lanes, chunk.position, chunk.count, say_soon))
             if self._early:
                 actions += self._join_early()
         return actions

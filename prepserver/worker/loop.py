@@ -69,6 +69,9 @@ def run(number: int, sock: socket.socket, page_fd: int) -> int:
         return EXIT_BUG
 
 
+_NEVER = -1  # no position
+
+
 class _UnknownName(LookupError):
     """A stream or lane that was never added."""
 
@@ -85,6 +88,8 @@ class _Worker:
         self._streams: dict[int, tuple[Stream, set[int]] | _Broken] = {}
         self._lanes: dict[int, Target | _Broken] = {}
         self._tasks_since_collect = 0
+        self._task = 0
+        self._soon_at = _NEVER
         self._arrived = select.poll()
         self._arrived.register(sock, select.POLLIN)
         self._ahead: collections.deque[tuple[Any, list[int]] | ProtocolError] = collections.deque()
@@ -138,6 +143,9 @@ class _Worker:
             self._tasks_since_collect = 0
 
     def _begin_sample(self, position: int, index: int) -> None:
+        if position == self._soon_at:
+            send(self._sock, work.Soon(self._task))
+            self._soon_at = _NEVER  # a replacement has the same position
         if self._arrived.poll(0):  # half a microsecond
             self._look_ahead()
         self._page.begin_sample(position, index)
@@ -190,6 +198,8 @@ class _Worker:
         stream = _known(self._streams, "stream", task.stream)
         lanes = [_known(self._lanes, "lane", lane) for lane in task.lanes]
         self._page.begin_task(task.task)
+        self._task = task.task
+        self._soon_at = task.position + task.count - 1 if task.say_soon else _NEVER
         try:
             for needed in (stream, *lanes):
                 if isinstance(needed, _Broken):

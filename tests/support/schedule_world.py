@@ -22,6 +22,7 @@ from prepserver.schedule.actions import (
     GoesAlone,
     Joined,
     Move,
+    Nearly,
     QuarantineSample,
     Submit,
 )
@@ -68,6 +69,7 @@ class Client:
     rings: list[tuple[int, int]]
     held: list[Batch] = field(default_factory=list)
     had: list[Batch] = field(default_factory=list)
+    woken_for: int = -1
     waited_s: float = 0.0  # in all, as the client says it: without the last batch's wait,
     last_wait_s: float = 0.0  # which is this,
     waits_s: float = 0.0  # and for the next one, until now
@@ -125,6 +127,8 @@ class World:
                     self._submit(action)
                 case Announce(cursor, upto, bad):
                     self._announced(self.clients[cursor], upto, bad)
+                case Nearly(cursor):
+                    self._woken(self.clients[cursor])
                 case DropLane(lane):
                     assert not any(c.lane == lane for c in self.clients.values()), "a lane in use was dropped"
                     self.left[lane] = self.lanes.pop(lane)  # a second drop is a KeyError
@@ -196,6 +200,14 @@ class World:
             self._check_rows(client, batch)
             line.advance()
         assert batch.start >= upto, "told of rows that are no whole batch of this rank"
+
+    def _woken(self, client: Client) -> None:
+        """Who is told that its batch comes soon has none, and is not told twice."""
+        assert client.present, "told before it attached"
+        batch = client.session.upcoming
+        assert batch.stop > client.told, "woken for rows that it was told of"
+        assert batch.stop > client.woken_for, "woken twice"
+        client.woken_for = batch.stop
 
     def _check_rows(self, client: Client, batch: Batch) -> None:
         """Every row of a batch that was announced and not released is there, made for this lane."""
@@ -362,6 +374,7 @@ class World:
         for lane_id in submit.lanes:
             self.memory(lane_id).made.update(range(submit.position, submit.position + submit.count))
         self.do(self.scheduler.task_done(worker, submit.task, self._bad_rows(submit)))
+        self.do(self.scheduler.give_out())
 
     def _bad_rows(self, submit: Submit) -> list[BadRow]:
         bad = []

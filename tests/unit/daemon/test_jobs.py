@@ -81,6 +81,7 @@ class Room:
         while self.given:
             submit = self.given.pop(0)
             self.do(self.scheduler.task_done(submit.worker, submit.task, ()))
+            self.do(self.scheduler.give_out())
 
     def read(self, *attachments: Attachment) -> None:
         """Each takes a batch, if it is there."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+import torch
 
 from prepclient import RandomResizedCrop, SyntheticImages
 from prepclient.chain import RingChain
@@ -144,7 +145,21 @@ def test_a_run_of_no_rows_is_one_piece_wherever_it_is() -> None:
     for at in (0, 5, 6, 20):
         ((piece,),) = chain.images(at, at)
         assert (piece.shape, piece.dtype) == ((0, *LOOK.shape), LOOK.dtype)
-        assert chain.small("label", at, at).tolist() == []
+        assert chain.small("label", at, at).fill().tolist() == []
+
+
+def test_numbers_are_copies_across_rings_that_can_be_made_again() -> None:
+    fds = [ring_of(value) for value in range(2)]
+    chain = RingChain(Rows.map(fds[0], LAYOUT))
+    chain.add(6, Rows.map(fds[1], LAYOUT))
+    numbers = chain.small("label", 3, 10)
+    assert numbers.fill().tolist() == [0, 0, 0, 1, 1, 1, 1]
+    assert (numbers.tensor.dtype, numbers.tensor.shape) == (torch.int64, (7,))
+    Rows.map_writable(fds[0], LAYOUT)[0].writable_arrays()["label"][4] = 9
+    assert numbers.tensor.tolist() == [0, 0, 0, 1, 1, 1, 1]
+    assert numbers.fill().tolist() == [0, 9, 0, 1, 1, 1, 1]
+    for fd in fds:
+        os.close(fd)
 
 
 @pytest.mark.parametrize("again", [8, 12])

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from prepserver.pipeline.batches import BatchLine
-from prepserver.schedule.actions import Action, Announce, DropLane, DropStream, QuarantineSample, Submit
+from prepserver.schedule.actions import Action, Announce, DropLane, DropStream, Nearly, QuarantineSample, Submit
 from prepserver.schedule.scheduler import CRASH_STRIKES, KILL_STRIKES, SETTLED_CHUNKS, ReleaseError, Scheduler
 from prepserver.schedule.stream import BAD_REASONS_TOLD, BadRow, Cursor, Lane
 
@@ -34,6 +34,15 @@ def cursor(
     lane = 10 * stream if lane is None else lane
     s.add_cursor(stream, Cursor(id, lane, 0, line, prefetch, first, first, present=False))
     return s.cursor_present(id) if present else []
+
+
+def awaited(actions: list[Action]) -> list[int]:
+    """Positions of the chunks whose last row is to be told of."""
+    return [a.position for a in actions if isinstance(a, Submit) and a.say_soon]
+
+
+def woken(actions: list[Action]) -> list[int]:
+    return [a.cursor for a in actions if isinstance(a, Nearly)]
 
 
 def submits(actions: list[Action]) -> list[tuple[int, int, int]]:
@@ -68,11 +77,13 @@ def test_chunks_are_twice_as_large_once_a_stream_has_got_going_if_its_ring_holds
         _, position, count = given.pop(0)
         done += count
         task = next(iter(s.workers[1].tasks))
-        given += submits(s.task_done(1, task, []))
+        s.task_done(1, task, [])
+        given += submits(s.give_out())
         given += submits(s.release(5, done))
     while given[0][1] < done + 8:  # what was given out before
         _, position, count = given.pop(0)
-        given += submits(s.task_done(1, s.workers[1].tasks[0], []))
+        s.task_done(1, s.workers[1].tasks[0], [])
+        given += submits(s.give_out())
         given += submits(s.release(5, position + count))
     assert {count for _, _, count in given} == {grown}
 
@@ -102,6 +113,51 @@ def test_a_batch_is_told_when_all_below_is_ready_in_whatever_order_it_was_made()
     assert told(s.task_done(1, given[1], ())) == []
     assert told(s.task_done(2, given[2], ())) == []
     assert told(s.task_done(1, given[0], ())) == [(5, 12)]
+
+
+def test_a_job_that_waits_is_woken_once_when_the_last_rows_of_its_batch_are_being_made() -> None:
+    s = scheduler()
+    stream(s, rows=32)
+    given = tasks(s.worker_up(1) + s.worker_up(2) + cursor(s, 5, batch=8))
+    assert woken(s.task_soon(given[0])) == []  # the other half of its batch is far from ready
+    assert woken(s.task_soon(given[1])) == [5]
+    assert woken(s.task_soon(given[1])) == []
+    assert told(s.task_done(1, given[0], ())) == []
+    assert told(s.task_done(2, given[1], ())) == [(5, 8)]
+    assert woken(s.task_soon(given[2]) + s.task_soon(given[3])) == []  # it has a batch, and does not wait
+    s.release(5, 8)
+    assert told(s.task_done(1, given[2], ())) == []
+    assert woken(s.task_soon(given[3])) == [5]
+    assert s.task_soon(given[3] + 1000) == []
+
+
+def test_a_job_is_not_woken_for_a_chunk_that_is_made_again() -> None:
+    s = scheduler()
+    stream(s, rows=32)
+    given = tasks(s.worker_up(1) + s.worker_up(2) + cursor(s, 5, batch=8))
+    s.task_soon(given[0])
+    s.worker_lost(1)
+    assert woken(s.task_soon(given[1])) == []
+
+
+def test_only_the_last_two_chunks_of_a_batch_are_awaited_and_only_while_a_job_waits() -> None:
+    s = scheduler()
+    stream(s, rows=64)
+    given = s.worker_up(1) + cursor(s, 5, batch=16)
+    for position in range(0, 64, 4):
+        assert awaited(given) == [a.position for a in given if isinstance(a, Submit) and a.position % 16 >= 8]
+        given = s.task_done(1, s.workers[1].tasks[0], ()) + s.give_out()
+        if position % 16 == 12:
+            s.release(5, position + 4)
+    s = scheduler()
+    stream(s, rows=64)
+    s.worker_up(1)
+    cursor(s, 5, batch=4)
+    for _ in range(4):
+        s.task_done(1, s.workers[1].tasks[0], ())
+        last = s.give_out()
+    assert submits(last)
+    assert awaited(last) == []
 
 
 def test_jobs_with_other_batch_sizes_are_told_at_their_own_ends() -> None:
@@ -324,7 +380,9 @@ def _run_dry(s: Scheduler, worker: int, eager: int, rounds: int) -> list[tuple[i
     """The worker works; job `eager` releases at once what it is told; what the others are told."""
     heard: list[tuple[int, int]] = []
     for _ in range(rounds):
-        for c, upto in told(s.task_done(worker, s.workers[worker].tasks[0], ())):
+        news = told(s.task_done(worker, s.workers[worker].tasks[0], ()))
+        s.give_out()
+        for c, upto in news:
             if c == eager:
                 s.release(c, upto)
             else:
