@@ -299,7 +299,7 @@ class ServedFeed:
     def release(self, session: Session, wait_ns: int, batches: int) -> None:
         """See `Feed`."""
         self._let_go(self.rows.forget_below(session.released_upto))
-        self._lease.send(Release(session.released_upto, wait_ns, batches))
+        self._lease.release(Release(session.released_upto, wait_ns, batches))
 
     def sharing_factor(self) -> float | None:
         """See `Feed`. Asks the daemon, which takes some milliseconds."""

@@ -34,6 +34,7 @@ from prepserver.protocol.messages import (
     Moved,
     Ready,
     Refused,
+    Release,
     Scanning,
     Status,
     Welcome,
@@ -162,6 +163,15 @@ class Lease:
         except zmq.Again:
             return False
         return True
+
+    def release(self, message: Release) -> None:
+        """Tells what is given back: on the attach connection, which wakes no thread; if that is full, on the other."""
+        try:
+            self._attach.send(encode(message), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        except BlockingIOError:
+            self.send(message)
+        except OSError:
+            pass  # the daemon has ended: `receive` says so
 
     def receive(self, timeout_s: float) -> list[Any]:
         """Messages on the control channel, waiting up to `timeout_s` for the first.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import socket
 import struct
 from collections import deque
@@ -17,7 +18,7 @@ from typing import Any
 
 from prepserver.daemon.runtime_dir import Door
 from prepserver.protocol.codec import MAX_MESSAGE_BYTES, decode, encode
-from prepserver.protocol.messages import TO_ATTACH, Bye
+from prepserver.protocol.messages import TO_ATTACH, Bye, Release
 from prepserver.protocol.schema import ProtocolError
 
 _SO_PEERPIDFD = 77  # Linux 6.5
@@ -67,10 +68,18 @@ class Peer:
         if not data:
             return None
         message = decode(data, TO_ATTACH)
-        if self.asked and not isinstance(message, Bye):
+        if self.asked and not isinstance(message, Release | Bye):
             raise ProtocolError("one question per connection")
         self.asked = True
         return message
+
+    def has_said_more(self) -> bool:
+        """Whether there is something to read, the end of the connection included; False once it is closed here."""
+        if self.fileno() < 0:
+            return False
+        poll = select.poll()
+        poll.register(self.sock, select.POLLIN)
+        return bool(poll.poll(0))
 
     def _read(self) -> bytes:
         # No room for ancillary data: descriptors that a peer sends are closed by the kernel.

@@ -18,6 +18,7 @@ from prepserver.protocol.codec import MAX_MESSAGE_BYTES, decode, encode
 from prepserver.protocol.messages import TO_CONTROL
 from prepserver.protocol.schema import ProtocolError
 
+_MOST_AT_ONCE = 256
 _HIGH_WATER = 10_000
 
 
@@ -43,9 +44,13 @@ class Control:
     Args:
         path: Of the ipc socket.
         door: Who may connect to it, where the directory lets them pass.
+
+    Attributes:
+        is_due: Whether something may have arrived that no poll will tell of: `receive` before the next one.
     """
 
     def __init__(self, path: Path, door: Door) -> None:
+        self.is_due = True
         self._context = zmq.Context(io_threads=1)
         self._socket = self._context.socket(zmq.ROUTER)
         self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # sending to nobody is an error, not a silent drop
@@ -62,13 +67,23 @@ class Control:
             raise
 
     def fileno(self) -> int:
-        """Edge-triggered: after it fires, and after every send, `receive` until it ends."""
+        """Edge-triggered, and a send may swallow the edge: `receive` when `is_due`, until it ends."""
         return int(self._socket.getsockopt(zmq.FD))
 
+    def fired(self) -> None:
+        """Its descriptor is readable."""
+        self.is_due = True
+
     def receive(self) -> Iterator[Received]:
-        """All that has arrived."""
+        """What has arrived, up to `_MOST_AT_ONCE`: then it is due again, after others had their turn."""
+        self.is_due = False
+        left = _MOST_AT_ONCE
         # Asked first: it is mostly nothing, and an exception that says so costs several times as much.
         while int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+            if left == 0:
+                self.is_due = True
+                return
+            left -= 1
             try:
                 frames = self._socket.recv_multipart(zmq.DONTWAIT, copy=False)
             except zmq.Again:
@@ -87,6 +102,7 @@ class Control:
 
     def send(self, token: bytes, message: Any) -> bool:
         """Sends to one client; False if it is not connected (it will ask when it is)."""
+        self.is_due = True
         try:
             self._socket.send_multipart([token, encode(message)], zmq.DONTWAIT)
         except zmq.ZMQError:

@@ -31,6 +31,9 @@ MAX_BAD_OF_STAY = 4096
 
 _MOST_QUEUED = 10_000  # the disk does not answer: then this is lost, and memory is not
 _CLOSE_S = 2.0
+_REST_S = 0.05
+"""The thread's rest, which mere progress does not end: to wake it with every batch would cost the loop its interpreter
+just when a job is to be told. What a kill of the daemon loses of it, the client says when it comes back."""
 
 
 @dataclass(slots=True)
@@ -79,6 +82,7 @@ class Ledger:
         self._stays: dict[int, _Stay] = {}
         self._queue: queue.SimpleQueue[tuple[_Stay, _Note] | None] = queue.SimpleQueue()
         self._is_full = False
+        self._more_than_progress = threading.Event()
         self._logs: dict[tuple[str, int], _Log] = {}  # the thread's own
         self._thread = threading.Thread(target=self._run, name="audit", daemon=True)
         self._thread.start()
@@ -147,6 +151,7 @@ class Ledger:
         for cursor in list(self._stays):
             self.left(cursor)
         self._queue.put(None)
+        self._more_than_progress.set()
         self._thread.join(_CLOSE_S)
 
     def _touch(self, stay: _Stay) -> None:
@@ -157,6 +162,8 @@ class Ledger:
     def _put(self, stay: _Stay, note: _Note) -> None:
         if self._queue.qsize() < _MOST_QUEUED:
             self._queue.put((stay, note))
+            if note is not None:
+                self._more_than_progress.set()
         elif not self._is_full:
             self._is_full = True
             log.warning("the disk under %s does not answer: the audit logs will have gaps", self._folder)
@@ -177,6 +184,9 @@ class Ledger:
                 self._fail(stay, None)
             if isinstance(note, Left):
                 self._leave(stay)
+            if self._queue.empty():
+                self._more_than_progress.wait(_REST_S)
+                self._more_than_progress.clear()
         for each in self._logs.values():
             if each.file is not None:
                 each.file.close()

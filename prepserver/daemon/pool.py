@@ -6,7 +6,6 @@ Tells its owner of workers that are up or lost and of tasks that are done; decid
 from __future__ import annotations
 
 import logging
-import select
 import signal
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -184,7 +183,7 @@ class WorkerPool:
         """Deadlines and replacements; call it several times a second."""
         for child in list(self._stuck.values()):
             # not only the zygote's word: the one that forked it may itself be gone
-            if child.pidfd is None or select.select([child.pidfd], [], [], 0)[0]:
+            if child.ended_by(0.0):
                 self._unstuck(child)
         if self._zygote_fd < 0:
             if now_s >= self._zygote_due_s:

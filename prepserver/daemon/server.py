@@ -167,7 +167,7 @@ class Daemon:
             self._listener = Listener(self._dir.attach_socket, self._door, self._passed)
             self._control = Control(self._dir.control_socket, self._door)
             self._poll.watch(self._listener.fileno(), self._accept)
-            self._poll.watch(self._control.fileno(), lambda: None)  # drained in every round, see below
+            self._poll.watch(self._control.fileno(), self._control.fired)
             log.info(
                 "ready in %s: %d workers, %d MiB for rings",
                 self._dir.path, len(self._pool.seats), self._rings.budget_bytes >> 20,
@@ -196,10 +196,10 @@ class Daemon:
                 next_mark_s = now_s + 1.0
                 self._rates.mark(now_s)
                 self._sign_of_life()
-            self._poll.run_once(max(0.0, next_tick_s - time.monotonic()))
-            # ORDER: after every round and not on readiness: libzmq's descriptor is edge-triggered, and a
-            # send may swallow the edge of a message that arrived meanwhile.
+            assert self._control is not None
             self._read_control()
+            # what was answered just now may have made it due again
+            self._poll.run_once(0.0 if self._control.is_due else max(0.0, next_tick_s - time.monotonic()))
 
     def _sign_of_life(self) -> None:
         if self._notifier.watchdog_s is not None:
@@ -326,15 +326,20 @@ class Daemon:
                 self._send_status(peer)
             case AskStop():
                 self._asked_to_stop(peer)
+            case Release() if peer.cursor in self._jobs.attachments:
+                self._heard(self._jobs.attachments[peer.cursor], message)
             case Bye(upto) if peer.cursor is not None:
                 self._ledger.left(peer.cursor, upto)
                 self._drop(peer)
+            case None:
+                self._drop(peer)
             case _:
+                peer.send(Refused("protocol", f"{type(message).__name__} of one who has not attached"))
                 self._drop(peer)
 
     def _died(self, peer: Peer) -> None:
-        if peer.cursor is not None and peer.fileno() >= 0:
-            self._read_peer(peer)  # its last word may be there still
+        while peer.cursor is not None and peer.has_said_more():
+            self._read_peer(peer)  # up to its last word, which may be there still
         self._drop(peer)
 
     def _asked(self, peer: Peer, attach: Attach) -> None:
@@ -450,21 +455,18 @@ class Daemon:
 
     def _read_control(self) -> None:
         assert self._control is not None
-        for received in self._control.receive():
+        for received in self._control.receive() if self._control.is_due else ():
             attachment = self._jobs.by_token.get(received.token)
             # a stranger's messages, and those of a client that has just left, go nowhere
             if attachment is not None:
-                self._heard(attachment, received)
+                self._heard(attachment, _said(received, attachment.peer))
 
-    def _heard(self, attachment: Attachment, received: Received) -> None:
+    def _heard(self, attachment: Attachment, message: Any) -> None:
         peer = attachment.peer
-        message = received.message
         try:
-            if isinstance(message, ProtocolError):
-                raise message
-            if received.uid != peer.uid or received.pid != peer.pid:
-                raise ProtocolError(f"the token of pid {peer.pid} was used by pid {received.pid}")
             match message:
+                case ProtocolError():
+                    raise message
                 case Hello():
                     attachment.connected = True
                     self._announce(self._scheduler.repeat(attachment.cursor))
@@ -634,6 +636,13 @@ class Daemon:
             )
             attachment.peer.send(Refused("source", f"the workers cannot make these rows: {reason}"[:4000]))
             self._drop(attachment.peer)
+
+
+def _said(received: Received, peer: Peer) -> Any:
+    """What came on the control channel, if it is from the process that the token was given to."""
+    if (received.uid, received.pid) == (peer.uid, peer.pid) or isinstance(received.message, ProtocolError):
+        return received.message
+    return ProtocolError(f"the token of pid {peer.pid} was used by pid {received.pid}")
 
 
 def _cut(reason: str) -> str:

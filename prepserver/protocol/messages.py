@@ -2,8 +2,8 @@
 
 `attach.sock` (SEQPACKET) opens and closes a lease: Attach, then Scanning while the source is listed, then
 Welcome with the segment's descriptor, or Refused. The connection stays open as the lease.
-`ctl.sock` (ZeroMQ ROUTER/DEALER) carries positions while the job runs: Release, and Sync after silence. Ready takes the
-attach connection, which wakes no thread on its way, and `ctl.sock` where that is full.
+`ctl.sock` (ZeroMQ ROUTER/DEALER) carries positions while the job runs: Hello, and Sync after silence. Ready and Release
+take the attach connection, which wakes no thread on its way, and `ctl.sock` where that is full.
 Both ends treat every Ready and Release as "at least up to here", so a lost or repeated one does no harm, and
 Sync asks for the latest after silence.
 """
@@ -259,7 +259,7 @@ class Fault:
     text: Text
 
 
-TO_ATTACH = registry(Attach, AskStatus, AskStop, Bye)
+TO_ATTACH = registry(Attach, AskStatus, AskStop, Release, Bye)
 FROM_ATTACH = registry(Scanning, Welcome, Moved, Ready, Fault, Refused, Status, Stopping)
 TO_CONTROL = registry(Hello, Release, Sync, Bye)
 FROM_CONTROL = registry(Ready, Fault)

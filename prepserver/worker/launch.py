@@ -108,6 +108,14 @@ class Child:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
 
+    def ended_by(self, deadline_s: float) -> bool:
+        """Waits until it has ended, or `deadline_s` (monotonic) has passed; whether it has. One without pidfd has."""
+        if self.pidfd is None:
+            return True
+        poll = select.poll()  # not select.select: a daemon may have more than its 1024 descriptors
+        poll.register(self.pidfd, select.POLLIN)
+        return bool(poll.poll(max(0.0, deadline_s - time.monotonic()) * 1000))
+
     def close(self) -> None:
         """Hangs up, which an idle child takes as the order to end, and closes the pidfd. Again does nothing."""
         self._channel.close()
@@ -362,7 +370,7 @@ class Zygote:
         clean = self._kill(timeout_s)
         for child in self._by_ticket.values():
             # One that was asked for and never heard of has no pidfd; it went with the zygote.
-            clean &= child.pidfd is None or _ended_by(child.pidfd, deadline_s)
+            clean &= child.ended_by(deadline_s)
             child.close()
         self._by_ticket.clear()
         return clean
@@ -387,12 +395,6 @@ def describe_status(status: int) -> str:
         return f"killed by {signal.Signals(-status).name}"
     except ValueError:
         return f"killed by signal {-status}"
-
-
-def _ended_by(pidfd: int, deadline_s: float) -> bool:
-    poll = select.poll()
-    poll.register(pidfd, select.POLLIN)
-    return bool(poll.poll(max(0.0, deadline_s - time.monotonic()) * 1000))
 
 
 def _environment() -> dict[str, str]:

@@ -14,7 +14,7 @@ import zmq
 
 from prepclient import PrepClient, SyntheticImages
 from prepserver.protocol.codec import MAX_MESSAGE_BYTES, encode
-from prepserver.protocol.messages import AskStatus, Bye, Hello, Ready, Release, Sync
+from prepserver.protocol.messages import AskStatus, Bye, Hello, Ready, Refused, Release, Sync
 from tests.support import leaks
 from tests.support.clients import OPS, inline_rows, read, rows_of
 from tests.support.hostile import Stranger
@@ -54,7 +54,9 @@ def spoilt(stranger: Stranger) -> dict[str, Any]:
         deep = [deep]
     return {
         "unknown type": {**good, "t": "Format"},
-        "type of another channel": {"t": "Release", "upto": 3},
+        "type of another channel": {"t": "Hello", "released": 3},
+        "release of one who has nothing": {"t": "Release", "upto": 3},
+        "the last word of one who said none": {"t": "Bye", "upto": 3},
         "no type": {k: v for k, v in good.items() if k != "t"},
         "type is a list": {**good, "t": ["Attach"]},
         "missing field": {k: v for k, v in good.items() if k != "seed"},
@@ -302,6 +304,28 @@ def test_an_attached_client_that_lies_is_dropped(
     wait_until(lambda: len(server.status()["jobs"]) == 1, why=server.log)
 
 
+LAST_WORDS: dict[str, bytes] = {
+    "rows that it was never told of": encode(Release(10**9)),
+    "a negative position": msgpack.packb({"t": "Release", "upto": -5, "wait_ns": 0, "batches": 0}),
+    "a question of what is given back": msgpack.packb({"t": "Release"}),
+    "the other channel's word": encode(Sync(0)),
+    "noise": b"\xc1\xc1\xc1",
+}
+
+
+@pytest.mark.parametrize("lie", LAST_WORDS.values(), ids=LAST_WORDS)
+def test_an_attached_client_that_lies_on_its_lease_is_dropped(
+    server: Server, honest: Callable[[], None], lie: bytes
+) -> None:
+    with Attached(server) as liar:
+        assert len(server.status()["jobs"]) == 2
+        liar.stranger.send(lie)
+        while (last := liar.stranger.receive()) is not None:
+            assert isinstance(last, Ready | Refused)
+        honest()
+    wait_until(lambda: len(server.status()["jobs"]) == 1, why=server.log)
+
+
 def test_a_token_in_the_hands_of_another_process_drops_the_job_and_nothing_else(
     server: Server, honest: Callable[[], None]
 ) -> None:
@@ -339,6 +363,7 @@ def test_floods_of_repeated_releases_and_syncs_do_no_harm(server: Server, honest
         chatty.socket.send(encode(Hello(0)))
         for number in range(3000):
             chatty.socket.send(encode(Sync(0) if number % 2 else Release(0)))
+            chatty.stranger.send(encode(Release(0)))
         honest()
         chatty.socket.send(encode(Bye(0)))
         assert chatty.ended()
