@@ -206,6 +206,7 @@ class ServedFeed:
         self.epoch_start = welcome.epoch_start
         self.position = welcome.position
         self._alone_upto = welcome.alone_upto
+        self._lost_said = False
         if welcome.ahead > self.layout.rows:
             log.info("joining a running stream at its next block, %d rows from now", welcome.ahead)
 
@@ -279,7 +280,12 @@ class ServedFeed:
         self._let_go(self.rows.add(moved.start, rows))
         session.lose(*moved.lost)
         if moved.lost[0] < moved.lost[1]:
-            log.warning("this job held others back and loses the batches of rows [%d, %d) (lag='skip')", *moved.lost)
+            log.log(
+                logging.DEBUG if self._lost_said else logging.WARNING,
+                "this job held others back and loses the batches of rows [%d, %d) (lag='skip'; `stats` counts what it "
+                "loses from now on)", *moved.lost,
+            )  # fmt: skip
+            self._lost_said = True
 
     def _let_go(self, gone: list[Rows]) -> None:
         for rows in gone:

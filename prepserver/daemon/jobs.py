@@ -29,7 +29,7 @@ from prepserver.pipeline.sources import source_from_wire
 from prepserver.protocol import work
 from prepserver.protocol.layout import Field, sample_fields
 from prepserver.protocol.messages import PROTOCOL, Attach, Moved, Refused, Welcome
-from prepserver.schedule.actions import Action, Joined, Move
+from prepserver.schedule.actions import Action, Behind, Joined, Move
 from prepserver.schedule.early import PATIENCE
 from prepserver.schedule.join import Place, Request, place
 from prepserver.schedule.lag import LagWatch, Parting, still_holds
@@ -150,6 +150,7 @@ class Jobs:
         self._groups: dict[int, _Group] = {}
         self._lag = LagWatch(scheduler.chunk_rows)
         self._no_room_said: set[int] = set()  # groups that could not part for want of memory
+        self._left_said: set[int] = set()  # groups that were left behind
         self.attachments: dict[int, Attachment] = {}
         self.by_token: dict[bytes, Attachment] = {}
 
@@ -242,7 +243,8 @@ class Jobs:
         if attachment is None:
             return
         ring = self._rings.held[move.lane]
-        self._rings.linger(attachment.lane, move.cursor, move.start)
+        if attachment.lane in self._rings.held:  # not one that it was left behind with, and has used up
+            self._rings.linger(attachment.lane, move.cursor, move.start)
         attachment.lane = move.lane
         attachment.stream = self._scheduler.stream_of(move.cursor).id
         attachment.moves += 1
@@ -254,6 +256,11 @@ class Jobs:
                 "job %r rank %d cannot be told of its new ring and must attach anew: %s", attach.job, attach.rank, e
             )
             attachment.peer.hang_up()
+
+    def left_behind(self, behind: Behind) -> None:
+        """The scheduler leaves a rank behind with what it has: its ring goes when that is used up."""
+        attachment = self.attachments[behind.cursor]
+        self._rings.linger(attachment.lane, behind.cursor, behind.upto)
 
     def joined(self, joined: Joined) -> None:
         """The jobs of a stream are in another one: so are the lanes that went along, which workers know by number."""
@@ -316,9 +323,12 @@ class Jobs:
         for other in self._groups.values():
             if other.stream == parting.stream and other.lane in shared:
                 other.lane = shared[other.lane].id
-        log.warning(
-            "job %r holds others back: %s", attach.job,
-            "it skips rows" if own is None else "it goes on in a stream of its own, with the same bytes",
+        said = own is None and parting.group in self._left_said  # again and again, of a job that is always slower
+        if own is None:
+            self._left_said.add(parting.group)
+        log.log(
+            logging.DEBUG if said else logging.WARNING, "job %r holds others back: %s", attach.job,
+            "it is left behind and loses rows" if own is None else "it goes on in a stream of its own, the same bytes",
         )  # fmt: skip
         return self._scheduler.part(parting.stream, parting.group, own, shared)
 
@@ -336,7 +346,7 @@ class Jobs:
         try:
             for lane_id in sorted(leaving):
                 lane = stream.lanes[lane_id]
-                stay = any(c.lane == lane_id and c.group != parting.group for c in stream.cursors.values())
+                stay = any(c.lane == lane_id and c.group != parting.group for c in stream.readers)
                 if stay or parting.skip:
                     shared[lane_id] = self._again(lane, stream.head, made)
                 if not parting.skip:

@@ -56,6 +56,7 @@ from prepserver.protocol.schema import ProtocolError
 from prepserver.schedule.actions import (
     Action,
     Announce,
+    Behind,
     DropLane,
     DropStream,
     GoesAlone,
@@ -388,7 +389,7 @@ class Daemon:
             self._scheduler.quarantine(source, [entry.index for entry in self._quarantine.of(source)])
 
     def _enter_in_ledger(self, peer: Peer, asked: jobs_room.Asked, listing: work.Indexed, welcome: Welcome) -> None:
-        cursor = self._scheduler.stream_of(welcome.job_id).cursors[welcome.job_id]
+        cursor = self._scheduler.cursor(welcome.job_id)
         rows = rows_of(asked.attach, asked.source, asked.pipeline.to_wire(), listing)
         self._ledger.attached(
             welcome.job_id, peer.uid, asked.attach, rows, welcome.epoch_start, welcome.position,
@@ -496,7 +497,7 @@ class Daemon:
         self._ledger.released(attachment.cursor, upto)
 
     def _cursor(self, attachment: Attachment) -> Cursor:
-        return self._scheduler.stream_of(attachment.cursor).cursors[attachment.cursor]
+        return self._scheduler.cursor(attachment.cursor)
 
     # -- what the scheduler wants -------------------------------------------------------------------
 
@@ -509,7 +510,7 @@ class Daemon:
                     self._announce(action)
                 case Nearly(cursor):
                     self._hint(cursor)
-                case Move() | Joined() | GoesAlone():
+                case Move() | Behind() | Joined() | GoesAlone():
                     self._rearrange(action)
                 case KillWorker(worker):
                     self._pool.end(worker)
@@ -532,13 +533,15 @@ class Daemon:
             if stream is not None and stream.source == source:
                 self._pool.end(worker)
 
-    def _rearrange(self, action: Move | Joined | GoesAlone) -> None:
+    def _rearrange(self, action: Move | Behind | Joined | GoesAlone) -> None:
         """Jobs part and meet."""
         match action:
             case Move(cursor=cursor, lost=(start, stop)):
                 if start < stop:
                     self._ledger.passed(cursor, stop)
                 self._jobs.moved(action)
+            case Behind():
+                self._jobs.left_behind(action)
             case Joined():
                 self._jobs.joined(action)
             case GoesAlone(stream, why):

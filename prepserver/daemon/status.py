@@ -123,7 +123,7 @@ def _stream(stream: Any, scheduler: Scheduler, rings: Rings) -> dict[str, Any]:
                 "views": len(rings.held[lane.id].layout.images),
                 "rows": lane.rows,
                 "ring_bytes": rings.held[lane.id].layout.nbytes,
-                "jobs": sum(1 for c in stream.cursors.values() if c.lane == lane.id and c.present),
+                "jobs": sum(1 for c in stream.readers if c.lane == lane.id and c.present),
             }
             for lane in stream.lanes.values()
         ],
@@ -132,7 +132,7 @@ def _stream(stream: Any, scheduler: Scheduler, rings: Rings) -> dict[str, Any]:
 
 def _job(attachment: Any, scheduler: Scheduler, now_s: float) -> dict[str, Any]:
     stream = scheduler.stream_of(attachment.cursor)
-    cursor = stream.cursors[attachment.cursor]
+    cursor = scheduler.cursor(attachment.cursor)
     return {
         "id": attachment.cursor,
         "name": attachment.attach.job,

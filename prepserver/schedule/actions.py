@@ -78,6 +78,17 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True)
+class Behind:
+    """A rank is left behind with the rows below `upto` that it was told of, in its ring, which nobody fills any more.
+
+    When it has used them up it is moved to where the others are then, and loses what lies between.
+    """
+
+    cursor: int
+    upto: int
+
+
+@dataclass(frozen=True, slots=True)
 class Joined:
     """The jobs of a stream are in another one from now on; said before what follows from it.
 
@@ -107,4 +118,16 @@ class KillWorker:
     worker: int
 
 
-Action = Submit | Announce | Nearly | DropLane | DropStream | QuarantineSample | Move | Joined | GoesAlone | KillWorker
+Action = (
+    Submit
+    | Announce
+    | Nearly
+    | DropLane
+    | DropStream
+    | QuarantineSample
+    | Move
+    | Behind
+    | Joined
+    | GoesAlone
+    | KillWorker
+)

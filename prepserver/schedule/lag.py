@@ -33,6 +33,9 @@ counted as waiting for each other before: what lies between them goes by."""
 APART_S = 5.0
 """How long a job stays parted at least: it would only part again."""
 
+AGAIN_S = 60.0
+"""A job that loses rows to go with the others and holds them back again so soon is known: no patience with it."""
+
 HEDGE_S = 2.0
 """A chunk that runs for so long while others idle is made a second time. An ordinary one takes 20 ms; the
 first that is done counts, the bytes are equal."""
@@ -45,7 +48,7 @@ class Parting:
     Attributes:
         stream: Which it leaves.
         group: The job.
-        skip: It stays, and loses rows instead.
+        skip: It is left behind with what it has, and loses rows instead.
     """
 
     stream: int
@@ -125,6 +128,7 @@ class LagWatch:
         self._moved: dict[int, tuple[int, float]] = {}  # stream -> (its `low`, since when)
         self._last_s: float | None = None
         self._parted_s: dict[int, float] = {}  # stream -> when it came of a parting
+        self._lost_s: dict[int, float] = {}  # group -> when it was left behind last
 
     def partings(self, streams: Iterable[Stream], workers_idle: bool, now_s: float) -> list[Parting]:
         """Jobs whose patience is used up. Call it several times a second.
@@ -142,6 +146,7 @@ class LagWatch:
         self._moved = {stream.id: self._still_since(stream, now_s) for stream in every}
         for held in self._held.values():
             held.forgive(passed_s)
+        self._lost_s = {group: lost_s for group, lost_s in self._lost_s.items() if now_s - lost_s < AGAIN_S}
         self._held = {key: held for key, held in self._held.items() if held.full_s > 0 or held.waited_s > 0}
         for stream in every:
             is_still = now_s - self._moved[stream.id][1] >= STILL_S
@@ -153,9 +158,13 @@ class LagWatch:
                 continue
             held = self._held.setdefault((stream.id, slow.group), _Held())
             held.count(passed_s, max(waited_s[cursor.id] for cursor in others))
-            if min(held.full_s, held.waited_s) >= PATIENCE_S:
+            skips = policy == "skip"
+            is_known = skips and now_s - self._lost_s.get(slow.group, -AGAIN_S) < AGAIN_S
+            if min(held.full_s, held.waited_s) >= PATIENCE_S or (is_known and any(c.waits_now for c in others)):
                 del self._held[stream.id, slow.group]
-                found.append(Parting(stream.id, slow.group, policy == "skip"))
+                found.append(Parting(stream.id, slow.group, skips))
+                if skips:
+                    self._lost_s[slow.group] = now_s
         return found
 
     def _waited(self, streams: list[Stream], passed_s: float) -> dict[int, float]:
@@ -265,5 +274,5 @@ def _meet(stream: Stream, other: Stream) -> dict[int, int] | None:
         if match is None:
             return None
         lanes[lane.id] = match.id
-    largest = max(c.round_rows for c in stream.cursors.values())
+    largest = max(c.round_rows for c in stream.readers)
     return lanes if 2 * largest <= rows else None

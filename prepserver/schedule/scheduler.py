@@ -15,6 +15,7 @@ from prepserver.protocol.work import MAX_CHUNK_ROWS
 from prepserver.schedule.actions import (
     Action,
     Announce,
+    Behind,
     DropLane,
     DropStream,
     GoesAlone,
@@ -158,7 +159,7 @@ class Scheduler:
             ReleaseError: It was never told of rows below `upto`.
         """
         stream = self.streams[self._stream_of[cursor_id]]
-        cursor = stream.cursors[cursor_id]
+        cursor = self.cursor(cursor_id)
         if upto <= cursor.released:
             return []
         most = cursor.line.peek().start
@@ -166,6 +167,8 @@ class Scheduler:
             raise ReleaseError(f"released up to {upto}, but only rows below {most} were announced")
         before = cursor.need
         cursor.released = upto
+        if cursor_id in stream.behind:
+            return self._catch_up(stream, cursor) if upto >= cursor.announced else []
         if not stream.advanced(cursor, before):
             return []
         stream.forget_released()
@@ -173,9 +176,9 @@ class Scheduler:
 
     def repeat(self, cursor_id: int) -> Announce:
         """What a rank was told last, for one that asks again."""
-        stream = self.streams[self._stream_of[cursor_id]]
-        cursor = stream.cursors[cursor_id]
-        return Announce(cursor_id, cursor.announced, stream.bad_between(cursor.lane, cursor.released, cursor.announced))
+        cursor = self.cursor(cursor_id)
+        bad = self.stream_of(cursor_id).bad_between(cursor.lane, cursor.released, cursor.announced)
+        return Announce(cursor_id, cursor.announced, bad)
 
     def remove_cursor(self, cursor_id: int) -> list[Action]:
         """A rank is gone, in whatever way. The last one takes its lane and its stream along."""
@@ -183,10 +186,10 @@ class Scheduler:
         if stream_id is None:
             return []
         stream = self.streams[stream_id]
-        gone = stream.cursors.pop(cursor_id)
+        gone = stream.cursors.pop(cursor_id, None) or stream.behind.pop(cursor_id)
         stream.changed()
         actions: list[Action] = []
-        if not any(c.lane == gone.lane for c in stream.cursors.values()):
+        if not any(c.lane == gone.lane for c in stream.readers):
             del stream.lanes[gone.lane]
             actions.append(DropLane(gone.lane))
         if not stream.lanes:
@@ -204,6 +207,15 @@ class Scheduler:
         """
         return self.streams[self._stream_of[cursor_id]]
 
+    def cursor(self, cursor_id: int) -> Cursor:
+        """A rank's cursor.
+
+        Raises:
+            KeyError: No such rank.
+        """
+        stream = self.stream_of(cursor_id)
+        return stream.cursors[cursor_id] if cursor_id in stream.cursors else stream.behind[cursor_id]
+
     # -- jobs that part and meet --------------------------------------------------------------------
 
     def part(
@@ -214,7 +226,7 @@ class Scheduler:
         Args:
             stream_id: Where it is.
             group: The job: all its ranks.
-            own: Its new stream and, for each lane that it reads, the new lane there; None if it stays and
+            own: Its new stream and, for each lane that it reads, the new lane there; None if it is left behind and
                 loses the rows between.
             shared: For each of these lanes the new one for those that stay (and for the job, if it stays).
         """
@@ -233,13 +245,16 @@ class Scheduler:
                 renamed[lane_id].append(lane.id)
         stream.rename_bad(renamed)
         for cursor in leaving:
-            if own is None:
-                moved.append(self._move(cursor, stream.lanes[cursor.lane], shared[cursor.lane], start, lose=True))
-                continue
             del stream.cursors[cursor.id]
+            if own is None:
+                # It keeps its ring for what it was told of, and needs no other before it has read that: so a job that
+                # is always slower costs the memory of one ring, however often it is left behind.
+                stream.behind[cursor.id] = cursor
+                moved.append(Behind(cursor.id, cursor.announced))
+                continue
             made.cursors[cursor.id] = cursor
             self._stream_of[cursor.id] = own_id
-            moved.append(self._move(cursor, stream.lanes[cursor.lane], own_lanes[cursor.lane], start, lose=False))
+            moved.append(self._move(cursor, stream.lanes[cursor.lane], own_lanes[cursor.lane], start))
         if own is not None:
             made.bad = {position: list(rows) for position, rows in stream.bad.items()}
         for lane_id in old:
@@ -247,11 +262,13 @@ class Scheduler:
                 lane = shared[lane_id]
                 stream.lanes[lane.id] = lane
                 staying = [c for c in stream.cursors.values() if c.lane == lane_id]
-                moved += [self._move(c, stream.lanes[lane_id], lane, start, lose=False) for c in staying]
+                moved += [self._move(c, stream.lanes[lane_id], lane, start) for c in staying]
+                for cursor in stream.behind.values():
+                    cursor.lane = lane.id if cursor.lane == lane_id else cursor.lane
             del stream.lanes[lane_id]
             moved.append(DropLane(lane_id))
         stream.changed()
-        if not stream.cursors:
+        if not stream.lanes:
             del self.streams[stream_id]
             moved.append(DropStream(stream_id))
         return moved + self._dispatch()
@@ -287,7 +304,11 @@ class Scheduler:
             self._stream_of[cursor.id] = into.id
             if cursor.lane not in ids:
                 old = stream.lanes[cursor.lane]
-                actions.append(self._move(cursor, old, into.lanes[meeting.lanes[old.id]], stream.head, lose=False))
+                actions.append(self._move(cursor, old, into.lanes[meeting.lanes[old.id]], stream.head))
+        for cursor in stream.behind.values():
+            into.behind[cursor.id] = cursor
+            self._stream_of[cursor.id] = into.id
+            cursor.lane = meeting.lanes[cursor.lane]
         into.rows_filled += stream.rows_filled
         into.rows_delivered += stream.rows_delivered
         into.changed()
@@ -335,17 +356,28 @@ class Scheduler:
                 into.gate = waiting.head if into.gate is None else min(into.gate, waiting.head)
         return actions
 
-    def _move(self, cursor: Cursor, old: Lane, lane: Lane, start: int, *, lose: bool) -> Move:
+    def _catch_up(self, stream: Stream, cursor: Cursor) -> list[Action]:
+        """A rank that was left behind has used up what it had: it goes on where the others are."""
+        lane = stream.lanes[cursor.lane]
+        # Not below `low`: a lost chunk that nobody needed there counts as filled.
+        start = max(stream.watermark, stream.low, lane.start)
+        first = cursor.line.peek().start
+        while cursor.line.peek().start < start:
+            cursor.line.advance()
+        cursor.find_next()
+        cursor.entered = start
+        stream.cursors[cursor.id] = stream.behind.pop(cursor.id)
+        stream.changed()
+        moved = Move(cursor.id, lane.id, start, (first, cursor.line.peek().start))
+        return [moved, *self._announce(stream), *self._dispatch()]
+
+    def _move(self, cursor: Cursor, old: Lane, lane: Lane, start: int) -> Move:
         # What it brought to `old` from elsewhere, it reads where it is: that may go on beyond the stream's head.
         start = max(start, cursor.entered, old.start)
         cursor.lane = lane.id
         cursor.entered = start
-        first = cursor.line.peek().start
-        if lose:
-            while cursor.line.peek().start < start:
-                cursor.line.advance()
-            cursor.find_next()
-        return Move(cursor.id, lane.id, start, (first, cursor.line.peek().start))
+        nothing = cursor.line.peek().start
+        return Move(cursor.id, lane.id, start, (nothing, nothing))
 
     def hedge(self, now_s: float) -> list[Action]:
         """Makes chunks a second time that take far too long, while workers idle. Call it now and then."""

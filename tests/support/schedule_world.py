@@ -17,6 +17,7 @@ from prepserver.pipeline.batches import Batch, BatchLine
 from prepserver.schedule.actions import (
     Action,
     Announce,
+    Behind,
     DropLane,
     DropStream,
     GoesAlone,
@@ -70,6 +71,7 @@ class Client:
     held: list[Batch] = field(default_factory=list)
     had: list[Batch] = field(default_factory=list)
     woken_for: int = -1
+    behind: bool = False  # with the rows of its last ring
     waited_s: float = 0.0  # in all, as the client says it: without the last batch's wait,
     last_wait_s: float = 0.0  # which is this,
     waits_s: float = 0.0  # and for the next one, until now
@@ -130,9 +132,10 @@ class World:
                 case Nearly(cursor):
                     self._woken(self.clients[cursor])
                 case DropLane(lane):
-                    assert not any(c.lane == lane for c in self.clients.values()), "a lane in use was dropped"
+                    in_use = [c for c in self.clients.values() if c.lane == lane and not c.behind]
+                    assert not in_use, "a lane in use was dropped"
                     self.left[lane] = self.lanes.pop(lane)  # a second drop is a KeyError
-                case Move() | Joined() | GoesAlone():
+                case Move() | Behind() | Joined() | GoesAlone():
                     self._rearrange(action)
                 case DropStream(stream):
                     assert not any(lane.stream == stream for lane in self.lanes.values())
@@ -141,13 +144,18 @@ class World:
                     assert (source, index) not in self.quarantined, "quarantined twice"
                     self.quarantined.append((source, index))
 
-    def _rearrange(self, action: Move | Joined | GoesAlone) -> None:
+    def _rearrange(self, action: Move | Behind | Joined | GoesAlone) -> None:
         match action:
             case Move(cursor, lane, start, lost):
                 client = self.clients[cursor]
                 client.move(start, lane)
                 client.stream = self.lanes[lane].stream
                 client.session.lose(*lost)
+                assert lost[0] == lost[1] or client.behind, "who was not left behind loses nothing"
+                client.behind = False
+            case Behind(cursor, upto):
+                assert upto == self.clients[cursor].told
+                self.clients[cursor].behind = True
             case Joined(stream, into, lanes):
                 self.joined.append(action)
                 for lane in [old for old, new in lanes.items() if old == new]:
@@ -280,7 +288,7 @@ class World:
         shared: dict[int, Lane] = {}
         own_id = self.new_id()
         for lane_id in leaving:
-            stay = any(c.lane == lane_id and c.group != parting.group for c in stream.cursors.values())
+            stay = any(c.lane == lane_id and c.group != parting.group for c in stream.readers)
             if stay or parting.skip:
                 shared[lane_id] = self._again(stream.lanes[lane_id], stream.id, stream.head)
             if not parting.skip:
@@ -335,7 +343,7 @@ class World:
         self.do([announce])
 
     def _cursor(self, client: Client) -> Cursor:
-        return self.scheduler.stream_of(client.cursor).cursors[client.cursor]
+        return self.scheduler.cursor(client.cursor)
 
     def stand_waiting(self, client: Client, seconds: float) -> None:
         """The client is in `next()` for so long; now and then it asks again."""
@@ -464,7 +472,7 @@ class World:
             lines += [f"  lane {x.id}: {x.rows} rows from {x.start}" for x in stream.lanes.values()]
             lines += [
                 f"  cursor {c.id} on lane {c.lane}: released {c.released} announced {c.announced} next {c.line.peek()}"
-                for c in stream.cursors.values()
+                for c in stream.readers
             ]
         return "\n".join(lines)
 

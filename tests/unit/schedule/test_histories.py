@@ -192,7 +192,7 @@ class Histories(RuleBasedStateMachine):
     @invariant()
     def memory_and_streams_are_those_in_use(self) -> None:
         world = self.world
-        assert {c.lane for c in world.clients.values()} == set(world.lanes)
+        assert {world.scheduler.cursor(c).lane for c in world.clients} == set(world.lanes)
         assert {c.stream for c in world.clients.values()} == world.streams == set(world.scheduler.streams)
 
     @invariant()

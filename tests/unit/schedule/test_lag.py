@@ -143,6 +143,26 @@ def test_a_slower_job_loses_rows_with_skip() -> None:
     assert quick.session.lost_batches == 0
 
 
+@pytest.mark.parametrize("slower", [100.0, 0.0])
+def test_a_job_that_is_always_slower_and_loses_rows_costs_one_ring_more_and_keeps_nobody(slower: float) -> None:
+    world = Timed()
+    slow, quick = world.begin(500.0, lag="skip"), world.begin(1000.0)
+    world.go(10.0)
+    world.rows_per_s[slow.cursor] = slower
+    had, lost = len(quick.had), slow.session.lost_batches
+    for _ in range(300):
+        world.go(1.0)
+        told = range(slow.session.released_upto, slow.told)
+        assert len({slow.lane_at(p) for p in told} | {world.scheduler.cursor(slow.cursor).lane}) <= 2
+    assert (len(quick.had) - had) * BATCH > 0.9 * 300.0 * 1000.0
+    assert (slow.session.lost_batches > lost + 900) == (slower > 0)
+    world.rows_per_s[slow.cursor] = 1000.0
+    world.go(10.0)
+    begins = len(slow.had)
+    world.go(10.0)
+    assert (len(slow.had) - begins) * BATCH > 0.9 * 10.0 * 1000.0  # back with the others
+
+
 def test_a_job_that_stops_after_a_batch_holds_the_others_back_for_its_patience() -> None:
     world = Timed()
     stops, other = world.begin(500.0), world.begin(500.0)
