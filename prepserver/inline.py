@@ -151,3 +151,7 @@ class _Arrays:
         array = self._arrays[field]
         row: npt.NDArray[Any] = array[position % len(array), ...]
         return row
+
+    def put(self, position: int, label: int, index: int) -> None:
+        for name, value in (("label", label), ("index", index)):
+            self._arrays[name][position % len(self._arrays[name])] = value

@@ -43,7 +43,7 @@ class BrokenRecordError(ValueError):
     """These bytes are no whole record of this version. The text says why, without a path."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # one for each sample: a frozen one takes three times as long to make
 class Head:
     """The fixed part of a record.
 
@@ -81,7 +81,7 @@ class Head:
         return HEAD_BYTES + 2 * self.segments + self.image_bytes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class IndexedScan:
     """An indexed JPEG in memory: what stands in the place of a sample's encoded bytes.
 

@@ -108,7 +108,7 @@ class FileSource:
         """As `Source.read`."""
         path = self._path(index)
         full = path if path.startswith(b"/") else self._base + path
-        return Sample(read_regular_file(full, roots=self._roots), self._labels[index], os.fsdecode(path))
+        return Sample(read_regular_file(full, roots=self._roots), self._labels[index])
 
     def label(self, index: int) -> int:
         """As `Source.label`."""

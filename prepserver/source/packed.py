@@ -150,7 +150,7 @@ class PackedSource:
 
     def read(self, index: int) -> Sample:
         """As `Source.read`; the data of an indexed sample is an `IndexedScan`."""
-        label, name = self._files.label(index), self._files.name(index)
+        label = self._files.label(index)
         shard, offset, length = self._shards[index], self._offsets[index], self._lengths[index]
         try:
             record = os.pread(self._descriptor(shard), length, offset)
@@ -168,7 +168,7 @@ class PackedSource:
                 raise BrokenRecordError("another record lies there")
         except BrokenRecordError as error:
             raise SampleError(f"{shard_name(shard)} is damaged at {offset}: {error}") from error
-        return Sample(IndexedScan(head, lengths, image) if head.kind == INDEXED else bytes(image), label, name)
+        return Sample(IndexedScan(head, lengths, image) if head.kind == INDEXED else bytes(image), label)
 
     def label(self, index: int) -> int:
         """As `Source.label`."""

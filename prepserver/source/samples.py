@@ -27,13 +27,10 @@ class Sample(NamedTuple):
     Attributes:
         data: The encoded image; of a packed dataset an indexed one, of which a part can be decoded.
         label: Class number, 0 or more.
-        name: What to call it in a message: the path below the source's folder, or as the list gives it.
-            Bytes that are not UTF-8 are spelled as lone surrogates.
     """
 
     data: bytes | IndexedScan
     label: int
-    name: str
 
 
 class Source(Protocol):
@@ -55,7 +52,10 @@ class Source(Protocol):
         """The label of `read`, without reading."""
 
     def name(self, index: int) -> str:
-        """The name of `read`, without reading."""
+        """What to call it in a message: the path below the source's folder, or as the list gives it.
+
+        Bytes that are not UTF-8 are spelled as lone surrogates.
+        """
 
     def classes(self) -> list[str]:
         """Names of the classes by label; empty where labels are only numbers."""

@@ -80,7 +80,7 @@ class SyntheticSource:
         comment = f"prepserver synthetic seed={self._spec.seed} index={index}".encode()
         marker = b"\xff\xfe" + (len(comment) + 2).to_bytes(2)
         data = b"".join((jpeg[:head], marker, comment, jpeg[head:]))
-        return Sample(data, self._label(dice), self.name(index))
+        return Sample(data, self._label(dice))
 
     def label(self, index: int) -> int:
         """As `Source.label`."""

@@ -18,7 +18,7 @@ _DOMAIN = b"prepserver-draw1"  # BLAKE2b's 16-byte personalisation: these number
 _UNKEYED = hashlib.blake2b(digest_size=64, person=_DOMAIN)  # before any message
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # one for each sample: a frozen one takes three times as long to make
 class SampleKey:
     """What a sample's randomness hangs on.
 

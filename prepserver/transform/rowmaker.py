@@ -6,9 +6,8 @@ Planning needs a header only and says how much of the image is needed, so that d
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 from prepserver.pipeline.color import DEFAULT_MAX_PIXELS
 from prepserver.pipeline.op import Op
@@ -59,8 +58,7 @@ _STAGES: dict[type[Op], Callable[[Any, int], Stage]] = {
 _NOTHING = Drawn(None, 0, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(NamedTuple):
     """What one maker will do with one sample.
 
     Attributes:

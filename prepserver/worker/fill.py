@@ -39,7 +39,10 @@ class Rows(Protocol):
     """Where rows are put: `prepserver.memory.ring.Ring`, or arrays of the caller's."""
 
     def row(self, field: str, position: int) -> npt.NDArray[Any]:
-        """The row of `position` in `field` (an image, label, index): writable memory."""
+        """The row of `position` in `field` (an image): writable memory."""
+
+    def put(self, position: int, label: int, index: int) -> None:
+        """The numbers of a row, written when its images are there."""
 
 
 Target = tuple[Mapping[str, RowMaker], Rows]
@@ -158,8 +161,7 @@ class _Filler:
             makers, rows = self._targets[t]
             for field in makers:
                 rows.row(field, position)[...] = 0
-            rows.row("label", position)[...] = NO_SAMPLE
-            rows.row("index", position)[...] = NO_SAMPLE
+            rows.put(position, NO_SAMPLE, NO_SAMPLE)
 
     def _try(self, position: int, pass_: int, index: int, where: tuple[int, ...]) -> dict[int, str]:
         """Puts sample `index` into the row of `position` of the targets `where`; returns who refused, and why."""
@@ -177,15 +179,13 @@ class _Filler:
         try:
             refused = self._make(sample, SampleKey(self._stream.seed, pass_, index), position, where)
         except Exception as e:
-            e.add_note(f"at sample {index} ({printable(sample.name)}), position {position}")
+            e.add_note(f"at sample {index} ({printable(self._stream.source.name(index))}), position {position}")
             raise
         finally:
             self._make_ns += time.monotonic_ns() - read_ns
         for t in where:
             if t not in refused:
-                rows = self._targets[t][1]
-                rows.row("label", position)[...] = sample.label
-                rows.row("index", position)[...] = index
+                self._targets[t][1].put(position, sample.label, index)
         return refused
 
     def _make(self, sample: Sample, key: SampleKey, position: int, where: tuple[int, ...]) -> dict[int, str]:

@@ -62,8 +62,9 @@ def test_samples_are_read_with_their_label_and_name(tmp_path: Path) -> None:
     info = build_index(spec, tmp_path / "cache")
     source = open_source(spec, info.path)
     assert (info.n, info.num_classes, len(source), source.classes()) == (2, 2, 2, ["cat", "dog"])
-    assert source.read(0) == (b"cat/1.jpg", 0, "cat/1.jpg")
-    assert source.read(1) == (b"dog/deep/2.jpg", 1, "dog/deep/2.jpg")
+    assert source.read(0) == (b"cat/1.jpg", 0)
+    assert source.read(1) == (b"dog/deep/2.jpg", 1)
+    assert [source.name(index) for index in range(2)] == ["cat/1.jpg", "dog/deep/2.jpg"]
 
 
 @pytest.mark.parametrize("index", [-1, 2, 1 << 40])

@@ -39,7 +39,7 @@ class Memory:
     def read(self, index: int) -> Sample:
         self.reads[index] += 1
         self._trouble(index, self.reads[index])
-        return Sample(jpeg(index), self.label(index), self.name(index))
+        return Sample(jpeg(index), self.label(index))
 
     def label(self, index: int) -> int:
         return index % 3
