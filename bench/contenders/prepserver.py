@@ -34,4 +34,5 @@ def open_loader(config: dict[str, Any]) -> Iterable[Any]:
     return PrepClient(
         source, ops, batch_size=config["batch"], shuffle=True, seed=config["seed"],
         runtime_dir=config["runtime_dir"], lag=config.get("lag", "auto"), join_wait_s=config.get("join_wait_s", 10.0),
+        zero_copy=config.get("lends", False),
     )  # fmt: skip
