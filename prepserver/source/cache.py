@@ -38,7 +38,8 @@ class IndexCache:
             status = folder.stat()
         except OSError as error:
             raise SourceError(
-                f"cannot make the index cache {folder}: {error.strerror}; choose another folder"
+                f"cannot make the index cache {folder}: {error.strerror}; choose another folder (the daemon's "
+                "--cache-dir, else $XDG_CACHE_HOME)"
             ) from error
         if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o022:
             raise SourceError(
