@@ -1,4 +1,4 @@
-"""Sockets to the daemon: the lease on `attach.sock`, positions on `ctl.sock`.
+"""Sockets to the daemon: the lease on `attach.sock`, which carries positions too, and `ctl.sock` beside it.
 
 Thin: it moves messages and notices that the daemon is gone. What they mean is the session's business.
 """
@@ -42,6 +42,8 @@ from prepserver.protocol.messages import (
 from prepserver.protocol.schema import ProtocolError
 
 _MOST_FDS = 4
+_UNREAD_MOST = 64
+"""A connection takes some 270 messages of ours that the daemon does not read."""
 _MOVE_TIMEOUT_S = 10.0  # it was sent before the message that counts it
 
 _contexts: dict[int, zmq.Context[zmq.Socket[bytes]]] = {}
@@ -79,6 +81,7 @@ class Lease:
         self.segment_fd = -1
         self._moves: list[tuple[Moved, int]] = []
         self._moves_taken = 0
+        self._unread = 0  # messages on the lease since the daemon last showed that it reads
         self._early: list[Any] = []  # announcements that came while a move was waited for
         try:
             self._ask(attach)
@@ -166,6 +169,10 @@ class Lease:
 
     def release(self, message: Release) -> None:
         """Tells what is given back: on the attach connection, which wakes no thread; if that is full, on the other."""
+        if self._unread >= _UNREAD_MOST:
+            self.send(message)  # the last word must find room
+            return
+        self._unread += 1
         try:
             self._attach.send(encode(message), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
         except BlockingIOError:
@@ -174,7 +181,7 @@ class Lease:
             pass  # the daemon has ended: `receive` says so
 
     def receive(self, timeout_s: float) -> list[Any]:
-        """Messages on the control channel, waiting up to `timeout_s` for the first.
+        """Messages on either channel, waiting up to `timeout_s` for the first.
 
         Raises:
             ServerGone: The daemon's end of the lease is closed.
@@ -216,6 +223,7 @@ class Lease:
             message, fd = _read(self._attach, self.runtime_dir)
         except BlockingIOError:
             return []
+        self._unread = 0
         match message:
             case Ready() | Fault():
                 return [message]

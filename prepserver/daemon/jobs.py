@@ -222,6 +222,8 @@ class Jobs:
             for absent in group.cursors.values():
                 actions += self._scheduler.remove_cursor(absent)
             del self._groups[attachment.group]
+            self._no_room_said.discard(attachment.group)
+            self._left_said.discard(attachment.group)
         return actions
 
     def tick(self, now_s: float) -> None:

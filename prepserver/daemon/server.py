@@ -81,6 +81,7 @@ _FAILED_TASKS_MOST = 3  # in a row: then the stream's jobs are told instead of t
 _BAD_ROWS_MOST = 1000  # in one announcement: 64 of them with a reason, 48 KiB in all
 _REASON_BYTES = 400
 _BAD_SAID_MOST = 10_000
+_LAST_WORDS = 1000
 KILL_S = 3.0
 """After the drain: the longest that ending the processes takes."""
 
@@ -339,8 +340,11 @@ class Daemon:
                 self._drop(peer)
 
     def _died(self, peer: Peer) -> None:
-        while peer.cursor is not None and peer.has_said_more():
-            self._read_peer(peer)  # up to its last word, which may be there still
+        # Up to its last word, which may be there still; as many as fit a connection. A child of it may talk on.
+        for _ in range(_LAST_WORDS):
+            if peer.cursor is None or not peer.has_said_more():
+                break
+            self._read_peer(peer)
         self._drop(peer)
 
     def _asked(self, peer: Peer, attach: Attach) -> None:
@@ -485,7 +489,7 @@ class Daemon:
                     self._ledger.left(attachment.cursor, message.upto)
                     self._drop(peer)
         except (ProtocolError, ReleaseError) as e:
-            log.warning("job %r (pid %d) on the control channel: %s", attachment.attach.job, peer.pid, e)
+            log.warning("job %r (pid %d): %s", attachment.attach.job, peer.pid, e)
             assert self._control is not None
             self._control.send(attachment.token, Fault("protocol", str(e)[:4000]))
             self._drop(peer)

@@ -227,7 +227,7 @@ class Sync:
 
 @dataclass(frozen=True, slots=True)
 class Bye:
-    """The job is done; its rows may go at once. Said on the lease, where it cannot be lost or overtaken.
+    """The job is done; its rows may go at once. Said on the lease, behind the releases there, which leave room for it.
 
     Attributes:
         upto: Start of the first batch of this rank that its training loop did not get.

@@ -233,6 +233,8 @@ def holding_back(stream: Stream, chunk_rows: int, *, is_still: bool) -> tuple[Cu
     slow = next((c for c in stream.cursors.values() if c.need == low and c.present), None)
     if slow is None or any(c.group == slow.group and not c.present for c in stream.cursors.values()):
         return nobody  # a rank that is still starting holds its siblings, and nobody is to part for that
+    if slow.waits_now and slow.need == slow.released:
+        return nobody  # it holds no row: what else keeps the window shut (a worker that does not die) is not its doing
     if slow.need < stream.lanes[slow.lane].start and not is_still:
         return nobody  # it came with its ring, and reads what it brought
     others = [

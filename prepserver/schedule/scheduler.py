@@ -160,15 +160,16 @@ class Scheduler:
         """
         stream = self.streams[self._stream_of[cursor_id]]
         cursor = self.cursor(cursor_id)
-        if upto <= cursor.released:
-            return []
         most = cursor.line.peek().start
         if upto > most:
             raise ReleaseError(f"released up to {upto}, but only rows below {most} were announced")
+        if cursor_id in stream.behind:
+            cursor.released = max(upto, cursor.released)
+            return self._catch_up(stream, cursor) if cursor.released >= cursor.announced else []
+        if upto <= cursor.released:
+            return []
         before = cursor.need
         cursor.released = upto
-        if cursor_id in stream.behind:
-            return self._catch_up(stream, cursor) if upto >= cursor.announced else []
         if not stream.advanced(cursor, before):
             return []
         stream.forget_released()
@@ -365,6 +366,8 @@ class Scheduler:
         while cursor.line.peek().start < start:
             cursor.line.advance()
         cursor.find_next()
+        # Not `start`: the rows before its first batch there are nobody's, and must not hold the window.
+        cursor.released = cursor.line.peek().start
         cursor.entered = start
         stream.cursors[cursor.id] = stream.behind.pop(cursor.id)
         stream.changed()

@@ -288,3 +288,22 @@ def test_a_quarantined_sample_is_remembered_listed_and_cleared(
     client = client_process(server, tree, job="q3", **spec)
     assert [index for index, _ in client.read()] == list(range(40))
     client.ask("close")
+
+
+def test_the_last_word_of_a_job_finds_room_though_the_daemon_has_not_read_for_long(new_server: NewServer) -> None:
+    """A ring of 512 batches is given back while the daemon stands still, more than a connection takes."""
+    server = new_server(workers=1)
+    spec = {"batch_size": 1, "zero_copy": True, "job": "talks"}
+    with PrepClient(SyntheticImages(2000, size=(40, 40)), OPS, runtime_dir=server.runtime_dir, **spec) as client:
+        batches = iter(client)
+        next(batches)
+        wait_until(lambda: server.status()["jobs"][0]["ready_rows"] > 400)
+        os.kill(server.pid, signal.SIGSTOP)
+        try:
+            for _ in range(400):
+                next(batches)
+            client.close()
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+    wait_until(lambda: not server.status()["jobs"])
+    assert [once for _, once in epochs(audit(server, "talks"))] == [401]

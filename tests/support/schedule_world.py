@@ -338,6 +338,8 @@ class World:
             self.do(self.scheduler.release(client.cursor, client.session.released_upto))
 
     def ask_again(self, client: Client) -> None:
+        """A Sync."""
+        self.do(self.scheduler.release(client.cursor, client.session.released_upto))
         announce = self.scheduler.repeat(client.cursor)
         assert announce.upto >= client.told
         self.do([announce])

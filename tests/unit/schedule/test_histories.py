@@ -206,12 +206,16 @@ class Histories(RuleBasedStateMachine):
     @invariant()
     def no_release_goes_beyond_what_was_told(self) -> None:
         for stream in self.world.scheduler.streams.values():
-            for cursor in stream.cursors.values():
+            for cursor in stream.readers:
                 client = self.world.clients[cursor.id]
                 # one that lost batches says where it stands with its next release
                 assert cursor.released == client.session.released_upto or client.session.lost_batches
                 assert cursor.announced == client.told
-                assert client.told <= max(stream.watermark, cursor.announced if not client.had else 0, client.told)
+
+    @invariant()
+    def who_is_behind_has_something_to_use_up(self) -> None:
+        for stream in self.world.scheduler.streams.values():
+            assert all(cursor.released < cursor.announced for cursor in stream.behind.values())
 
     def teardown(self) -> None:
         world = getattr(self, "world", None)
