@@ -1,7 +1,8 @@
 """What a training took, epoch by epoch: the stays of its ranks put together.
 
 A training may stop, come back, or go back to a checkpoint: what it took beyond the place to which it goes back is not
-part of what it learnt from, and is taken again. So the last word on a position counts.
+part of what it learnt from, and is taken again. So the last word on a position counts. All positions are of one
+shard's line; `prepserver.audit.training` puts together what was read of several.
 """
 
 from __future__ import annotations
@@ -11,8 +12,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from prepserver.audit.records import Rows
 from prepserver.audit.stays import Stay
 from prepserver.pipeline.batches import Batch, Batching, BatchLine, EpochPlan
+
+Run = tuple[int, int, int, int, bool, Batching]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,11 @@ class Piece:
             batch = self.plan.batch(number)
             yield batch.start, batch.stop
 
+    @property
+    def end(self) -> int:
+        """Where all ranks stand after it."""
+        return self.plan.resume_position(self.stop) if self.stop < len(self.plan) else self.plan.stop
+
     def below(self, position: int) -> Piece:
         """The part of it whose batches start below `position`."""
         return replace(self, stop=min(self.stop, _number_at(self.plan, position, self.first)))
@@ -48,6 +57,7 @@ class Epoch:
     """One epoch of a training.
 
     Attributes:
+        rows: What is read.
         number: From 0, as the client counts.
         start: Position at which it began.
         plan: How the ranks cut it, as of the last attachment; its `rank` says nothing.
@@ -60,8 +70,11 @@ class Epoch:
         by_word: Rows that count as taken by the client's word alone: the daemon was killed before it wrote them down.
         again: Rows that were taken, and taken again after the training had gone back.
         before: The epoch before, whose last batches may reach into this one.
+        first: Where the log begins with it: a checkpoint said that what comes before was taken.
+        until: Where these stays ended, as a checkpoint went on with others; None if none did.
     """
 
+    rows: Rows
     number: int
     start: int
     plan: EpochPlan
@@ -74,6 +87,18 @@ class Epoch:
     by_word: int = 0
     again: int = 0
     before: Epoch | None = None
+    first: int = 0
+    until: int | None = None
+
+    @property
+    def own(self) -> tuple[int, int]:
+        """The run of positions on which the log has the last word."""
+        return self.first, self.start + self.rows.positions if self.until is None else self.until
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether that is all of them."""
+        return self.own == (self.start, self.start + self.rows.positions)
 
     def taken(self) -> list[tuple[int, int]]:
         """Runs of positions, of all ranks."""
@@ -83,8 +108,8 @@ class Epoch:
         return [run for pieces in self.pieces.values() for piece in pieces for run in piece.runs()]
 
     def untaken(self) -> list[tuple[int, int]]:
-        """What the ranks of this daemon have before them."""
-        return self._with_before(Epoch._untaken)
+        """What the ranks of this daemon have before them: nothing, where others went on."""
+        return self._with_before(Epoch._untaken) if self.until is None else []
 
     def _untaken(self) -> list[tuple[int, int]]:
         found: list[tuple[int, int]] = []
@@ -92,6 +117,12 @@ class Epoch:
             plan, number = self.stands.get(rank, (replace(self.plan, rank=rank), 0))
             found += Piece(plan, number, len(plan)).runs()
         return found
+
+    def end_before(self, position: int) -> None:
+        """Others went on at `position`: up to there if a rank came so far, else from where all ranks had come."""
+        taken = [[p for p in self.pieces.get(rank, []) if p.first < p.stop] for rank in self.here]
+        ends = [max((p.end for p in pieces), default=0) for pieces in taken]
+        self.until = position if max(ends) >= position else max(min(ends), self.plan.start)
 
     def elsewhere(self) -> list[tuple[int, int]]:
         """What ranks at other daemons take."""
@@ -131,7 +162,9 @@ class Epoch:
     def batches(self, rank: int) -> list[Batch]:
         """The batches of a rank in the order in which it got them, and those that it has before it."""
         plan, number = self.stands.get(rank, (replace(self.plan, rank=rank), 0))
-        pieces = [*self.pieces.get(rank, []), Piece(plan, number, len(plan))]
+        pieces = [*self.pieces.get(rank, [])]
+        if self.until is None:
+            pieces.append(Piece(plan, number, len(plan)))
         return [piece.plan.batch(k) for piece in pieces for k in range(piece.first, piece.stop)]
 
 
@@ -140,29 +173,33 @@ class History:
 
     Args:
         stays: In the order of the log; all with the same rows.
+        later: Stays with which the training went on, of maybe another shard: they have the last word.
 
     Attributes:
         rows: What it reads.
         epochs: By number.
         stays: As given.
+        again: By number of an epoch: rows that were taken, and taken again.
     """
 
-    def __init__(self, stays: Sequence[Stay]) -> None:
+    def __init__(self, stays: Sequence[Stay], later: Sequence[Stay] = ()) -> None:
         self.rows = stays[-1].rows
         self.stays = stays
         self._epochs: dict[int, Epoch] = {}
-        self._again: Counter[int] = Counter()
+        self.again: Counter[int] = Counter()
         self._there: dict[int, Stay] = {}  # by rank: its last stay, not counted yet
-        self._run: tuple[int, int, int, int, bool, Batching] | None = None
+        self._run: Run | None = None
         for stay in stays:
             self._enter(stay)
+        for stay in later:
+            self._give_way(stay)
         for rank in list(self._there):
             self._settle(rank, None)
         for epoch in self._epochs.values():
-            epoch.again = self._again[epoch.number]
+            epoch.again = self.again[epoch.number]
             before = self._epochs.get(epoch.number - 1)
             if before is not None and before.plan.crossing and before.plan.stop == epoch.start:
-                epoch.before = before
+                epoch.before, epoch.first = before, epoch.start
 
     @property
     def epochs(self) -> list[Epoch]:
@@ -174,33 +211,46 @@ class History:
         line = stay.line()
         goes_on = self._goes_on(stay)
         # One that joins its siblings' run speaks for itself; a new run (after a checkpoint, or cut otherwise) for all.
-        ranks = [a.rank] if goes_on else sorted({*self._there, *(r for e in self._epochs.values() for r in e.pieces)})
+        ranks = [a.rank] if goes_on else self._ranks()
         start, stands = (line.epoch_start, line.peek().start) if goes_on else (a.epoch_start, a.position)
         for rank in ranks:
             self._settle(rank, stands if a.resumed else None)
         self._go_back(ranks, self._number(stay, start), start, stands, for_all=not goes_on)
         if not goes_on:
-            self._run = _run_of(stay)
+            self._run = run_of(stay)
         self._there[a.rank] = stay
-        self._epoch(stay, line).stands[a.rank] = (line.plan, line.number)
+        epoch = self._epoch(stay, line)
+        epoch.stands[a.rank] = (line.plan, line.number)
+        if epoch.start == a.epoch_start:
+            epoch.first = min(epoch.first, a.position)
+
+    def _ranks(self) -> list[int]:
+        return sorted({*self._there, *(rank for epoch in self._epochs.values() for rank in epoch.pieces)})
+
+    def _give_way(self, stay: Stay) -> None:
+        """The training went on with `stay`, and not with those of this history."""
+        number = stay.attached.epoch
+        start, position = place_in(self.rows, stay)
+        ranks = self._ranks()
+        for rank in ranks:
+            self._settle(rank, position if stay.attached.resumed and start is not None else None)
+        self._go_back(ranks, number, -1 if start is None else start, position, for_all=True)
+        before = self._epochs.get(number - 1)
+        if start is not None and before is not None and before.plan.end > before.plan.stop == start < position:
+            # its last round is of this epoch, too
+            plan = replace(before.plan, start=before.plan.end, stop=start + self.rows.positions)
+            self._epochs.setdefault(number, Epoch(self.rows, number, start, plan, before.here, first=start))
+        epoch = self._epochs.get(number)
+        if epoch is not None and (epoch.start != start or position <= epoch.first):
+            del self._epochs[number]
+        elif epoch is not None:
+            epoch.end_before(position)
+        last = max(self._epochs, default=number)
+        if last < number and stay.attached.resumed:
+            self._epochs[last].end_before(self._epochs[last].start + self.rows.positions)
 
     def _goes_on(self, stay: Stay) -> bool:
-        """Whether `stay` is cut into batches as the run of its siblings is, maybe epochs later."""
-        if self._run is None:
-            return False
-        epoch_start, position, *shape = _run_of(stay)
-        first_start, first_position, *first_shape = self._run
-        later = epoch_start - first_start
-        if shape != first_shape:
-            return False
-        if (epoch_start, position) == (first_start, first_position):
-            return True
-        if later <= 0 or later % stay.rows.positions:
-            return False
-        a = stay.attached
-        if a.batching == "shuffle-repeat-batch":
-            return (position - first_position) % (a.batch_size * a.world_size) == 0
-        return position == epoch_start
+        return self._run is not None and goes_on(self._run, stay)
 
     def _number(self, stay: Stay, epoch_start: int) -> int:
         return stay.attached.epoch + (epoch_start - stay.attached.epoch_start) // stay.rows.positions
@@ -211,7 +261,8 @@ class History:
         here = range(line.plan.world_size) if local is None else range(local[0], sum(local))
         epoch = self._epochs.get(number)
         if epoch is None or epoch.start != line.epoch_start:
-            epoch = self._epochs[number] = Epoch(number, line.epoch_start, line.plan, here)
+            first = line.plan.start if line.epoch_start == stay.attached.epoch_start else line.epoch_start
+            epoch = self._epochs[number] = Epoch(self.rows, number, line.epoch_start, line.plan, here, first=first)
         epoch.plan, epoch.here = line.plan, here
         return epoch
 
@@ -252,12 +303,45 @@ class History:
                 kept = [] if epoch.number > number or moved else [piece.below(position) for piece in before]
                 if kept:
                     epoch.pieces[rank] = kept
-                self._again[epoch.number] += sum(map(len, before)) - sum(map(len, kept))
+                self.again[epoch.number] += sum(map(len, before)) - sum(map(len, kept))
             if epoch.number > number and not any(epoch.pieces.values()) and not epoch.stands:
                 del self._epochs[epoch.number]
             if for_all:
                 epoch.bad = {p: why for p, why in epoch.bad.items() if p < position}
                 epoch.passed = [(a, min(b, position)) for a, b in epoch.passed if a < position]
+
+
+def place_in(rows: Rows, stay: Stay) -> tuple[int | None, int]:
+    """Where `stay`, of maybe another shard, began: (epoch_start, position) in the line of `rows`.
+
+    An epoch that began inside a pass is in no shard's line: then None, and the position says nothing.
+    """
+    a = stay.attached
+    if stay.rows.shard == rows.shard:
+        return a.epoch_start, a.position
+    pass_, inside = divmod(stay.rows.shard.to_all(a.epoch_start, rows.n), rows.n)
+    if inside and rows.num_shards > 1:
+        return None, 0
+    start = pass_ * rows.positions + inside
+    taken = (a.position - a.epoch_start) * stay.rows.num_shards
+    return start, start + max(0, -(-(taken - rows.shard_index) // rows.num_shards))
+
+
+def goes_on(run: Run, stay: Stay) -> bool:
+    """Whether `stay` is cut into batches as `run` of its siblings is, maybe epochs later."""
+    epoch_start, position, *shape = run_of(stay)
+    first_start, first_position, *first_shape = run
+    later = epoch_start - first_start
+    if shape != first_shape:
+        return False
+    if (epoch_start, position) == (first_start, first_position):
+        return True
+    if later <= 0 or later % stay.rows.positions:
+        return False
+    a = stay.attached
+    if a.batching == "shuffle-repeat-batch":
+        return (position - first_position) % (a.batch_size * a.world_size) == 0
+    return position == epoch_start
 
 
 def _cut(piece: Piece) -> Iterator[tuple[int, int]]:
@@ -267,7 +351,8 @@ def _cut(piece: Piece) -> Iterator[tuple[int, int]]:
         yield batch.start, batch.stop
 
 
-def _run_of(stay: Stay) -> tuple[int, int, int, int, bool, Batching]:
+def run_of(stay: Stay) -> Run:
+    """Where its batches begin, and how they are cut."""
     a = stay.attached
     return a.epoch_start, a.position, a.batch_size, a.world_size, a.drop_last, a.batching
 

@@ -60,15 +60,15 @@ class Stay:
         return self.back
 
 
-Key = tuple[str, str, int, int, int, int, str]
+Key = tuple[str, str, int, int, str]
 
 
 def key_of(rows: Rows) -> Key:
-    """What two stays must agree in to be of one training: listing, order, seed, shard and pipeline."""
-    return (
-        rows.digest, rows.shuffle, rows.seed, rows.num_shards, rows.shard_index, rows.batch_rows,
-        json.dumps(rows.pipeline, sort_keys=True),
-    )  # fmt: skip
+    """What two stays must agree in to be of one training: listing, order, seed and pipeline.
+
+    Not in the shard: a training goes on from a checkpoint with another number of them, or a machine with another one.
+    """
+    return rows.digest, rows.shuffle, rows.seed, rows.batch_rows, json.dumps(rows.pipeline, sort_keys=True)
 
 
 def chains(files: Sequence[list[tuple[int, Record]]]) -> tuple[list[list[Stay]], list[str]]:
@@ -141,18 +141,21 @@ def _note(stay: Stay, record: Progress | Left | Bad | Passed) -> None:
 
 def _chain_for(stay: Stay, found: list[tuple[Key, list[Stay]]]) -> list[Stay]:
     key = key_of(stay.rows)
-    for other, chain in found:
-        if other == key and not any(_at_once(earlier, stay) for earlier in chain):
-            return chain
-    chain = []
+    fit = [c for other, c in found if other == key and not any(_at_once(earlier, stay) for earlier in c)]
+    if fit:
+        return next((c for c in fit if c[-1].rows.num_shards == stay.rows.num_shards), fit[0])
+    chain: list[Stay] = []
     found.append((key, chain))
     return chain
 
 
 def _at_once(earlier: Stay, stay: Stay) -> bool:
-    """Whether two stays of one rank were there at the same time: then they are of two clients."""
+    """Whether two stays of one rank, or of other numbers of shards, were there at once: they are of two clients."""
     return (
         earlier.left is None
         and earlier.attached.daemon == stay.attached.daemon
-        and earlier.attached.rank == stay.attached.rank
+        and (
+            earlier.rows.num_shards != stay.rows.num_shards
+            or (earlier.rows.shard_index, earlier.attached.rank) == (stay.rows.shard_index, stay.attached.rank)
+        )
     )

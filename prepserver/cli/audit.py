@@ -9,11 +9,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from prepserver.audit.history import Epoch, History
-from prepserver.audit.proof import Account, account
+from prepserver.audit.proof import Account
+from prepserver.audit.training import Training, judged
 from prepserver.cli import exits
 from prepserver.cli.joblog import JobLog, NoLog, open_log
-from prepserver.order import make_order
 from prepserver.pipeline.sources import source_from_wire
 
 _NAMED = 20  # samples that are named in the text
@@ -38,11 +37,15 @@ def audit(arguments: argparse.Namespace) -> int:
 def judge(found: JobLog, only_epoch: int | None = None) -> dict[str, Any]:
     """The verdict on a job, as plain data.
 
+    The verdict on an epoch is "yes", "so far" (it is under way), "in part" (right as far as the log goes, and there is
+    more of it: a checkpoint says that samples were taken outside of it, by which daemon only their logs can tell) or
+    "no". `exactly_once` says that none is "no".
+
     Args:
         found: Its log.
         only_epoch: Number of the one epoch to look at; None for all.
     """
-    trainings = [_training(history, only_epoch) for history in found.histories]
+    trainings = [_training(training, only_epoch) for training in found.trainings]
     looked_at = [epoch for training in trainings for epoch in training["epochs"]]
     return {
         "job": found.job,
@@ -54,21 +57,29 @@ def judge(found: JobLog, only_epoch: int | None = None) -> dict[str, Any]:
     }
 
 
-def _training(history: History, only_epoch: int | None) -> dict[str, Any]:
-    rows = history.rows
-    order = make_order(rows.shuffle, rows.n, rows.seed, rows.shard, rows.batch_rows)
-    epochs = [e for e in history.epochs if e.taken() or e is not history.epochs[-1]]
-    last = epochs[-1].number if epochs else 0
+def _training(training: Training, only_epoch: int | None) -> dict[str, Any]:
+    rows = training.stays[-1].rows
+    epochs = training.epochs
+    if epochs and not any(part.taken() for part in epochs[-1]):
+        epochs.pop()
+    last = epochs[-1][0].number if epochs else 0
     names = _Names(rows.source, rows.index)
     found = []
-    for epoch in epochs:
-        if only_epoch is not None and epoch.number != only_epoch:
+    for parts in epochs:
+        number = parts[0].number
+        if only_epoch is not None and number != only_epoch:
             continue
-        counted = account(
-            order, epoch.start, epoch.taken(), untaken=epoch.untaken(), left_out=epoch.left_out(),
-            elsewhere=epoch.elsewhere(), lost=epoch.lost(), replaced=epoch.replaced(),
-        )  # fmt: skip
-        found.append(_epoch(epoch, counted, epoch.number == last, names))
+        more_bad = any(part.more_bad for part in parts)
+        found.append(
+            {
+                "epoch": number,
+                "start": parts[-1].start,
+                **_epoch(judged(parts), more_bad, number == last, names),
+                "more_replaced": more_bad,
+                "by_word": sum(part.by_word for part in parts),
+                "again": training.again(number),
+            }
+        )
     return {
         "source": rows.source,
         "digest": rows.digest,
@@ -77,21 +88,22 @@ def _training(history: History, only_epoch: int | None) -> dict[str, Any]:
         "seed": rows.seed,
         "num_shards": rows.num_shards,
         "shard_index": rows.shard_index,
-        "since": history.stays[0].attached.time,
-        "attachments": len(history.stays),
-        "world_size": history.stays[-1].attached.world_size,
+        "shards": [[shard.index, shard.count] for shard in training.shards],
+        "since": training.stays[0].attached.time,
+        "attachments": len(training.stays),
+        "world_size": training.stays[-1].attached.world_size,
         "epochs": found,
     }
 
 
-def _epoch(epoch: Epoch, counted: Account, is_last: bool, names: _Names) -> dict[str, Any]:
-    if not counted.exact or epoch.more_bad or not (counted.whole or is_last):
+def _epoch(counted: Account, more_bad: bool, is_last: bool, names: _Names) -> dict[str, Any]:
+    if not counted.exact or more_bad or not (counted.whole or is_last):
         verdict = "no"
+    elif counted.outside:
+        verdict = "in part"
     else:
         verdict = "yes" if counted.whole else "so far"
     return {
-        "epoch": epoch.number,
-        "start": epoch.start,
         "verdict": verdict,
         **{name: value for name, value in dataclasses.asdict(counted).items() if isinstance(value, int)},
         "missing": [names.of(i) for i in counted.missing[:_NAMED_JSON]],
@@ -105,9 +117,6 @@ def _epoch(epoch: Epoch, counted: Account, is_last: bool, names: _Names) -> dict
             for index, position, reason in counted.replaced[:_NAMED_JSON]
         ],
         "replaced_count": len(counted.replaced),
-        "more_replaced": epoch.more_bad,
-        "by_word": epoch.by_word,
-        "again": epoch.again,
     }
 
 
@@ -136,7 +145,8 @@ def _show(verdict: dict[str, Any]) -> None:
     lines += [f"the log is damaged: {what}" for what in verdict["damage"]]
     for training in verdict["trainings"]:
         where = training["source"].get("root") or training["source"].get("path") or training["source"].get("source")
-        part = f"shard {training['shard_index']} of {training['num_shards']} of " if training["num_shards"] > 1 else ""
+        shards = [f"shard {index} of {count}" if count > 1 else "all" for index, count in training["shards"]]
+        part = f"{', '.join(shards)} of " if shards != ["all"] else ""
         lines.append(
             f"{part}{training['samples']} samples of {where}, shuffle {training['shuffle']}, seed {training['seed']}, "
             f"{training['world_size']} ranks, {training['attachments']} attachments since {training['since']}"
@@ -144,18 +154,27 @@ def _show(verdict: dict[str, Any]) -> None:
         for epoch in training["epochs"]:
             lines += _lines(epoch)
     said = "exactly once" if verdict["exactly_once"] else "NOT proven"
+    if any(epoch["verdict"] == "in part" for training in verdict["trainings"] for epoch in training["epochs"]):
+        said += ", as far as this log goes" if verdict["exactly_once"] else ""
     if not any(training["epochs"] for training in verdict["trainings"]):
         said = "nothing was delivered"
     sys.stdout.write("\n".join([*lines, f"verdict: {said}"]) + "\n")
 
 
 def _lines(epoch: dict[str, Any]) -> list[str]:
-    words = {"yes": "each sample exactly once", "so far": "so far each at most once", "no": "not exactly once"}
+    words = {
+        "yes": "each sample exactly once",
+        "so far": "so far each at most once",
+        "in part": "each at most once in this log, which does not hold all of it",
+        "no": "not exactly once",
+    }
     counts = [f"{epoch['once']} of {epoch['samples']} once"]
     for key, text in (
         ("missing_count", "missing"), ("repeated_count", "repeated"), ("replaced_count", "replaced"),
         ("lost_count", "lost by being slow"), ("untaken", "not taken"), ("left_out", "left out by drop_last"),
-        ("elsewhere", "of ranks at other daemons"), ("by_word", "by the client's word"), ("again", "taken again"),
+        ("elsewhere", "of ranks or shards at other daemons"),
+        ("outside", "taken outside of this log, by what a checkpoint says"),
+        ("by_word", "by the client's word"), ("again", "taken again"),
     ):  # fmt: skip
         if epoch[key]:
             counts.append(f"{epoch[key]} {text}")

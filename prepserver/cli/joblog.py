@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from prepserver.audit import logfile
-from prepserver.audit.history import History
 from prepserver.audit.stays import chains
+from prepserver.audit.training import Training
 from prepserver.cli import exits
 from prepserver.cli.state import find_state_dir
 
@@ -34,7 +34,7 @@ class JobLog:
         state_dir: Where it was found.
         paths: Its files.
         wrong: What is wrong with them.
-        histories: Of its trainings: those that read other rows, or ran at the same time under one name.
+        trainings: Of that name: those that read other rows, or ran at the same time.
     """
 
     job: str
@@ -42,7 +42,7 @@ class JobLog:
     state_dir: Path
     paths: list[Path]
     wrong: list[str]
-    histories: list[History]
+    trainings: list[Training]
 
 
 def open_log(arguments: argparse.Namespace) -> JobLog:
@@ -69,5 +69,5 @@ def open_log(arguments: argparse.Namespace) -> JobLog:
     except OSError as e:
         raise NoLog(f"{folder}: {e.strerror}") from e
     stays, wrong = chains(found.records)
-    histories = [History(chain) for chain in stays]
-    return JobLog(arguments.job, uid, state_dir, found.paths, [*found.wrong, *wrong], histories)
+    trainings = [Training(chain) for chain in stays]
+    return JobLog(arguments.job, uid, state_dir, found.paths, [*found.wrong, *wrong], trainings)

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from prepserver.audit.history import Epoch, History
+from prepserver.audit.history import Epoch
+from prepserver.audit.training import Training
 from prepserver.cli import exits
 from prepserver.cli.joblog import NoLog, open_log
 from prepserver.daemon.quarantine import FOLDER, entries
@@ -27,8 +28,8 @@ def replay(arguments: argparse.Namespace) -> int:
         return _say(f"-o {arguments.output}: .png for a picture, .npy for the row as it is stored", exits.USAGE)
     try:
         found = open_log(arguments)
-        history, epoch, position = _place(found.histories, arguments)
-        rows = history.rows
+        epoch, position = _place(found.trainings, arguments)
+        rows = epoch.rows
         pipeline = Pipeline.from_wire(rows.pipeline)
         if arguments.view is not None and not 0 <= arguments.view < pipeline.views:
             raise NoLog(f"--view {arguments.view}: the job has {pipeline.views} of each sample, from 0")
@@ -62,29 +63,29 @@ def replay(arguments: argparse.Namespace) -> int:
     return exits.OK
 
 
-def _place(histories: list[History], arguments: argparse.Namespace) -> tuple[History, Epoch, int]:
+def _place(trainings: list[Training], arguments: argparse.Namespace) -> tuple[Epoch, int]:
     """The position of the row that the arguments name.
 
     Raises:
         NoLog: There is no such row.
     """
-    if not 0 <= arguments.training < len(histories):
-        raise NoLog(f"--training {arguments.training}: the log has {len(histories)}", exits.USAGE)
-    history = histories[arguments.training]
-    number = history.epochs[0].number if arguments.epoch is None else arguments.epoch
-    epoch = next((e for e in history.epochs if e.number == number), None)
-    if epoch is None:
-        known = ", ".join(str(e.number) for e in history.epochs)
-        raise NoLog(f"--epoch {number}: the log has {known}")
-    if arguments.rank not in range(epoch.plan.world_size):
-        raise NoLog(f"--rank {arguments.rank}: the job has {epoch.plan.world_size} ranks")
-    batches = epoch.batches(arguments.rank)
+    if not 0 <= arguments.training < len(trainings):
+        raise NoLog(f"--training {arguments.training}: the log has {len(trainings)}", exits.USAGE)
+    epochs = {parts[0].number: parts for parts in trainings[arguments.training].epochs}
+    number = min(epochs, default=0) if arguments.epoch is None else arguments.epoch
+    if number not in epochs:
+        raise NoLog(f"--epoch {number}: the log has {', '.join(map(str, epochs)) or 'none'}")
+    parts = [part for part in epochs[number] if arguments.rank < part.plan.world_size]
+    if arguments.rank < 0 or not parts:
+        most = max(part.plan.world_size for part in epochs[number])
+        raise NoLog(f"--rank {arguments.rank}: the job has {most} ranks")
+    batches = [(part, batch) for part in parts for batch in part.batches(arguments.rank)]
     if not 0 <= arguments.batch < len(batches):
         raise NoLog(f"--batch {arguments.batch}: epoch {number} has {len(batches)} for rank {arguments.rank}")
-    batch = batches[arguments.batch]
+    epoch, batch = batches[arguments.batch]
     if not 0 <= arguments.row < batch.stop - batch.start:
         raise NoLog(f"--row {arguments.row}: batch {arguments.batch} has {batch.stop - batch.start}")
-    return history, epoch, batch.start + arguments.row
+    return epoch, batch.start + arguments.row
 
 
 def _write(path: Path, image: npt.NDArray[Any], pipeline: Pipeline) -> None:

@@ -133,6 +133,85 @@ def test_a_job_that_lived_through_killed_daemons_has_each_sample_once(
     assert verdict["trainings"][0]["attachments"] == 3
 
 
+def leg(server: Server, state: dict[str, Any] | None, batches: int | None, shards: int, index: int = 0) -> Any:
+    """One of the job's runs, up to a checkpoint: it goes on from `state` and takes `batches`, None for all."""
+    with PrepClient(
+        SOURCE, OPS, job="legs", fields="dict", runtime_dir=server.runtime_dir, num_shards=shards, shard_index=index,
+        **SPEC,
+    ) as client:  # fmt: skip
+        if state is not None:
+            client.load_state_dict(state)
+        rows = read(client, batches)
+        return client.state_dict(), [index for index, _ in rows]
+
+
+def counted(server: Server, *keys: str) -> list[tuple[Any, ...]]:
+    """What the audit says of each epoch of the one training, which is no failure."""
+    settled(server)
+    (training,) = audit(server, "legs")["trainings"]
+    return [tuple(epoch[key] for key in ("verdict", *keys)) for epoch in training["epochs"]]
+
+
+@pytest.mark.parametrize("shards", [2, 3])
+def test_an_epoch_that_goes_on_in_shards_is_proven_by_each_machine_for_its_part(
+    new_server: NewServer, shards: int
+) -> None:
+    """Two machines: the first began alone, and of three shards no log is here of the last one."""
+    machines = [new_server(workers=1) for _ in range(2)]
+    state, rows = leg(machines[0], None, 6, 1)
+    for index, machine in enumerate(machines):
+        more = leg(machine, state, None, shards, index)[1]
+        rows += more
+        own = len(more)
+        if index == 0:
+            assert counted(machine, "once", "elsewhere", "outside") == [("yes", 96 + own, 104 - own, 0)]
+        else:
+            assert counted(machine, "samples", "once", "outside") == [
+                ("in part", own + 96 // shards, own, 96 // shards)
+            ]
+    assert len(set(rows)) == len(rows) == (200 if shards == 2 else 96 + 35 + 35)
+    text = cli("audit", "legs", *where(machines[0])).stdout
+    assert f"all, shard 0 of {shards} of 200 samples" in text
+    assert text.endswith("verdict: exactly once\n")
+    text = cli("audit", "legs", *where(machines[1])).stdout
+    assert f"{96 // shards} taken outside of this log, by what a checkpoint says" in text
+    assert text.endswith("verdict: exactly once, as far as this log goes\n")
+
+
+def test_an_epoch_that_changes_its_shards_again_and_again_is_proven(new_server: NewServer) -> None:
+    here, there = new_server(workers=1), new_server(workers=1)
+    halves = [leg(machine, None, 2, 2, index) for index, machine in enumerate((here, there))]
+    rows = [row for _, taken in halves for row in taken]
+    state, more = leg(here, halves[0][0], 2, 1)  # to 96 of all
+    rows += more
+    thirds = [leg(machine, state, 1, 3, index) for index, machine in enumerate((here, there, there))]
+    rows += [row for _, taken in thirds for row in taken]
+    # machines change places, and do not notice; then the first has all, to the end of the next epoch
+    rows += leg(here, thirds[0][0], None, 2, 1)[1] + leg(there, thirds[0][0], None, 2, 0)[1]
+    assert sorted(rows) == list(range(200))
+    assert counted(here, "once", "elsewhere", "outside") == [("yes", 32 + 32 + 16 + 28, 92, 0)]
+    assert counted(there, "once", "elsewhere", "outside") == [("in part", 32 + 32 + 28, 32 + 16 + 28, 32)]
+    state = {**state, "epoch": 1, "epoch_start": 200, "position": 200}
+    leg(here, state, None, 1)
+    assert counted(here, "once", "elsewhere") == [("yes", 108, 92), ("yes", 200, 0)]
+
+
+def test_a_checkpoint_of_another_number_of_shards_has_the_last_word(server: Server) -> None:
+    """All on one machine, which holds the whole proof."""
+    state, _ = leg(server, None, 4, 1)
+    leg(server, state, None, 1)
+    for index in range(2):
+        leg(server, state, 1, 2, index)
+    assert counted(server, "once", "untaken", "again") == [("so far", 96, 104, 136)]
+    for index in range(2):
+        leg(server, state, None, 2, index)
+    assert counted(server, "once", "again") == [("yes", 200, 136 + 32)]
+    state = {**state, "position": 72}  # nobody saved this: eight samples of a batch would come twice
+    leg(server, state, None, 1)
+    settled(server)
+    assert cli("audit", "legs", "--json", *where(server)).returncode == exits.FAILED
+
+
 def test_a_log_that_was_tampered_with_is_found(server: Server) -> None:
     with PrepClient(SOURCE, OPS, job="tampered", fields="dict", runtime_dir=server.runtime_dir, **SPEC) as client:
         read(client)

@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prepserver.audit.history import History
-from prepserver.audit.proof import Account, account
+from prepserver.audit.proof import Account
 from prepserver.audit.records import Attached, Bad, Job, Left, Passed, Progress, Record, Rows
 from prepserver.audit.stays import Stay, chains
+from prepserver.audit.training import judged
 from prepserver.order import make_order
 
 N = 100
@@ -28,15 +29,7 @@ def stay(told: int, back: int, left: int | None = None, rows: Rows = ROWS, **mor
 
 
 def accounts(*stays: Stay) -> list[Account]:
-    history = History(stays)
-    order = make_order(history.rows.shuffle, N, history.rows.seed)
-    return [
-        account(
-            order, e.start, e.taken(), untaken=e.untaken(), left_out=e.left_out(), elsewhere=e.elsewhere(),
-            lost=e.lost(), replaced=e.replaced(),
-        )
-        for e in history.epochs
-    ]  # fmt: skip
+    return [judged([epoch]) for epoch in History(stays).epochs]
 
 
 def verdicts(*stays: Stay) -> list[tuple[int, int, int, int]]:

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prepserver.audit.proof import Run, account
-from prepserver.order import Shuffle, make_order
+from prepserver.audit.proof import Account, Run, Tally
+from prepserver.order import Order, Shuffle, make_order
 from prepserver.pipeline.shard import Shard
+
+
+def account(order: Order, start: int, taken: list[Run], **runs: Any) -> Account:
+    tally = Tally(order.samples)
+    tally.add(order, start, taken, **runs)
+    return tally.account()
+
 
 SHUFFLES: tuple[Shuffle, ...] = ("none", "full", "cyclic")
 
