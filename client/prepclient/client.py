@@ -269,7 +269,8 @@ class PrepClient:
 
         Valid for another batch size, number of workers, ranks, shards or machine, as long as source, order, seed and
         ops are the same. It is the same in all ranks of all shards, and says how many samples of the pass they have
-        taken together; a number of shards that does not divide that is refused when the next batch is asked for.
+        taken together; a number of shards that does not divide that is refused when the next batch is asked for. Where
+        whole batches are shuffled (`order`), batch size and number of shards must be the same, too.
         """
         session = self._session
         if session is None:
@@ -305,7 +306,7 @@ class PrepClient:
             raise InvalidSpec(
                 f"the state was taken from another stream of rows (spec {state['spec']}, this is {self.spec.digest}): "
                 "source, shuffle, seed, ops and views must be the same; ranks and workers may differ, and batch_size "
-                "unless whole batches are shuffled",
+                "and num_shards too unless whole batches are shuffled",
                 "state_dict",
             )
         self._detach()

@@ -75,9 +75,11 @@ class Spec:
         """Names the stream of rows: source, order, seed and pipeline, but not how it is cut into batches."""
         # Where the dataset lies is left out: a checkpoint goes to another machine.
         source = sorted((k, v) for k, v in self.source.to_wire().items() if k not in ("root", "path"))
-        # Where whole batches are shuffled, their size decides which sample comes when.
-        whole = batch_rows(self.shape.batching, self.shape.batch_size)
-        text = f"{source} {self.shuffle} {self.seed} {self.pipeline.digest}{f' batches of {whole}' if whole else ''}"
+        # Where whole batches are shuffled, their size decides which sample comes when, and so do the shards whose
+        # samples a batch is made of.
+        whole, shards = batch_rows(self.shape.batching, self.shape.batch_size), self.shape.shard.count
+        batches = f" batches of {whole}{f' in {shards} shards' if shards > 1 else ''}" if whole else ""
+        text = f"{source} {self.shuffle} {self.seed} {self.pipeline.digest}{batches}"
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

@@ -69,6 +69,11 @@ def test_the_digest_names_the_rows_and_not_how_they_are_cut() -> None:
 
 def test_the_size_of_a_batch_is_part_of_the_rows_where_whole_batches_are_shuffled() -> None:
     assert spec(order="shuffle-repeat-batch").digest == spec().digest
+    assert spec(num_shards=2, shard_index=1).digest == spec().digest
+    sharded = [spec(order="batch-shuffle-repeat", shuffle="full", num_shards=k, shard_index=0) for k in (1, 2, 3)]
+    assert len({s.digest for s in sharded}) == 3
+    last = spec(order="batch-shuffle-repeat", shuffle="full", num_shards=3, shard_index=2)
+    assert last.digest == sharded[-1].digest  # one state for all shards
     whole = [spec(order="batch-shuffle-repeat", batch_size=size) for size in (4, 5)]
     assert len({spec().digest, spec(shuffle="full").digest, *(o.digest for o in whole)}) == 4
     assert [o.shuffle for o in whole] == ["full", "full"]
