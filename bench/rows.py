@@ -26,7 +26,9 @@ _PACE_PER_S, _PACE_CORES = 3000.0, 0.05
 _SIZE = 224
 _CHUNK = 16
 _RATE_CELLS = [(fill, batch, lends) for fill in ("nothing", "copy") for batch in (64, 256) for lends in (True, False)]
-_COST_CELLS = [(who, lends) for who in ("the workers", "the job") for lends in (True, False)]
+_COST_CELLS = [
+    (who, batch, lends) for who in ("the workers", "the job") for batch in (64, 256) for lends in (True, False)
+]
 _COMMAND = (str(Path(__file__).with_name("stamped_daemon.py")),)
 _SOURCE_ROWS = 1 << 24  # no end of an epoch comes near
 
@@ -63,11 +65,11 @@ def measure(workers: int, rounds: int, window_s: float) -> dict[str, Any]:
             with served(workers, fill) as server:
                 found = take(server, batch, lends, window_s)
             rates[-1].append({"fill": fill, "batch": batch, "lends": lends, **found})
-        for who, lends in _COST_CELLS:
+        for who, batch, lends in _COST_CELLS:
             by_job = who == "the job"
             with served(workers, "nothing" if by_job else "sleep", workers / _PACE_PER_S) as server:
-                found = take(server, 64, lends, 2 * window_s, _PACE_PER_S if by_job else None)
-            costs[-1].append({"pace": who, "lends": lends, **found})
+                found = take(server, batch, lends, 2 * window_s, _PACE_PER_S if by_job else None)
+            costs[-1].append({"pace": who, "batch": batch, "lends": lends, **found})
     return {"machine": machine, "workers": workers, "rates": rates, "costs": costs}
 
 
@@ -135,17 +137,27 @@ def sheets(result: dict[str, Any]) -> list[Sheet]:
         words = "is left as it is" if fill == "nothing" else "is copied from a ready one"
         rates.rows.append((words, str(batch), *cells))
     costs = Sheet(
-        f"CPU at {_PACE_PER_S:.0f} images/s in batches of 64, % of one core",
-        ("the pace is set by", "batches are", "images/s", "daemon", "client", "together", "to reach", "reached"),
+        f"CPU at {_PACE_PER_S:.0f} images/s, % of one core",
+        (
+            "the pace is set by",
+            "images a batch",
+            "batches are",
+            "images/s",
+            "daemon",
+            "client",
+            "together",
+            "to reach",
+            "reached",
+        ),
     )
-    for who, lends in _COST_CELLS:
-        wanted = {"pace": who, "lends": lends}
+    for who, batch, lends in _COST_CELLS:
+        wanted = {"pace": who, "batch": batch, "lends": lends}
         daemon, client, rate = (
             _values(result["costs"], wanted, name) for name in ("daemon_cores", "client_cores", "images_per_s")
         )
         both = [100 * (a + b) for a, b in zip(daemon, client, strict=True)]
         costs.rows.append((
-            who, "lent" if lends else "copied", spread(rate), spread([100 * x for x in daemon], ".1f"),
+            who, str(batch), "lent" if lends else "copied", spread(rate), spread([100 * x for x in daemon], ".1f"),
             spread([100 * x for x in client], ".1f"), spread(both, ".1f"), f"< {100 * _PACE_CORES:g}",
             _reached([-x for x in both], -100 * _PACE_CORES),
         ))  # fmt: skip
