@@ -14,6 +14,7 @@ import compare
 import delivery
 import joining
 import lanes
+import large
 import peer_sheets
 import recovery
 import resume
@@ -30,6 +31,7 @@ _TITLES = {
     "rows.json": ("Rows that are ready", rows.sheets),
     "scaling.json": ("Workers, clients, and the daemon's own limit", scaling.sheets),
     "worker_profile.json": ("Where a worker's time goes", worker_profile.sheets),
+    "large.json": ("Photos of 12 megapixels", large.sheets),
     "recovery.json": ("After a kill", recovery.sheets),
     "resume.json": ("Resuming", resume.sheets),
     "lanes.json": ("Lanes: two image sizes on one stream", lanes.sheets),

@@ -212,7 +212,9 @@ def clocked(clock: Clock, places: Sequence[Place]) -> Iterator[None]:
 class Worker:
     """What a worker holds: an open source, an order, a ring, a maker, a statistics page."""
 
-    def __init__(self, dataset: Path, scratch: Path) -> None:
+    def __init__(
+        self, dataset: Path, scratch: Path, ops: list[Any] | None = None, views: int = 1, rows: int = 512
+    ) -> None:
         from prepserver.memory.ring import Ring
         from prepserver.memory.segment import create_segment
         from prepserver.order import make_order
@@ -228,9 +230,9 @@ class Worker:
         spec = Packed(str(dataset)) if dataset.is_dir() else FileList(str(dataset))
         source = open_source(spec, build_index(spec, scratch / "index", lambda _found: None).path)
         self._stream = Stream(source, make_order("cyclic", len(source), 0), 0)
-        pipeline = Pipeline.from_ops([RandomResizedCrop(224), RandomHorizontalFlip()])
+        pipeline = Pipeline.from_ops(ops or [RandomResizedCrop(224), RandomHorizontalFlip()], views)
         self._makers = row_makers(pipeline)
-        layout = sample_layout(512, pipeline.row.shape, pipeline.row.dtype)
+        layout = sample_layout(rows, pipeline.row.shape, pipeline.row.dtype, views)
         descriptor = create_segment("bench-ring", layout.nbytes)
         self._ring = Ring(descriptor, layout)
         os.close(descriptor)
@@ -241,10 +243,14 @@ class Worker:
 
     def fill(self, block: int, mark: Callable[[int, int], None] | None = None) -> None:
         """The rows of one block of positions, as a worker fills them."""
+        for position in range(block * _SAMPLES, (block + 1) * _SAMPLES, _CHUNK):
+            self.fill_rows(position, _CHUNK, mark)
+
+    def fill_rows(self, position: int, count: int, mark: Callable[[int, int], None] | None = None) -> None:
+        """The rows of a chunk."""
         from prepserver.worker.fill import fill
 
-        for position in range(block * _SAMPLES, (block + 1) * _SAMPLES, _CHUNK):
-            fill(self._stream, [(self._makers, self._ring)], position, _CHUNK, mark or self._page.begin_sample)
+        fill(self._stream, [(self._makers, self._ring)], position, count, mark or self._page.begin_sample)
 
 
 def sheets(result: dict[str, Any]) -> list[Sheet]:

@@ -23,10 +23,11 @@ import numpy.typing as npt
 import simplejpeg
 
 from prepserver.transform.errors import BadSample
-from prepserver.transform.header import extent, read_header, trimmed
+from prepserver.transform.header import extent, read_header, samplings, trimmed
 from prepserver.transform.native import kernels
 from prepserver.transform.orientation import swaps_sides, turned
 from prepserver.transform.pillow import PillowImage
+from prepserver.transform.scale import scale_of, scaled
 from prepserver.transform.stage import Box
 
 _KEPT_BYTES = 32 << 20
@@ -89,8 +90,15 @@ class Encoded:
             self._pillow = PillowImage(data)
             self.height, self.width = self._pillow.height, self._pillow.width
         self._usual = header is not None and header.components in (1, 3)
-        self._whole_odd = False
+        self._whole_odd = 0
         self._turned: tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]] | None = None
+
+    def scale(self, wanted: int) -> int:
+        """Return at which scale `clean` is to be asked for a part that by its size is good at 1/`wanted`."""
+        if wanted == 1 or not self._usual:
+            return 1
+        assert self._header is not None
+        return scale_of(wanted, samplings(self._data, self._header.height_at))
 
     @property
     def orientation(self) -> int:
@@ -106,8 +114,12 @@ class Encoded:
             return self.width, self.height
         return self.height, self.width
 
-    def clean(self, part: Box) -> npt.NDArray[np.uint8] | None:
+    def clean(self, part: Box, scale: int = 1) -> npt.NDArray[np.uint8] | None:
         """Return the `part` of the image as stored, (rows, columns, 3) RGB, by libjpeg at its strictest.
+
+        Args:
+            part: What is needed, in pixels of the full size. With a scale, not less than `LEAST` rows and columns.
+            scale: 1, 2, 4 or 8: the image is made at 1/scale, and the part, all multiples of it, is that of this.
 
         Returns:
             None where it is not a JPEG of the usual kind or libjpeg complained: then `tolerant` decides.
@@ -116,23 +128,26 @@ class Encoded:
             return None
         data, header = self._data, self._header
         assert header is not None
-        needed = extent(data, header, part.bottom)
+        needed = extent(data, header, part.bottom, scale)
+        part = part.over(scale)
         compiled = kernels()
         if compiled is not None:
             rows, columns = part.bottom - part.top, part.right - part.left
             buffer = scratch((rows + 1) * compiled.pitch(columns) * 3)
-            image = compiled.region(data, header, needed, part, buffer)
+            image = compiled.region(data, header, needed, part, buffer, scale)
             if image is not None:
                 return image
         if needed.left_over:
-            image = self._strict(trimmed(data, header, needed), needed.height, left_over=True)
+            image = self._strict(trimmed(data, header, needed), needed.height, scale, left_over=True)
             if image is not None:
                 return part.of(image)
-        if self._whole_odd:
+        if self._whole_odd & scale:
             return None
-        image = self._strict(data, self.height, left_over=False)
-        self._whole_odd = image is None
-        return None if image is None else part.of(image)
+        image = self._strict(data, self.height, scale, left_over=False)
+        if image is None:
+            self._whole_odd |= scale
+            return None
+        return part.of(image)
 
     def tolerant(self) -> npt.NDArray[np.uint8]:
         """Return the whole image, (H, W, 3) RGB as stored, by Pillow, which overlooks what it can.
@@ -153,17 +168,25 @@ class Encoded:
             self._turned = image, turned(image, self.orientation)
         return self._turned[1]
 
-    def _strict(self, data: bytes | bytearray, height: int, left_over: bool) -> npt.NDArray[np.uint8] | None:
+    def _strict(
+        self, data: bytes | bytearray, height: int, scale: int, left_over: bool
+    ) -> npt.NDArray[np.uint8] | None:
         """Decode by simplejpeg with accurate DCT and fancy upsampling; None if libjpeg complained.
 
         libjpeg reports its *first* warning. With `left_over`, data behind the last row are expected; that
         warning comes after all pixels are done, so where it is the first one the pixels are good.
         """
-        nbytes = height * self.width * 3
+        rows, columns = scaled(height, scale), scaled(self.width, scale)
+        nbytes = rows * columns * 3
         buffer = scratch(nbytes)
         try:
-            simplejpeg.decode_jpeg(data, buffer=buffer)
+            if scale == 1:
+                simplejpeg.decode_jpeg(data, buffer=buffer)
+            else:  # of its scales, n/8, the least that has at least this size
+                made = simplejpeg.decode_jpeg(data, min_height=rows, min_width=columns, buffer=buffer)
+                if made.shape[:2] != (rows, columns):
+                    return None
         except ValueError as error:
             if not left_over or _LEFT_OVER.search(str(error)) is None:
                 return None
-        return buffer[:nbytes].reshape(height, self.width, 3)
+        return buffer[:nbytes].reshape(rows, columns, 3)

@@ -17,7 +17,8 @@ from prepserver.pipeline.ops import (
 from prepserver.transform.draw import Draws
 from prepserver.transform.errors import BadSample
 from prepserver.transform.resize import flip, resize
-from prepserver.transform.stage import Array, Box, Drawn, Stage, delivered
+from prepserver.transform.scale import divisor, scale_for
+from prepserver.transform.stage import FIRST, Array, Box, Drawn, Stage, delivered
 from prepserver.transform.window import window
 
 
@@ -27,15 +28,19 @@ class ResizedCropStage(Stage):
     def __init__(self, op: RandomResizedCrop, place: int) -> None:
         super().__init__(place)
         self._op = op
+        self._first = place == FIRST
         self._step = partial(_resized, op.size, op.interpolation, False)
         self._mirrored = partial(_resized, op.size, op.interpolation, True)
         self._log_ratio = (math.log(op.ratio[0]), math.log(op.ratio[1]))
 
     def draw(self, height: int, width: int, draws: Draws) -> Drawn:
-        """Choose a part and resize it."""
+        """Choose a part and resize it. One that can be decoded at 1/scale is moved by less than that to fit."""
         top, left, rows, columns = self.box(height, width, draws)
+        scale = scale_for(rows, columns, self._op.size) if self._first else 1
+        if scale > 1:
+            top, left, rows, columns = (number - number % scale for number in (top, left, rows, columns))
         part = Box(top, left, top + rows, left + columns)
-        return Drawn(self._step, *self._op.size, part, self._mirrored)
+        return Drawn(self._step, *self._op.size, part, self._mirrored, scale)
 
     def box(self, height: int, width: int, draws: Draws) -> tuple[int, int, int, int]:
         """Return (top, left, height, width) of the part, as `RandomResizedCrop.make_params` does.
@@ -67,6 +72,7 @@ class ResizeStage(Stage):
     def __init__(self, op: Resize, place: int) -> None:
         super().__init__(place)
         self._op = op
+        self._first = place == FIRST
 
     def draw(self, height: int, width: int, draws: Draws) -> Drawn:
         """Work out the size."""
@@ -74,7 +80,9 @@ class ResizeStage(Stage):
         if size == (height, width):
             return Drawn(None, *size)
         step, mirrored = (partial(_resized, size, self._op.interpolation, mirror) for mirror in (False, True))
-        return Drawn(step, *size, None, mirrored)
+        # Nothing of the whole may be left out, so its sides decide too.
+        scale = divisor(height, width, scale_for(height, width, size)) if self._first else 1
+        return Drawn(step, *size, None, mirrored, scale)
 
 
 class CenterCropStage(Stage):

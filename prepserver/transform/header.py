@@ -17,6 +17,7 @@ _BARE = frozenset((0x00, 0x01, 0xFF, *range(0xD0, 0xDA)))  # markers without a l
 _EXIF = b"Exif\0\0"
 _MARKER = re.compile(rb"\xff[^\x00]", re.DOTALL)
 _MAX_RESTARTS = 1024
+_MOST_COMPONENTS = 4
 
 
 class JpegHeader(NamedTuple):
@@ -107,6 +108,12 @@ def _complete(
     )
 
 
+def samplings(data: bytes | memoryview, height_at: int) -> list[tuple[int, int]]:
+    """Return (down, across) of each component: how many samples of it an MCU has for one of the least of them."""
+    frame = bytes(data[height_at + 4 : height_at + 5 + 3 * _MOST_COMPONENTS])
+    return [(byte & 15, byte >> 4) for byte in frame[2 : 2 + 3 * frame[0] : 3]] if frame else []
+
+
 class Extent(NamedTuple):
     """How much of a JPEG is decoded for its first rows.
 
@@ -124,12 +131,13 @@ class Extent(NamedTuple):
 WHOLE, LEFT_OVER, CUT_OFF = 0, 1, 2
 
 
-def extent(data: bytes, header: JpegHeader, rows: int) -> Extent:
+def extent(data: bytes, header: JpegHeader, rows: int, scale: int = 1) -> Extent:
     """Say how much of `data` a decoder must see for its first `rows`, so that it stops there.
 
     Three quarters of decoding is entropy decoding, row after row; what lies below a crop need not be paid for.
     The height in the frame header is lowered to `rows` plus what fancy upsampling looks at below them
-    (libjpeg-turbo's jdsample.c: one row of chroma, so at most one sampling unit).
+    (libjpeg-turbo's jdsample.c: one row of chroma, so at most one sampling unit; of the image as decoded, at
+    1/scale).
 
     The data after that are left over; a decoder says "extraneous bytes before marker 0xd9" of them and no
     more than that. With restart markers they are cut off after the last segment needed, so that the same
@@ -139,7 +147,7 @@ def extent(data: bytes, header: JpegHeader, rows: int) -> Extent:
         The whole of it where nothing is to be gained or the JPEG is not of the kind.
     """
     unit_height, unit_width = header.unit
-    height = rows + unit_height // 8
+    height = rows + unit_height // 8 * scale
     whole = Extent(header.height, len(data), WHOLE)
     if not header.trimmable or height + 2 * unit_height > header.height:
         return whole

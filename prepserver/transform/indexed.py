@@ -14,7 +14,9 @@ import numpy.typing as npt
 from prepserver.protocol.packed import IndexedScan
 from prepserver.transform.decode import Encoded, scratch
 from prepserver.transform.errors import BadSample
+from prepserver.transform.header import samplings
 from prepserver.transform.native import kernels
+from prepserver.transform.scale import scale_of
 from prepserver.transform.scans import cut
 from prepserver.transform.stage import Box
 
@@ -35,19 +37,23 @@ class EncodedScan(Encoded):
         self._pillow = None
         self._turned = None
 
-    def clean(self, part: Box) -> npt.NDArray[np.uint8] | None:
+    def scale(self, wanted: int) -> int:
+        """As `Encoded.scale`."""
+        return 1 if wanted == 1 else scale_of(wanted, samplings(self._scan.jpeg, self._scan.head.height_at))
+
+    def clean(self, part: Box, scale: int = 1) -> npt.NDArray[np.uint8] | None:
         """As `Encoded.clean`."""
-        compiled = kernels()
+        compiled = kernels() if scale == 1 else None  # of an image so large, what Python takes does not show
         if compiled is not None:
             image = compiled.scan(self._scan, part, scratch(compiled.scan_bytes(self._scan, part)))
             if image is not None:
                 return image
         try:
-            piece = cut(self._scan, part.top, part.left, part.bottom - part.top, part.right - part.left)
+            piece = cut(self._scan, part.top, part.left, part.bottom - part.top, part.right - part.left, scale)
             encoded = Encoded(bytes(piece.jpeg))
             if (encoded.height, encoded.width) != (piece.height, piece.width):
                 return None
-            return encoded.clean(part.within(Box(piece.top, piece.left, 0, 0)))
+            return encoded.clean(part.within(Box(piece.top, piece.left, 0, 0)), scale)
         except BadSample:
             return None  # `tolerant` finds words for it
 

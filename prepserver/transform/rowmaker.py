@@ -64,10 +64,12 @@ class Plan(NamedTuple):
     Attributes:
         part: What of the upright image is needed.
         steps: One for each stage: what it looks at, None for all, and what it does with that, None for nothing.
+        scale: The part is wanted at 1/scale, where a decoder makes that; all of it is multiples of this number.
     """
 
     part: Box
     steps: tuple[tuple[Box | None, Step | None], ...]
+    scale: int = 1
 
 
 class RowMaker:
@@ -110,7 +112,7 @@ class RowMaker:
         """
         if height * width > self.max_pixels:
             raise BadSample(f"{height}x{width} pixels are more than max_pixels={self.max_pixels}")
-        part = Box(0, 0, height, width)
+        part, scale = Box(0, 0, height, width), 1
         steps: list[tuple[Box | None, Step | None]] = []
         mirrored: Step | None = None  # what the step before would be if it did this one's flip too
         for number, stage in enumerate(self._stages):
@@ -121,20 +123,21 @@ class RowMaker:
             if stage.mirrors and drawn.step is not None and mirrored is not None:
                 steps[-1] = steps[-1][0], mirrored
                 drawn = _NOTHING
-            if number == 0 and drawn.part is not None:
-                part = drawn.part
+            if number == 0:
+                part, scale = drawn.part or part, drawn.scale
                 steps.append((None, drawn.step))
             else:
                 steps.append((drawn.part, drawn.step))
             mirrored = drawn.mirrored
-        return Plan(part, tuple(steps))
+        return Plan(part, tuple(steps), scale)
 
     def render(self, plan: Plan, image: Array, out: Array) -> None:
         """Carry out the plan.
 
         Args:
             plan: From `plan`, for this image.
-            image: `plan.part` of the upright image: uint8 RGB of that height and width. Not written to.
+            image: `plan.part` of the upright image: uint8 RGB of that height and width, or of these over
+                `plan.scale`. Not written to.
             out: The row: an array of `row.shape` and `row.dtype`.
 
         Raises:

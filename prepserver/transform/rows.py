@@ -1,7 +1,8 @@
 """The way of one sample: header, plans of all who want it, one decode, a row for each.
 
 What a worker calls. The law: a row's bytes, or its being bad, are a pure function of (data, pipeline, key);
-that several share a decode shows in nothing but the time it takes.
+that several share a decode shows in nothing but the time it takes. Those who want a large one at different scales
+share the header only.
 """
 
 from __future__ import annotations
@@ -18,15 +19,16 @@ from prepserver.transform.errors import BadSample
 from prepserver.transform.indexed import EncodedScan
 from prepserver.transform.orientation import UPRIGHT
 from prepserver.transform.rowmaker import Plan, RowMaker
+from prepserver.transform.scale import divisor
 from prepserver.transform.stage import Array, Box, around
 
 Target = tuple[RowMaker, np.ndarray[Any, np.dtype[Any]]]
 
 
 class _Order:
-    """One target's plan for the sample, and the part of the *stored* image that it needs."""
+    """One target's plan for the sample, and the part of the *stored* image that it needs, and at what scale."""
 
-    __slots__ = ("maker", "out", "part", "place", "plan", "turns")
+    __slots__ = ("maker", "out", "part", "place", "plan", "scale", "turns")
 
     def __init__(self, place: int, target: Target, encoded: Encoded, key: SampleKey) -> None:
         self.place = place
@@ -35,12 +37,18 @@ class _Order:
             raise BadSample(f"{encoded.height}x{encoded.width} pixels are more than max_pixels={self.maker.max_pixels}")
         self.turns = self.maker.upright and encoded.orientation != UPRIGHT
         self.plan: Plan = self.maker.plan(*encoded.size(self.maker.upright), key)
-        self.part = Box(0, 0, encoded.height, encoded.width) if self.turns else self.plan.part
+        self.part, self.scale = self.plan.part, encoded.scale(self.plan.scale)
+        if self.turns:  # and so seen from another corner: the last pixel is to be a whole one, too
+            self.part = Box(0, 0, encoded.height, encoded.width)
+            self.scale = divisor(encoded.height, encoded.width, self.scale)
 
-    def fill(self, encoded: Encoded, image: Array, decoded: Box) -> None:
-        """Render into the row; `image` is the part `decoded`, which has ours in it, of the image as stored."""
-        image = image if decoded == self.part else self.part.within(decoded).of(image)
-        self.maker.render(self.plan, self.plan.part.of(encoded.upright(image)) if self.turns else image, self.out)
+    def fill(self, encoded: Encoded, image: Array, decoded: Box, scale: int) -> None:
+        """Render into the row; `image` is the part `decoded`, with ours in it, of the image as stored at 1/scale."""
+        if decoded != self.part:
+            image = self.part.within(decoded).over(scale).of(image)
+        if self.turns:
+            image = self.plan.part.over(scale).of(encoded.upright(image))
+        self.maker.render(self.plan, image, self.out)
 
 
 def make_rows(data: bytes | IndexedScan, key: SampleKey, targets: Sequence[Target]) -> None:
@@ -66,16 +74,26 @@ def make_rows(data: bytes | IndexedScan, key: SampleKey, targets: Sequence[Targe
             orders.append(_Order(place, target, encoded, key))
         except BadSample as error:
             failures[place] = error.reason
-    if orders:
-        part = orders[0].part if len(orders) == 1 else around(order.part for order in orders)
-        image = encoded.clean(part)
-        if image is not None:
-            for order in orders:
-                order.fill(encoded, image, part)
-        else:
-            _fill_from_odd(encoded, orders, failures)
+    if len(orders) == 1:
+        _fill(encoded, orders, failures)
+    else:
+        for scale in sorted({order.scale for order in orders}):
+            _fill(encoded, [order for order in orders if order.scale == scale], failures)
     if failures:
         raise BadSample(next(iter(failures.values())), failures)
+
+
+def _fill(encoded: Encoded, orders: Sequence[_Order], failures: dict[int, str]) -> None:
+    """Decode for all `orders`, which are of one scale, and render each."""
+    part, scale = orders[0].part, orders[0].scale
+    if len(orders) > 1:
+        part = around(order.part for order in orders)
+    image = encoded.clean(part, scale)
+    if image is not None:
+        for order in orders:
+            order.fill(encoded, image, part, scale)
+    else:
+        _fill_from_odd(encoded, orders, failures)
 
 
 def _fill_from_odd(encoded: Encoded, orders: Sequence[_Order], failures: dict[int, str]) -> None:
@@ -85,11 +103,11 @@ def _fill_from_odd(encoded: Encoded, orders: Sequence[_Order], failures: dict[in
     """
     rest: list[_Order] = []
     for order in orders:
-        image = encoded.clean(order.part) if len(orders) > 1 else None
+        image = encoded.clean(order.part, order.scale) if len(orders) > 1 else None
         if image is None:
             rest.append(order)
         else:
-            order.fill(encoded, image, order.part)
+            order.fill(encoded, image, order.part, order.scale)
     if not rest:
         return
     try:
@@ -98,4 +116,4 @@ def _fill_from_odd(encoded: Encoded, orders: Sequence[_Order], failures: dict[in
         failures.update((order.place, error.reason) for order in rest)
         return
     for order in rest:
-        order.fill(encoded, image, Box(0, 0, encoded.height, encoded.width))
+        order.fill(encoded, image, Box(0, 0, encoded.height, encoded.width), 1)

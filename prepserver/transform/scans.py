@@ -41,7 +41,7 @@ class Part:
     width: int
 
 
-def cut(scan: IndexedScan, top: int, left: int, height: int, width: int) -> Part:
+def cut(scan: IndexedScan, top: int, left: int, height: int, width: int, scale: int = 1) -> Part:
     """Cut out the segments under a region and what upsampling looks at around it.
 
     Chroma of a subsampled image is interpolated from the next sample on either side (libjpeg-turbo's jdsample.c,
@@ -54,6 +54,7 @@ def cut(scan: IndexedScan, top: int, left: int, height: int, width: int) -> Part
         left: First column.
         height: Rows.
         width: Columns.
+        scale: The part will be decoded at 1/scale, where a sample of chroma is so many times larger.
 
     Raises:
         BadSample: The lengths of the segments do not add up.
@@ -62,9 +63,9 @@ def cut(scan: IndexedScan, top: int, left: int, height: int, width: int) -> Part
     unit_height, unit_width = head.unit
     segment_width = unit_width * head.interval
     across = -(-head.width // segment_width)
-    sample_height, sample_width = unit_height // 8, unit_width // 8
-    margin_rows = sample_height if sample_height > 1 else 0
-    margin_columns = sample_width if sample_width > 1 else 0
+    sample_height, sample_width = unit_height // 8 * scale, unit_width // 8 * scale
+    margin_rows = sample_height if sample_height > scale else 0
+    margin_columns = sample_width if sample_width > scale else 0
     last_row = min(head.height, top + height + margin_rows)
     first_unit, end_unit = max(0, top - margin_rows) // unit_height, -(-last_row // unit_height)
     first = max(0, left - margin_columns) // segment_width

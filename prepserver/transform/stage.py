@@ -18,6 +18,9 @@ from prepserver.transform.draw import Draws
 Array = np.ndarray[Any, np.dtype[Any]]
 Step = Callable[[Array, Array | None], Array]
 
+FIRST = 1
+"""Place of the op that is given what was decoded: behind `Decode`."""
+
 
 class Box(NamedTuple):
     """A rectangle of an image, in pixels.
@@ -43,6 +46,12 @@ class Box(NamedTuple):
         top, left = outer.top, outer.left
         return Box(self.top - top, self.left - left, self.bottom - top, self.right - left)
 
+    def over(self, scale: int) -> Box:
+        """Return where this rectangle, of multiples of `scale`, lies in the image decoded at 1/`scale`."""
+        if scale == 1:
+            return self
+        return Box(self.top // scale, self.left // scale, self.bottom // scale, self.right // scale)
+
 
 def around(boxes: Iterable[Box]) -> Box:
     """Return the smallest rectangle that has all `boxes`, one at least, in it."""
@@ -59,6 +68,7 @@ class Drawn(NamedTuple):
         width: Columns afterwards.
         part: What the op looks at of its input, and all that the step is given; None for the whole.
         mirrored: A step that does the same and a horizontal flip after it, where that costs less than two.
+        scale: The step may be given its part at 1/scale, as a decoder makes it; all of the part is multiples of it.
     """
 
     step: Step | None
@@ -66,6 +76,7 @@ class Drawn(NamedTuple):
     width: int
     part: Box | None = None
     mirrored: Step | None = None
+    scale: int = 1
 
 
 class Stage(ABC):

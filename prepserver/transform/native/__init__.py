@@ -35,6 +35,7 @@ from PIL import _imaging
 from prepserver.protocol.packed import IndexedScan
 from prepserver.transform.header import Extent, JpegHeader, extent, read_header
 from prepserver.transform.orientation import UPRIGHT, from_exif
+from prepserver.transform.scale import SCALES, scaled
 from prepserver.transform.stage import Array, Box
 
 _FOLDER = Path(__file__).parent
@@ -67,16 +68,17 @@ class Kernels:
 
     Attributes:
         subsamplings: Set of bits: for which the decoder may be used; all until `check` says otherwise.
+        scaled_subsamplings: The same, for decoding at a half, a quarter and an eighth.
         resizes: Whether the resize may be used.
     """
 
-    __slots__ = ("_header", "_last", "_region", "_resize", "_scan", "resizes", "subsamplings")
+    __slots__ = ("_header", "_last", "_region", "_resize", "_scan", "resizes", "scaled_subsamplings", "subsamplings")
 
     def __init__(self, library: ctypes.CDLL) -> None:
         count, size, address = ctypes.c_uint, ctypes.c_size_t, ctypes.c_void_p
         self._region = library.prep_region
         self._region.argtypes = [
-            *(ctypes.c_char_p, size, size, count, ctypes.c_int, count, count),
+            *(ctypes.c_char_p, size, size, count, ctypes.c_int, count, count, count),
             *(count, count, count, count, count, address),
         ]
         self._header = library.prep_header
@@ -85,7 +87,7 @@ class Kernels:
         self._scan.argtypes = [address, size, address, *[count] * 14, address, size, address]
         self._resize = library.prep_resize
         self._resize.argtypes = [address, size, *[ctypes.c_int] * 2, address, *[ctypes.c_int] * 3]
-        self.subsamplings = (1 << len(_SUBSAMPLINGS)) - 1
+        self.subsamplings = self.scaled_subsamplings = (1 << len(_SUBSAMPLINGS)) - 1
         self.resizes = True
         # The image made last and its address, which numpy takes microseconds to tell: it is mostly what is resized.
         self._last: tuple[weakref.ref[Array], int] | None = None
@@ -110,7 +112,13 @@ class Kernels:
         return columns + _MARGIN
 
     def region(
-        self, data: bytes, header: JpegHeader, needed: Extent, part: Box, buffer: npt.NDArray[np.uint8]
+        self,
+        data: bytes,
+        header: JpegHeader,
+        needed: Extent,
+        part: Box,
+        buffer: npt.NDArray[np.uint8],
+        scale: int = 1,
     ) -> npt.NDArray[np.uint8] | None:
         """Decode a rectangle of a JPEG.
 
@@ -118,8 +126,9 @@ class Kernels:
             data: The file.
             header: Its header.
             needed: What to look at of it, for `part`.
-            part: The rectangle, not empty and within the image.
+            part: The rectangle, not empty and within the image, as it is at 1/scale.
             buffer: Contiguous, (rows + 1) * pitch(columns) * 3 bytes at least.
+            scale: 1, 2, 4 or 8.
 
         Returns:
             The pixels, (rows, columns, 3) RGB as stored: a view of `buffer`. None where libjpeg has something to
@@ -134,7 +143,8 @@ class Kernels:
         begins = address_of(buffer)
         first = self._region(
             data, needed.length, header.height_at, needed.height, needed.left_over, header.width,
-            self.subsamplings, top, bottom, left, right, pitch, begins,
+            self.subsamplings if scale == 1 else self.scaled_subsamplings, scale, top, bottom, left, right, pitch,
+            begins,
         )  # fmt: skip
         if first < 0:
             return None
@@ -272,21 +282,20 @@ def check(found: Kernels) -> list[str]:
     Returns:
         What was switched off.
     """
-    left_out = []
+    left_out: list[str] = []
     noise = np.random.default_rng(0).integers(0, 256, (83, 109, 3), np.uint8)
     part = Box(19, 37, 50, 78)  # no edge of it on an MCU's
-    buffer = np.empty((part.bottom - part.top + 1) * found.pitch(part.right - part.left) * 3, np.uint8)
     for bit, name in enumerate(_SUBSAMPLINGS):
         grey = name == "Gray"
         pixels = np.ascontiguousarray(noise[:, :, :1]) if grey else noise
         data = simplejpeg.encode_jpeg(pixels, 80, "GRAY" if grey else "RGB", name)
-        header = read_header(data)
-        expected = simplejpeg.decode_jpeg(data)
-        assert header is not None
-        got = found.region(data, header, extent(data, header, part.bottom), part, buffer)
-        if got is None or not np.array_equal(got, part.of(expected)):
+        words = f"4:{name[1]}:{name[2]}" if not grey else "grey"
+        if not _agrees(found, data, part, 1):
             found.subsamplings &= ~(1 << bit)
-            left_out.append(f"4:{name[1]}:{name[2]}" if not grey else "grey")
+            left_out.append(words)
+        if not all(_agrees(found, data, Box(16, 40, 48, 72), scale) for scale in SCALES):
+            found.scaled_subsamplings &= ~(1 << bit)
+            left_out.append(f"scaled {words}")
     for size in ((24, 40), (83, 64), (120, 130)):
         into = np.empty((*size, 3), np.uint8)
         expected = torch.ops.aten._upsample_bilinear2d_aa(
@@ -297,3 +306,15 @@ def check(found: Kernels) -> list[str]:
             left_out.append("resize")
             break
     return left_out
+
+
+def _agrees(found: Kernels, data: bytes, part: Box, scale: int) -> bool:
+    """Say whether `part` of this JPEG at 1/scale is decoded as simplejpeg decodes it."""
+    header = read_header(data)
+    assert header is not None
+    least = {"min_height": scaled(header.height, scale), "min_width": scaled(header.width, scale)}
+    expected = simplejpeg.decode_jpeg(data, **(least if scale > 1 else {}))
+    needed, part = extent(data, header, part.bottom, scale), part.over(scale)
+    buffer = np.empty((part.bottom - part.top + 1) * found.pitch(part.right - part.left) * 3, np.uint8)
+    got = found.region(data, header, needed, part, buffer, scale)
+    return got is not None and np.array_equal(got, part.of(expected))

@@ -195,7 +195,8 @@ const char *prep_bind(const char *library) {
 
 /* What both ways below have in common, with `self->chunks` set. */
 static int decode(struct decoder *self, unsigned claimed, int left_over, unsigned width, unsigned subsamplings,
-                  unsigned top, unsigned bottom, unsigned left, unsigned right, unsigned pitch, uint8_t *out) {
+                  unsigned scale, unsigned top, unsigned bottom, unsigned left, unsigned right, unsigned pitch,
+                  uint8_t *out) {
     struct jpeg_decompress_struct *const jpeg = &self->jpeg;
     self->next_chunk = 0;
     self->source = (struct jpeg_source_mgr){NULL,       0,          no_source_step, next_chunk,
@@ -219,13 +220,18 @@ static int decode(struct decoder *self, unsigned claimed, int left_over, unsigne
     jpeg->out_color_space = JCS_EXT_RGB;
     jpeg->dct_method = JDCT_ISLOW;
     jpeg->do_fancy_upsampling = TRUE;
+    jpeg->scale_num = 1;
+    jpeg->scale_denom = scale;
     lib_jpeg_start_decompress(jpeg);
-    if (!complete(jpeg))
+    /* From here on, rows and columns are those of the image at 1/scale. */
+    const JDIMENSION columns = jpeg->output_width, rows = jpeg->output_height;
+    if (!complete(jpeg) || columns != (width + scale - 1) / scale || rows != (claimed + scale - 1) / scale ||
+        right > columns || bottom > rows)
         refuse((j_common_ptr)jpeg);
 
     JDIMENSION margin = (JDIMENSION)jpeg->max_h_samp_factor;
     JDIMENSION from = left > margin ? left - margin : 0;
-    JDIMENSION count = (right + margin < width ? right + margin : width) - from;
+    JDIMENSION count = (right + margin < columns ? right + margin : columns) - from;
     lib_jpeg_crop_scanline(jpeg, &from, &count); /* `from` moves left to an MCU, the right end stays */
     if (from > left || from + jpeg->output_width < right || jpeg->output_width > pitch)
         refuse((j_common_ptr)jpeg);
@@ -238,13 +244,13 @@ static int decode(struct decoder *self, unsigned claimed, int left_over, unsigne
         lib_jpeg_read_scanlines(jpeg, &row, 1);
     }
     /* The pure path decodes all rows claimed, and so finds what is wrong with them. */
-    if (jpeg->output_scanline < claimed) {
+    if (jpeg->output_scanline < rows) {
         JSAMPROW row = out + (size_t)(bottom - top) * pitch * 3;
-        if (claimed - jpeg->output_scanline > 1)
-            lib_jpeg_skip_scanlines(jpeg, claimed - 1 - jpeg->output_scanline);
+        if (rows - jpeg->output_scanline > 1)
+            lib_jpeg_skip_scanlines(jpeg, rows - 1 - jpeg->output_scanline);
         lib_jpeg_read_scanlines(jpeg, &row, 1);
     }
-    if (jpeg->output_scanline != claimed)
+    if (jpeg->output_scanline != rows)
         refuse((j_common_ptr)jpeg);
     int clean = 1;
     if (left_over)
@@ -255,26 +261,28 @@ static int decode(struct decoder *self, unsigned claimed, int left_over, unsigne
     return clean ? (int)from : -1;
 }
 
-/* Decode columns [left, right) of rows [top, bottom) into `out`, lines of `pitch` pixels, 3 bytes RGB each.
+/* Decode columns [left, right) of rows [top, bottom) of the image at 1/scale into `out`, lines of `pitch` pixels, 3
+ * bytes RGB each.
  *
  * data:           the JPEG; only `length` bytes are looked at.
  * height_at:      where the two bytes of the height are.
- * claimed:        rows that the frame header is to claim; at least `bottom`.
+ * claimed:        rows that the frame header is to claim; at least `bottom` times `scale`.
  * left_over:      0: this is the whole image, it must be clean to its end. 1: data may be left over before the
  *                 marker of its end. 2: the same, and that marker is to be put behind `length`.
  * width:          of the image, as the caller read it.
  * subsamplings:   set of bits: for which subsamplings this may be done.
- * pitch:          room for right - left and MARGIN pixels more, or `width`.
+ * scale:          1, 2, 4 or 8: what the inverse DCT makes smaller.
+ * pitch:          room for right - left and MARGIN pixels more, or the whole width.
  * out:            room for bottom - top + 1 lines.
  *
  * Returns the column of the image that is the first in `out`, `left` or a little less; -1 if libjpeg complained or
  * the JPEG is not of a kind that this is for.
  */
 int prep_region(const uint8_t *data, size_t length, size_t height_at, unsigned claimed, int left_over, unsigned width,
-                unsigned subsamplings, unsigned top, unsigned bottom, unsigned left, unsigned right, unsigned pitch,
-                uint8_t *out) {
+                unsigned subsamplings, unsigned scale, unsigned top, unsigned bottom, unsigned left, unsigned right,
+                unsigned pitch, uint8_t *out) {
     struct decoder self;
-    if (top >= bottom || bottom > claimed || left >= right || right > width || claimed > 0xFFFF ||
+    if (top >= bottom || bottom > claimed || left >= right || right > width || claimed > 0xFFFF || scale < 1 ||
         height_at > length || length - height_at < 2)
         return -1;
     self.height[0] = (JOCTET)(claimed >> 8);
@@ -284,7 +292,7 @@ int prep_region(const uint8_t *data, size_t length, size_t height_at, unsigned c
     self.chunks[2] = (struct chunk){data + height_at + 2, length - height_at - 2};
     self.chunks[3] = (struct chunk){end_of_image, 2};
     self.n_chunks = left_over == 2 ? 4 : 3;
-    return decode(&self, claimed, left_over, width, subsamplings, top, bottom, left, right, pitch, out);
+    return decode(&self, claimed, left_over, width, subsamplings, scale, top, bottom, left, right, pitch, out);
 }
 
 #define MARGIN_BYTES 8192 /* behind the data: libjpeg's fast Huffman decoder wants room to look ahead */
@@ -368,7 +376,7 @@ int prep_scan(const uint8_t *jpeg, size_t size, const uint8_t *lengths, unsigned
     memset(work + filled, 0, MARGIN_BYTES);
     self.chunks[0] = (struct chunk){work, filled + MARGIN_BYTES};
     self.n_chunks = 1;
-    const int from = decode(&self, claimed, 0, columns, subsamplings, top - part_top, bottom - part_top,
+    const int from = decode(&self, claimed, 0, columns, subsamplings, 1, top - part_top, bottom - part_top,
                             left - part_left, right - part_left, pitch, out);
     return from < 0 ? -1 : from + (int)part_left;
 }

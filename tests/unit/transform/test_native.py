@@ -50,14 +50,15 @@ def kernels(path_of: PathOf) -> Iterator[Kernels]:
         yield found
 
 
-def region(kernels: Kernels, data: bytes, box: Box) -> Pixels | None:
+def region(kernels: Kernels, data: bytes, box: Box, scale: int = 1) -> Pixels | None:
     """What the compiled decoder makes of it, in a buffer of noise, with nothing written behind its end."""
     header = read_header(data)
     assert header is not None
+    needed, box = extent(data, header, box.bottom, scale), box.over(scale)
     nbytes = (box.bottom - box.top + 1) * kernels.pitch(box.right - box.left) * 3
     buffer = np.random.default_rng(0).integers(0, 256, nbytes + 64, dtype=np.uint8)
     behind = buffer[nbytes:].copy()
-    image = kernels.region(data, header, extent(data, header, box.bottom), box, buffer)
+    image = kernels.region(data, header, needed, box, buffer, scale)
     assert np.array_equal(buffer[nbytes:], behind)
     return image
 
@@ -108,6 +109,27 @@ def test_a_rectangle_is_that_of_the_whole_image(
     image = region(kernels, file, box)
     assert image is not None
     assert np.array_equal(image, np.broadcast_to(box.of(simplejpeg.decode_jpeg(file)), image.shape))
+
+
+@relaxed
+@given(
+    st.data(), st.sampled_from(SUBSAMPLINGS), st.integers(8, 150), st.integers(8, 150), st.sampled_from([2, 4, 8]),
+    st.sampled_from([{}, {"restart_marker_blocks": 3}, {"progressive": True}]),
+)  # fmt: skip
+def test_a_rectangle_at_a_scale_is_that_of_the_whole_image_at_it(
+    kernels: Kernels, photo: Photo, jpeg: Maker, saved: Maker, data: st.DataObject, kind: str, height: int, width: int,
+    scale: int, options: dict[str, Any],
+) -> None:  # fmt: skip
+    image = photo(height, width)
+    if options:
+        file = saved(image, "JPEG", subsampling=data.draw(st.sampled_from([0, 1, 2])), **options)
+    else:
+        file = jpeg(image, kind)
+    small = data.draw(boxes(height // scale, width // scale))
+    size = {"min_height": -(-height // scale), "min_width": -(-width // scale)}
+    made = region(kernels, file, Box(*(number * scale for number in small)), scale)
+    assert made is not None
+    assert np.array_equal(made, np.broadcast_to(small.of(simplejpeg.decode_jpeg(file, **size)), made.shape))
 
 
 @pytest.mark.parametrize("kind", SUBSAMPLINGS)
@@ -359,8 +381,9 @@ def test_a_library_that_gives_other_pixels_is_not_used(kernels: Kernels) -> None
             return image if image is None else image + 1
 
     wrong = Wrong.__new__(Wrong)
-    wrong.subsamplings, wrong.resizes = 63, True
+    wrong.subsamplings, wrong.scaled_subsamplings, wrong.resizes = 63, 63, True
     wrong._region, wrong._resize, wrong._last = kernels._region, kernels._resize, None
-    assert native.check(wrong) == ["grey", "4:4:4", "4:2:2", "4:2:0", "4:4:0", "4:1:1"]
-    assert wrong.subsamplings == 0
+    names = ["grey", "4:4:4", "4:2:2", "4:2:0", "4:4:0", "4:1:1"]
+    assert native.check(wrong) == [words for name in names for words in (name, f"scaled {name}")]
+    assert wrong.subsamplings == wrong.scaled_subsamplings == 0
     assert wrong.resizes

@@ -96,7 +96,7 @@ def test_a_row_is_the_same_alone_and_with_others(photo: Photo, saved: Maker, dam
 def test_a_row_is_that_of_a_whole_decode(photo: Photo, jpeg: Maker) -> None:
     data = jpeg(photo(240, 180))
     whole = Encoded(data).tolerant()
-    maker = maker_of(RandomResizedCrop(24), RandomHorizontalFlip())
+    maker = maker_of(RandomResizedCrop(32), RandomHorizontalFlip())
     for index in range(20):
         key = SampleKey(0, 0, index)
         expected = np.zeros(maker.row.shape, np.uint8)
@@ -209,9 +209,9 @@ def test_all_views_of_a_sample_come_from_one_decode_of_what_they_need(
     decoded: list[Box] = []
     clean = Encoded.clean
 
-    def counted(encoded: Encoded, part: Box) -> Pixels | None:
+    def counted(encoded: Encoded, part: Box, scale: int) -> Pixels | None:
         decoded.append(part)
-        return clean(encoded, part)
+        return clean(encoded, part, scale)
 
     monkeypatch.setattr(Encoded, "clean", counted)
     make_rows(data, key, [(maker, np.zeros(maker.row.shape, np.uint8)) for maker in makers.values()])

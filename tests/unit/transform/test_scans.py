@@ -22,7 +22,9 @@ from prepserver.pipeline.ops import (
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.protocol.packed import IndexedScan
 from prepserver.transform import BadSample, SampleKey, make_rows, row_makers
+from prepserver.transform.scale import LEAST
 from prepserver.transform.scans import Part, cut
+from prepserver.transform.stage import Box
 from tests.support.photos import JPEGTRAN, PILLOW_SUBSAMPLINGS, SUBSAMPLINGS, indexed, jpeg
 
 needs_jpegtran = pytest.mark.skipif(JPEGTRAN is None, reason="jpegtran is not installed (libjpeg-turbo-progs)")
@@ -50,9 +52,12 @@ def assert_same_pixels(scan: IndexedScan, top: int, left: int, height: int, widt
 
 
 @st.composite
-def crops(draw: st.DrawFn, kinds: tuple[str, ...]) -> tuple[int, int, str, int, tuple[int, int, int, int]]:
-    height, width = draw(st.sampled_from(SIDES)), draw(st.sampled_from(SIDES))
-    crop_height, crop_width = draw(st.integers(1, height)), draw(st.integers(1, width))
+def crops(
+    draw: st.DrawFn, kinds: tuple[str, ...], least: int = 1
+) -> tuple[int, int, str, int, tuple[int, int, int, int]]:
+    sides = st.sampled_from([side for side in SIDES if side >= least])
+    height, width = draw(sides), draw(sides)
+    crop_height, crop_width = draw(st.integers(least, height)), draw(st.integers(least, width))
     # The ends come up often: that is where edges are.
     top = draw(st.sampled_from((0, height - crop_height)) | st.integers(0, height - crop_height))
     left = draw(st.sampled_from((0, width - crop_width)) | st.integers(0, width - crop_width))
@@ -77,6 +82,26 @@ def test_a_part_has_the_pixels_of_the_whole_image_encoded_by_pillow(
 ) -> None:
     height, width, subsampling, mcus, box = crop
     assert_same_pixels(scan_of(height, width, subsampling, mcus, None), *box)
+
+
+@settings(max_examples=300, deadline=None)
+@given(crop=crops(PILLOW_SUBSAMPLINGS, LEAST), scale=st.sampled_from((2, 4, 8)))
+def test_a_part_at_a_scale_has_the_pixels_of_the_whole_image_at_it(
+    crop: tuple[int, int, str, int, tuple[int, int, int, int]], scale: int
+) -> None:
+    height, width, subsampling, mcus, box = crop
+    top, left, crop_height, crop_width = (number - number % scale for number in box)
+    scan = scan_of(height, width, subsampling, mcus, None)
+    part = cut(scan, top, left, crop_height, crop_width, scale)
+    whole = small(bytes(scan.jpeg), height, width, scale)
+    image = small(bytes(part.jpeg), part.height, part.width, scale)
+    inside = Box(top, left, top + crop_height, left + crop_width)
+    expected = inside.over(scale).of(whole)
+    assert np.array_equal(inside.within(Box(part.top, part.left, 0, 0)).over(scale).of(image), expected)
+
+
+def small(data: bytes, height: int, width: int, scale: int) -> np.ndarray:
+    return simplejpeg.decode_jpeg(data, min_height=-(-height // scale), min_width=-(-width // scale))
 
 
 @pytest.mark.parametrize("subsampling", PILLOW_SUBSAMPLINGS)
