@@ -179,7 +179,8 @@ class HostStage:
 
     def _return_lent(self) -> None:
         if len(self._views) > 1:
-            self._views.popleft()  # and not when the training loop puts the next batch in its place
+            # Kept so long that the last views of it go now, and not when the training loop gets the next batch.
+            self._views.popleft()
         if self._lent is not None and self._session.give_back(self._lent.start):
             self._release()
         self._lent = None
@@ -187,6 +188,7 @@ class HostStage:
     def close(self) -> None:
         """See `Stage`."""
         self._return_lent()
+        self._views.clear()
         self._ahead = None
 
 

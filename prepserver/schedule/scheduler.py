@@ -229,7 +229,7 @@ class Scheduler:
             group: The job: all its ranks.
             own: Its new stream and, for each lane that it reads, the new lane there; None if it is left behind and
                 loses the rows between.
-            shared: For each of these lanes the new one for those that stay (and for the job, if it stays).
+            shared: For each of these lanes the new one for those that stay (and for the job, when it comes back).
         """
         stream = self.streams[stream_id]
         start = stream.head

@@ -134,6 +134,24 @@ def ends(pidfd: int) -> bool:
     return bool(poll.poll(DEADLINE_S * 1000))
 
 
+def ends_with_its_daemon(script: str, count: int) -> None:
+    """Kills a process that runs `script`: the `count` processes whose pids it has printed end, too."""
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, env=env) as daemon:
+        assert daemon.stdout is not None
+        pidfds = [os.pidfd_open(int(pid)) for pid in daemon.stdout.readline().split()]
+        daemon.kill()
+        daemon.wait()
+    assert len(pidfds) == count
+    try:
+        assert all(ends(pidfd) for pidfd in pidfds)
+    finally:
+        for pidfd in pidfds:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+            os.close(pidfd)
+
+
 def endless_work(child: Child, tmp_path: Path) -> Lane:
     """Gives `child` more than it can do in the time of a test."""
     spec = SyntheticImages(64, size=(512, 512))
@@ -283,7 +301,7 @@ def test_a_killed_zygote_takes_its_workers_along_and_another_can_be_started(pool
     os.close(lane.fd)
 
 
-def test_a_killed_daemon_leaves_no_process(tmp_path: Path) -> None:
+def test_a_killed_daemon_leaves_no_process() -> None:
     script = (
         "import time\n"
         "from prepserver.worker.launch import Zygote\n"
@@ -296,20 +314,10 @@ def test_a_killed_daemon_leaves_no_process(tmp_path: Path) -> None:
         "print(zygote.pid, *(child.pid for child in children), flush=True)\n"
         "time.sleep(600)\n"
     )
-    root = Path(__file__).resolve().parents[2]
-    env = {**os.environ, "PYTHONPATH": str(root)}
-    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, env=env) as daemon:
-        assert daemon.stdout is not None
-        pidfds = [os.pidfd_open(int(pid)) for pid in daemon.stdout.readline().split()]
-        daemon.kill()
-        daemon.wait()
-        assert len(pidfds) == 3
-        for pidfd in pidfds:
-            assert ends(pidfd)
-            os.close(pidfd)
+    ends_with_its_daemon(script, 3)
 
 
-def test_a_killed_daemon_leaves_no_process_that_was_stopped_as_soon_as_it_was_named(tmp_path: Path) -> None:
+def test_a_killed_daemon_leaves_no_process_that_was_stopped_as_soon_as_it_was_named() -> None:
     script = (
         "import os, signal, time\n"
         "from prepserver.worker.launch import ChildSpawned, Zygote\n"
@@ -326,21 +334,7 @@ def test_a_killed_daemon_leaves_no_process_that_was_stopped_as_soon_as_it_was_na
         "print(*pids, flush=True)\n"
         "time.sleep(600)\n"
     )
-    root = Path(__file__).resolve().parents[2]
-    env = {**os.environ, "PYTHONPATH": str(root)}
-    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, env=env) as daemon:
-        assert daemon.stdout is not None
-        pidfds = [os.pidfd_open(int(pid)) for pid in daemon.stdout.readline().split()]
-        daemon.kill()
-        daemon.wait()
-        assert len(pidfds) == 12
-        try:
-            assert all(ends(pidfd) for pidfd in pidfds)
-        finally:
-            for pidfd in pidfds:
-                with contextlib.suppress(ProcessLookupError):
-                    signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-                os.close(pidfd)
+    ends_with_its_daemon(script, 12)
 
 
 def test_closing_leaves_no_process_and_no_descriptor_whatever_the_children_do(tmp_path: Path) -> None:
