@@ -44,7 +44,7 @@ def build(root: Path) -> Path:
     """
     folder = root / FOLDER
     sources = sorted(folder.glob("*.c"))
-    digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:16]
+    digest = hashlib.sha256(b"".join(source.read_bytes() for source in sorted(folder.glob("*.[ch]")))).hexdigest()[:16]
     target = folder / LIBRARY
     if target.exists() and digest.encode() in target.read_bytes():
         return target

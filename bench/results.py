@@ -12,6 +12,7 @@ from pathlib import Path
 import attach
 import compare
 import delivery
+import entropy
 import joining
 import lanes
 import large
@@ -31,6 +32,7 @@ _TITLES = {
     "rows.json": ("Rows that are ready", rows.sheets),
     "scaling.json": ("Workers, clients, and the daemon's own limit", scaling.sheets),
     "worker_profile.json": ("Where a worker's time goes", worker_profile.sheets),
+    "entropy.json": ("Huffman decoding", entropy.sheets),
     "large.json": ("Photos of 12 megapixels", large.sheets),
     "recovery.json": ("After a kill", recovery.sheets),
     "resume.json": ("Resuming", resume.sheets),

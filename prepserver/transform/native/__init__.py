@@ -9,7 +9,8 @@ wheels bring a current libjpeg-turbo, a distribution's Pillow brings the system'
 already, it is the one whose verdict on damaged files holds, and there is nothing to ship. It is built for the ABI
 of libjpeg 6b (62), in which the structs of all releases of libjpeg-turbo are alike; conda and Ubuntu build ABI 80,
 and there the pure path runs. Linking the system's library instead would tie a wheel to a distribution, and putting
-a copy into the wheel would leave its security updates to us.
+a copy into the wheel would leave its security updates to us. One part of it is replaced, Huffman decoding, where the
+release is one whose insides are known (entropy.c).
 
 That two builds of libjpeg-turbo give the same pixels is no law, nor is torch's arithmetic. So the kernels are
 compared with simplejpeg and torch on a few images when they are loaded, for each subsampling: what differs is not
@@ -41,6 +42,9 @@ from prepserver.transform.stage import Array, Box
 _FOLDER = Path(__file__).parent
 _LIBRARY = _FOLDER / "_native.so"
 _ABI = "6.2"
+_KNOWN_RELEASES = ("2", "3")
+"""Of libjpeg-turbo, by their first number: where our Huffman decoder can take the place of theirs."""
+
 _SUBSAMPLINGS = ("Gray", "444", "422", "420", "440", "411")  # in the order of region.c's bits
 _MARGIN = 40  # columns; region.c's number
 _MARGIN_BYTES = 8192  # region.c's number
@@ -67,12 +71,16 @@ class Kernels:
         library: The loaded and bound shared library.
 
     Attributes:
+        own_entropy: Whether Huffman decoding is ours and not libjpeg's; the same for all of a process.
         subsamplings: Set of bits: for which the decoder may be used; all until `check` says otherwise.
         scaled_subsamplings: The same, for decoding at a half, a quarter and an eighth.
         resizes: Whether the resize may be used.
     """
 
-    __slots__ = ("_header", "_last", "_region", "_resize", "_scan", "resizes", "scaled_subsamplings", "subsamplings")
+    __slots__ = (
+        "_header", "_last", "_region", "_resize", "_scan", "_use_own_entropy",
+        "own_entropy", "resizes", "scaled_subsamplings", "subsamplings",
+    )  # fmt: skip
 
     def __init__(self, library: ctypes.CDLL) -> None:
         count, size, address = ctypes.c_uint, ctypes.c_size_t, ctypes.c_void_p
@@ -87,10 +95,18 @@ class Kernels:
         self._scan.argtypes = [address, size, address, *[count] * 14, address, size, address]
         self._resize = library.prep_resize
         self._resize.argtypes = [address, size, *[ctypes.c_int] * 2, address, *[ctypes.c_int] * 3]
+        self._use_own_entropy = library.prep_use_own_entropy
+        self._use_own_entropy.argtypes, self._use_own_entropy.restype = [ctypes.c_int], None
+        self.use_own_entropy(False)
         self.subsamplings = self.scaled_subsamplings = (1 << len(_SUBSAMPLINGS)) - 1
         self.resizes = True
         # The image made last and its address, which numpy takes microseconds to tell: it is mostly what is resized.
         self._last: tuple[weakref.ref[Array], int] | None = None
+
+    def use_own_entropy(self, wish: bool) -> None:
+        """Decode Huffman codes ourselves from now on, or not. Only for a release that is known to have room for it."""
+        self._use_own_entropy(wish)
+        self.own_entropy = wish
 
     def header(self, data: bytes) -> JpegHeader | None:
         """As `read_header`."""
@@ -254,7 +270,13 @@ def _loaded() -> tuple[Kernels | None, Choice]:
     if missing is not None:
         return None, Choice("pure", f"Pillow's libjpeg {version} cannot be used: {missing.decode()}")
     found = Kernels(library)
+    found.use_own_entropy(str(version).split(".")[0] in _KNOWN_RELEASES)
     left_out = check(found)
+    if left_out and found.own_entropy:
+        found = Kernels(library)
+        left_out = check(found)
+    if not found.own_entropy:
+        left_out = ["our Huffman decoder", *left_out]
     if not found.subsamplings:
         return None, Choice("pure", f"Pillow's libjpeg {version} gives other pixels than simplejpeg")
     without = f", without {', '.join(left_out)}" if left_out else ""
@@ -271,7 +293,7 @@ def forget() -> None:
 def digest(folder: Path) -> str:
     """Return what the C sources in `folder` hash to: a build says which it was made from."""
     total = hashlib.sha256()
-    for source in sorted(folder.glob("*.c")):
+    for source in sorted(folder.glob("*.[ch]")):
         total.update(source.read_bytes())
     return total.hexdigest()[:16]
 

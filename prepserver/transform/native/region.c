@@ -2,8 +2,9 @@
  *
  * Rows above the rectangle are entropy-decoded only (jpeg_skip_scanlines), columns beside it get no inverse DCT
  * (jpeg_crop_scanline), rows below are not looked at: the frame header is made to claim fewer rows, as the pure path
- * does (prepserver/transform/header.py, `extent`). The result counts only if libjpeg had nothing to say; on any
- * warning or error the caller takes the pure path, whose verdict holds.
+ * does (prepserver/transform/header.py, `extent`). Huffman decoding of the usual kind is our own (entropy.c). The
+ * result counts only if libjpeg had nothing to say, nor that; on any warning or error the caller takes the pure path,
+ * whose verdict holds.
  *
  * libjpeg is not linked. `prep_bind` takes its functions from the library that Pillow brings (see native/__init__.py);
  * the headers that this is compiled with need only have the same ABI, which jpeg_CreateDecompress checks once more.
@@ -19,23 +20,11 @@
  * - Upsampling looks one chroma sample to each side and takes the edge of the cropped part for the image's edge:
  *   hence the margin.
  */
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
+#include "entropy.h"
 
 #include <dlfcn.h>
 #include <setjmp.h>
 #include <string.h>
-
-/* Ubuntu's headers are for ABI 80; wheels of Pillow hold ABI 62. libjpeg-turbo's one jpeglib.h serves all. */
-#include <jconfig.h>
-#define JCONFIG_INCLUDED
-#undef JPEG_LIB_VERSION
-#define JPEG_LIB_VERSION 62
-#include <jpeglib.h>
-#ifndef LIBJPEG_TURBO_VERSION_NUMBER
-#error "jpeglib.h is not libjpeg-turbo's"
-#endif
 
 #define ALL_FUNCTIONS(F)                                                                                               \
     F(jpeg_std_error)                                                                                                  \
@@ -61,6 +50,7 @@ struct chunk {
 };
 
 struct decoder {
+    struct entropy entropy; /* first: prep_entropy_take finds it by jpeg->client_data */
     struct jpeg_decompress_struct jpeg;
     struct jpeg_error_mgr errors;
     struct jpeg_source_mgr source;
@@ -193,6 +183,13 @@ const char *prep_bind(const char *library) {
     return NULL;
 }
 
+static int own_entropy = 0;
+
+/* Say whether entropy decoding is to be our own from now on (entropy.c), where it can, or libjpeg's. */
+void prep_use_own_entropy(int wish) {
+    own_entropy = wish;
+}
+
 /* What both ways below have in common, with `self->chunks` set. */
 static int decode(struct decoder *self, unsigned claimed, int left_over, unsigned width, unsigned subsamplings,
                   unsigned scale, unsigned top, unsigned bottom, unsigned left, unsigned right, unsigned pitch,
@@ -235,6 +232,14 @@ static int decode(struct decoder *self, unsigned claimed, int left_over, unsigne
     lib_jpeg_crop_scanline(jpeg, &from, &count); /* `from` moves left to an MCU, the right end stays */
     if (from > left || from + jpeg->output_width < right || jpeg->output_width > pitch)
         refuse((j_common_ptr)jpeg);
+    const int taken = own_entropy && prep_entropy_serves(jpeg);
+    if (taken) {
+        /* As jpeg_crop_scanline says which columns of MCUs get an inverse DCT. */
+        const unsigned across = jpeg->comps_in_scan > 1 ? (unsigned)jpeg->max_h_samp_factor : 1;
+        const unsigned unit = across * (unsigned)jpeg->min_DCT_scaled_size;
+        self->entropy.refuse = refuse;
+        prep_entropy_take(&self->entropy, jpeg, from / unit, (from + jpeg->output_width + unit - 1) / unit);
+    }
     if (top > 0)
         lib_jpeg_skip_scanlines(jpeg, top);
     if (jpeg->output_scanline != top)
@@ -253,9 +258,11 @@ static int decode(struct decoder *self, unsigned claimed, int left_over, unsigne
     if (jpeg->output_scanline != rows)
         refuse((j_common_ptr)jpeg);
     int clean = 1;
+    if (taken)
+        clean = prep_entropy_leave(&self->entropy, jpeg) ? jpeg->unread_marker == JPEG_EOI : left_over;
     if (left_over)
-        clean = ends_next(self);
-    else
+        clean = clean && ends_next(self);
+    else if (!taken)
         lib_jpeg_finish_decompress(jpeg);
     lib_jpeg_destroy_decompress(jpeg);
     return clean ? (int)from : -1;

@@ -233,6 +233,74 @@ def test_rows_and_verdicts_of_indexed_jpegs_are_those_of_the_pure_path(
         assert compiled == pure
 
 
+def decoded(kernels: Kernels, data: bytes, box: Box) -> tuple[Pixels | None, Pixels | None]:
+    """With our Huffman decoder, and with libjpeg's."""
+    assert kernels.own_entropy  # Pillow's release is a known one
+    ours = region(kernels, data, box)
+    kernels.use_own_entropy(False)
+    try:
+        return ours, region(kernels, data, box)
+    finally:
+        kernels.use_own_entropy(True)
+
+
+@st.composite
+def coded(draw: st.DrawFn) -> bytes:
+    """JPEGs with long codes and long numbers, empty blocks and full ones, tables of their own and standard ones."""
+    height, width = draw(st.integers(1, 70)), draw(st.integers(1, 70))
+    chance = np.random.default_rng(draw(st.integers(0, 2**32)))
+    noise = chance.integers(0, 256, (height, width, 3), np.uint8)
+    smooth = np.add.outer(np.arange(height), np.arange(width))[..., None].astype(np.uint8).repeat(3, 2)
+    pixels = np.where(chance.random((height, width, 1)) < draw(st.sampled_from([0.0, 0.02, 1.0])), noise, smooth)
+    image = Image.fromarray(pixels).convert(draw(st.sampled_from(["RGB", "RGB", "L"])))
+    options: dict[str, Any] = {"optimize": draw(st.booleans()), "quality": draw(st.sampled_from([1, 40, 90, 100]))}
+    if image.mode == "RGB":
+        options["subsampling"] = draw(st.sampled_from([0, 1, 2]))
+    if draw(st.booleans()):
+        options["restart_marker_blocks"] = draw(st.integers(1, 9))
+    out = io.BytesIO()
+    image.save(out, "JPEG", **options)
+    return out.getvalue()
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data(), st.sampled_from(["none", "none", "bit", "bytes", "cut", "zeros"]))
+def test_our_huffman_decoder_finds_what_libjpegs_does_or_refuses(
+    kernels: Kernels, data: st.DataObject, damage: str
+) -> None:
+    file = bytearray(data.draw(coded()))
+    header = read_header(bytes(file))
+    assert header is not None
+    scan = range(header.scan_at, len(file) - 2)
+    if damage == "bit":
+        file[data.draw(st.sampled_from(scan))] ^= 1 << data.draw(st.integers(0, 7))
+    elif damage == "bytes":
+        at = data.draw(st.sampled_from(scan))
+        file[at:at] = data.draw(st.binary(min_size=1, max_size=20))
+    elif damage == "cut":
+        at = data.draw(st.sampled_from(scan))
+        del file[at : at + data.draw(st.integers(1, 40))]
+    elif damage == "zeros":
+        at = data.draw(st.sampled_from(scan))
+        file[at : min(at + 20, scan.stop)] = bytes(min(at + 20, scan.stop) - at)
+    box = data.draw(boxes(header.height, header.width))
+    ours, theirs = decoded(kernels, bytes(file), box)
+    if ours is not None:
+        assert theirs is not None
+        assert np.array_equal(ours, theirs)
+    assert ours is not None or damage != "none"
+
+
+def test_our_huffman_decoder_is_in_use_and_the_stricter_one(kernels: Kernels, photo: Photo, saved: Maker) -> None:
+    file, whole = saved(photo(40, 40), "JPEG", quality=90), Box(0, 0, 40, 40)
+    ours, theirs = decoded(kernels, file, whole)
+    assert ours is not None
+    assert theirs is not None
+    ours, theirs = decoded(kernels, file[:-2] + b"\x00" + file[-2:], whole)
+    assert ours is None
+    assert theirs is not None  # it has read that byte ahead, and says nothing
+
+
 def test_a_jpeg_of_rgb_components_is_left_to_the_pure_path(kernels: Kernels, photo: Photo, saved: Maker) -> None:
     file = saved(photo(40, 40), "JPEG", keep_rgb=True, subsampling=0)
     assert region(kernels, file, Box(0, 0, 10, 10)) is None

@@ -1,0 +1,55 @@
+/* A Huffman decoder in the place of libjpeg-turbo's, for baseline JPEGs; see entropy.c. */
+#ifndef PREP_ENTROPY_H
+#define PREP_ENTROPY_H
+
+#include "turbo.h"
+
+#define INDEX_BITS 11           /* looked up at once: more takes longer to make than it gains (bench/entropy.py) */
+#define MCU_BYTES (10 * 64 * 4) /* no MCU takes more: blocks, numbers, 31 bits for a code and what belongs to it */
+#define ROOM 8192
+
+/* One Huffman table. What `steps` and `numbers` hold: entropy.c. */
+struct codes {
+    int made;              /* whether the rest is made of `bits` and `values` */
+    uint8_t bits[17];      /* how many codes there are of each length */
+    uint8_t values[256];   /* what they stand for, in the order of the codes */
+    uint32_t limit[17];    /* where the codes of a length end, left-aligned in 16 bits */
+    int32_t place[17];     /* what turns a code of that length into its place in `values` */
+    uint16_t steps[1 << INDEX_BITS];   /* by the next bits: how far the codes go that the index holds whole */
+    uint32_t numbers[1 << INDEX_BITS]; /* and their numbers */
+};
+
+/* Kept from image to image: encoders that do not optimise put the same four into every file. */
+struct code_tables {
+    struct codes dc[NUM_HUFF_TBLS], ac[NUM_HUFF_TBLS];
+};
+
+/* A scan on its way from bytes to coefficients. */
+struct entropy {
+    void (*refuse)(j_common_ptr); /* does not return */
+    uint64_t window;              /* the next bits, left-aligned */
+    int held;                     /* how many of them are no longer at `next` */
+    const uint8_t *next, *end;    /* in `room`, where stuffed zeros are taken out: the bytes behind those held */
+    int marker;                   /* which one ended them, 0 for none yet */
+    unsigned restart, to_restart, restarts;        /* MCUs from marker to marker, and to the next; markers seen */
+    unsigned column, columns, first, beyond;       /* of MCUs: the present one, all, and those that are wanted */
+    int blocks;                                    /* in an MCU */
+    struct {
+        const struct codes *dc, *ac;
+        int32_t *last_dc;
+    } block[D_MAX_BLOCKS_IN_MCU];
+    int32_t last_dc[MAX_COMPS_IN_SCAN];
+    uint8_t room[ROOM + MCU_BYTES + 16];
+};
+
+/* Whether this can take over from libjpeg, which has started to decompress but not read of the scan. */
+int prep_entropy_serves(const struct jpeg_decompress_struct *jpeg);
+
+/* Take over. jpeg->client_data is to point to `self`. Of columns of MCUs outside [first, beyond) there will be
+ * no coefficients. */
+void prep_entropy_take(struct entropy *self, j_decompress_ptr jpeg, unsigned first, unsigned beyond);
+
+/* Give the source back, behind the last byte read. Returns whether the MCUs ended where a marker is. */
+int prep_entropy_leave(struct entropy *self, j_decompress_ptr jpeg);
+
+#endif
