@@ -78,7 +78,7 @@ def measure(data: str | None, blocks: int) -> dict[str, Any]:
 def sheets(result: dict[str, Any]) -> list[Sheet]:
     columns = ("Huffman decoding is", *(words for words, _ in _WAYS), "ratio")
     sheet = Sheet("A worker's time by who decodes Huffman codes, microseconds a sample", columns)
-    parts = {"decode": ("decode",), "all of a sample": (PYTHON, "system", "decode", "resize")}
+    parts = {"decode, resize and flip": ("decode", "resize"), "all": (PYTHON, "system", "decode", "resize")}
     for cell in result["cells"]:
         for words, names in parts.items():
             theirs, ours = ([sum(found[way][name] for name in names) for found in cell["rounds"]] for way, _ in _WAYS)

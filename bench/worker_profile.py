@@ -169,7 +169,7 @@ def _calls() -> list[Place]:
     ]
     compiled = native.kernels()
     if compiled is not None:
-        places += [(compiled, name, "decode") for name in ("_region", "_scan")]
+        places += [(compiled, name, "decode") for name in ("_crop", "_crop_scan", "_region", "_scan")]
         places.append((compiled, "_resize", "resize"))
     return places
 
@@ -179,12 +179,13 @@ def _parts() -> list[Place]:
     from prepserver.transform.decode import Encoded
     from prepserver.transform.indexed import EncodedScan
     from prepserver.transform.rowmaker import RowMaker
+    from prepserver.transform.whole import WholeCrop
     from prepserver.worker import fill
 
     return [
         (fill, "_read", "read"), (rows, "Encoded", "open"), (rows, "EncodedScan", "open"), (RowMaker, "plan", "plan"),
         (Encoded, "clean", "decoding"), (EncodedScan, "clean", "decoding"), (indexed, "cut", "decoding"),
-        (RowMaker, "render", "resizing"),
+        (RowMaker, "render", "resizing"), (WholeCrop, "make", "whole"),
     ]  # fmt: skip
 
 
@@ -255,7 +256,8 @@ class Worker:
 
 def sheets(result: dict[str, Any]) -> list[Sheet]:
     names = {
-        "decode": "decode, in C", "resize": "resize and flip, in C", "system": "system calls", PYTHON: "Python",
+        "decode": "decode, in C (compiled: and resize, flip)", "resize": "resize and flip, in C",
+        "system": "system calls", PYTHON: "Python",
     }  # fmt: skip
     columns = ("", *(cell["kind"] for cell in result["cells"]))
     sheet = Sheet("A worker's time, microseconds a sample (median and min-max over blocks)", columns)
@@ -270,7 +272,8 @@ def sheets(result: dict[str, Any]) -> list[Sheet]:
     ))  # fmt: skip
     words_of = {
         "read": "finding the sample, reading", "open": "header", "plan": "random parameters",
-        "decoding": "around decode", "resizing": "around resize", PYTHON: "the rest: rows, labels, counters",
+        "decoding": "around decode", "resizing": "around resize", "whole": "around the one call for all these",
+        PYTHON: "the rest: rows, labels, counters",
     }  # fmt: skip
     parts = Sheet("Which Python that is, microseconds a sample, with the clocks' own time", columns)
     for name, words in words_of.items():

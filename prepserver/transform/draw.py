@@ -46,8 +46,7 @@ class Draws:
 
     def __init__(self, key: SampleKey, place: int, view: int = 0) -> None:
         self._key = key
-        # Above any place, so that the first view's numbers are those of a pipeline with one view.
-        self._place = place | view << 32
+        self._place = place_of(place, view)
         self._block = 0
         self._words: list[int] = []
 
@@ -68,9 +67,24 @@ class Draws:
 
     def _more(self) -> list[int]:
         """Eight words, to be taken from the end."""
-        key = self._key
-        hashed = _UNKEYED.copy()  # half the time of making one with its parameters
-        hashed.update(_MESSAGE.pack(key.seed & _MASK, key.pass_ & _MASK, key.index & _MASK, self._place, self._block))
+        self._words = list(_WORDS.unpack(eight_words(self._key, self._place, self._block))[::-1])
         self._block += 1
-        self._words = list(_WORDS.unpack(hashed.digest())[::-1])
         return self._words
+
+
+def place_of(place: int, view: int) -> int:
+    """Return what tells the numbers of the op at `place` in a `view` from all others."""
+    return place | view << 32  # above any place, so that the first view's numbers are those of a pipeline with one view
+
+
+def eight_words(key: SampleKey, place: int, block: int = 0) -> bytes:
+    """Return eight of the 64-bit words, little-endian, that `Draws` takes its numbers from, one after the other.
+
+    Args:
+        key: Which sample, when.
+        place: From `place_of`.
+        block: Which eight.
+    """
+    hashed = _UNKEYED.copy()  # half the time of making one with its parameters
+    hashed.update(_MESSAGE.pack(key.seed & _MASK, key.pass_ & _MASK, key.index & _MASK, place, block))
+    return hashed.digest()

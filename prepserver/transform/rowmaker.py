@@ -39,6 +39,7 @@ from prepserver.transform.geometry import (
 )
 from prepserver.transform.stage import Array, Box, Drawn, Stage, Step
 from prepserver.transform.values import ColorJitterStage, GrayscaleStage, NormalizeStage, ToDtypeStage
+from prepserver.transform.whole import WholeCrop, whole_crop
 
 _STAGES: dict[type[Op], Callable[[Any, int], Stage]] = {
     RandomResizedCrop: ResizedCropStage,
@@ -83,6 +84,7 @@ class RowMaker:
         row: The image as stored in a row.
         upright: Whether pixels are to be turned by their EXIF orientation before they come here.
         max_pixels: Largest image that may be decoded.
+        whole: What may make a row of one sample for itself in one call; None for most pipelines.
     """
 
     def __init__(self, pipeline: Pipeline, view: int = 0) -> None:
@@ -90,6 +92,7 @@ class RowMaker:
         self.row: RowFormat = pipeline.row
         self.upright = pipeline.decode.exif_orientation
         self.max_pixels = pipeline.decode.max_pixels
+        self.whole: WholeCrop | None = whole_crop(pipeline, view)
         last = pipeline.ops[-1]
         self._planar = isinstance(last, ToLayout) and last.layout == "CHW"
         self._stages = [

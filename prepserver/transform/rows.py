@@ -63,6 +63,10 @@ def make_rows(data: bytes | IndexedScan, key: SampleKey, targets: Sequence[Targe
     Raises:
         BadSample: at least one row was not made; `failures` says which, and all others are complete.
     """
+    if len(targets) == 1:
+        maker, out = targets[0]
+        if maker.whole is not None and maker.whole.make(data, key, out):
+            return
     try:
         encoded = EncodedScan(data) if isinstance(data, IndexedScan) else Encoded(data)
     except BadSample as error:

@@ -23,9 +23,10 @@ import ctypes
 import hashlib
 import os
 import weakref
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -33,10 +34,10 @@ import simplejpeg
 import torch
 from PIL import _imaging
 
-from prepserver.protocol.packed import IndexedScan
+from prepserver.protocol.packed import HEAD_BYTES, IndexedScan
 from prepserver.transform.header import Extent, JpegHeader, extent, read_header
-from prepserver.transform.orientation import UPRIGHT, from_exif
-from prepserver.transform.scale import SCALES, scaled
+from prepserver.transform.orientation import UPRIGHT
+from prepserver.transform.scale import LEAST, RESIDUAL, SCALES, scaled
 from prepserver.transform.stage import Array, Box
 
 _FOLDER = Path(__file__).parent
@@ -46,10 +47,10 @@ _KNOWN_RELEASES = ("2", "3")
 """Of libjpeg-turbo, by their first number: where our Huffman decoder can take the place of theirs."""
 
 _SUBSAMPLINGS = ("Gray", "444", "422", "420", "440", "411")  # in the order of region.c's bits
-_MARGIN = 40  # columns; region.c's number
-_MARGIN_BYTES = 8192  # region.c's number
+_MARGIN = 40  # columns; kernels.h's number
+_MARGIN_BYTES = 8192  # kernels.h's number
 _BYTE = np.dtype(np.uint8)
-_Numbers = ctypes.c_int32 * 11  # header.c's
+_Numbers = ctypes.c_int32 * 10  # kernels.h's
 
 
 class Choice(NamedTuple):
@@ -62,6 +63,36 @@ class Choice(NamedTuple):
 
     name: Literal["native", "pure"]
     reason: str
+
+
+class CropRecipe(ctypes.Structure):
+    """A random crop, resized to a row: what `Kernels.crop` is to do, as crop.c has it."""
+
+    _fields_ = (
+        *((name, ctypes.c_double) for name in ("least", "greatest", "log_narrow", "log_wide", "residual", "scale")),
+        ("max_pixels", ctypes.c_int64),
+        *((name, ctypes.c_int32) for name in ("height", "width", "least_scaled", "upright")),
+    )
+
+    @classmethod
+    def of(
+        cls,
+        size: tuple[int, int],
+        scale: tuple[float, float],
+        log_ratio: tuple[float, float],
+        max_pixels: int,
+        upright: bool,
+    ) -> CropRecipe:
+        """Put one together.
+
+        Args:
+            size: (height, width) of the row.
+            scale: Least and greatest share of the image's area.
+            log_ratio: Logarithms of the least and the greatest width / height.
+            max_pixels: Largest image that may be decoded.
+            upright: Whether the image is to be turned by its EXIF orientation.
+        """
+        return cls(*scale, *log_ratio, RESIDUAL, SCALES[-1], max_pixels, *size, LEAST, upright)
 
 
 class Kernels:
@@ -78,25 +109,25 @@ class Kernels:
     """
 
     __slots__ = (
-        "_header", "_last", "_region", "_resize", "_scan", "_use_own_entropy",
+        "_crop", "_crop_scan", "_header", "_last", "_region", "_resize", "_scan", "_use_own_entropy",
         "own_entropy", "resizes", "scaled_subsamplings", "subsamplings",
     )  # fmt: skip
 
     def __init__(self, library: ctypes.CDLL) -> None:
-        count, size, address = ctypes.c_uint, ctypes.c_size_t, ctypes.c_void_p
-        self._region = library.prep_region
-        self._region.argtypes = [
-            *(ctypes.c_char_p, size, size, count, ctypes.c_int, count, count, count),
-            *(count, count, count, count, count, address),
-        ]
-        self._header = library.prep_header
-        self._header.argtypes = [ctypes.c_char_p, size, address]
-        self._scan = library.prep_scan
-        self._scan.argtypes = [address, size, address, *[count] * 14, address, size, address]
-        self._resize = library.prep_resize
-        self._resize.argtypes = [address, size, *[ctypes.c_int] * 2, address, *[ctypes.c_int] * 3]
-        self._use_own_entropy = library.prep_use_own_entropy
-        self._use_own_entropy.argtypes, self._use_own_entropy.restype = [ctypes.c_int], None
+        count, size, number, data, address = (
+            ctypes.c_uint, ctypes.c_size_t, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p,
+        )  # fmt: skip
+        record = (data, size, size, size, *[count] * 8)
+        drawn, room = (address, data, number, count), (address, size)
+        self._header = _bound(library.prep_header, data, size, address)
+        self._region = _bound(
+            library.prep_region, data, size, size, count, number, count, count, count, *[count] * 5, address
+        )
+        self._scan = _bound(library.prep_scan, *record, *[count] * 6, *room, address)
+        self._resize = _bound(library.prep_resize, address, size, number, number, address, number, number, number)
+        self._crop = _bound(library.prep_crop, data, size, *drawn, *room, address)
+        self._crop_scan = _bound(library.prep_crop_scan, *record, *drawn, *room, address)
+        self._use_own_entropy = _bound(library.prep_use_own_entropy, number)
         self.use_own_entropy(False)
         self.subsamplings = self.scaled_subsamplings = (1 << len(_SUBSAMPLINGS)) - 1
         self.resizes = True
@@ -115,9 +146,8 @@ class Kernels:
         numbers = _Numbers()
         if self._header(data, len(data), ctypes.addressof(numbers)) != 1:
             return None
-        (height, width, components, height_at, scan_at, trimmable, unit_height, unit_width, interval, exif_at,
-         exif_end) = numbers  # fmt: skip
-        orientation = from_exif(data[exif_at:exif_end]) if exif_at else UPRIGHT
+        (height, width, components, height_at, scan_at, trimmable, unit_height, unit_width, interval,
+         orientation) = numbers  # fmt: skip
         return JpegHeader(
             height, width, components, orientation, height_at, scan_at, trimmable == 1, (unit_height, unit_width),
             interval,
@@ -185,13 +215,13 @@ class Kernels:
             return None
         begins = address_of(buffer)
         nbytes = (rows + 1) * pitch * 3
-        jpeg, lengths = np.frombuffer(scan.jpeg, np.uint8), np.frombuffer(scan.lengths, np.uint8)
-        if lengths.nbytes != 2 * head.segments:
+        record = _record_of(scan)
+        if record is None:
             return None
         first = self._scan(
-            jpeg.ctypes.data, jpeg.nbytes, lengths.ctypes.data, head.segments, head.height_at, head.scan_at,
-            head.height, head.width, *head.unit, head.interval, self.subsamplings, top, bottom, left, right, pitch,
-            begins + nbytes, jpeg.nbytes + _MARGIN_BYTES, begins,
+            record, HEAD_BYTES, len(record) - head.image_bytes, head.image_bytes, head.segments, head.height_at,
+            head.scan_at, head.height, head.width, *head.unit, head.interval, self.subsamplings, top, bottom, left,
+            right, pitch, begins + nbytes, head.image_bytes + _MARGIN_BYTES, begins,
         )  # fmt: skip
         if first < 0:
             return None
@@ -200,7 +230,44 @@ class Kernels:
     def scan_bytes(self, scan: IndexedScan, part: Box) -> int:
         """Return how large a buffer `scan` needs: for the pixels, and for the JPEG that is put together."""
         rows, columns = part.bottom - part.top, part.right - part.left
-        return (rows + 1) * self.pitch(columns) * 3 + len(scan.jpeg) + _MARGIN_BYTES
+        return (rows + 1) * self.pitch(columns) * 3 + scan.head.image_bytes + _MARGIN_BYTES
+
+    def crop(
+        self,
+        data: bytes | IndexedScan,
+        recipe: CropRecipe,
+        words: bytes,
+        mirror: bool,
+        buffer: npt.NDArray[np.uint8],
+        into: Array,
+    ) -> bool:
+        """Make a whole row: header, random crop, decode, resize and flip; say if it was done.
+
+        Args:
+            data: The JPEG, plain or indexed.
+            recipe: What to do.
+            words: 64 random bytes, those of `ResizedCropStage`.
+            mirror: Flip the result horizontally.
+            buffer: Contiguous, for pixels on the way; where it is too small, the row is not made.
+            into: The row, contiguous, (recipe.height, recipe.width, 3) uint8. May hold anything if it was not done.
+        """
+        if not self.resizes or len(words) != 64 or not into.flags.c_contiguous:
+            return False
+        how = (ctypes.addressof(recipe), words, mirror, self.subsamplings)
+        where = (address_of(buffer), buffer.nbytes, address_of(into))
+        if type(data) is bytes:
+            done = self._crop(data, len(data), *how, *where)
+            return done == 1
+        if not isinstance(data, IndexedScan) or (record := _record_of(data)) is None:
+            return False
+        head = data.head
+        if recipe.upright and head.orientation != UPRIGHT:
+            return False
+        done = self._crop_scan(
+            record, HEAD_BYTES, len(record) - head.image_bytes, head.image_bytes, head.segments, head.height_at,
+            head.scan_at, head.height, head.width, *head.unit, head.interval, *how, *where,
+        )  # fmt: skip
+        return done == 1
 
     def _image(
         self, buffer: npt.NDArray[np.uint8], begins: int, shape: tuple[int, int, int], offset: int, line: int
@@ -225,8 +292,22 @@ class Kernels:
             return False
         last = self._last
         begins = last[1] if last is not None and last[0]() is image else image.ctypes.data
-        done: int = self._resize(begins, pitch, height, width, address_of(into), into.shape[0], into.shape[1], mirror)
+        done = self._resize(begins, pitch, height, width, address_of(into), into.shape[0], into.shape[1], mirror)
         return done == 1
+
+
+def _bound(function: Any, *types: Any) -> Callable[..., int]:
+    """Return the C function, which takes these types; all give back an int or nothing."""
+    function.argtypes = types
+    return function  # type: ignore[no-any-return]
+
+
+def _record_of(scan: IndexedScan) -> bytes | None:
+    """Return the whole record that `scan` is a view of; None where it is something else."""
+    head, record = scan.head, scan.jpeg.obj
+    if type(record) is not bytes or record is not scan.lengths.obj or len(record) != head.record_bytes:
+        return None
+    return record if len(scan.jpeg) == head.image_bytes and len(scan.lengths) == 2 * head.segments else None
 
 
 def address_of(array: Array) -> int:

@@ -16,7 +16,7 @@
  *   say: a code that does not exist, more than 64 coefficients, a scan that ends before its last MCU, a restart marker
  *   that is not just where it has to be.
  * - Nothing within an MCU looks at the end of the data: there is always room for the largest MCU (MCU_BYTES), and that
- *   it took more than there was is seen behind it.
+ *   it took more than there was is seen behind it. What lies in that room does not matter, it can only be too much.
  */
 #include "entropy.h"
 
@@ -187,8 +187,6 @@ static __attribute__((noinline)) void fill(struct entropy *self, j_decompress_pt
     }
     self->next = self->room;
     self->end = at;
-    if (self->marker)
-        memset(at, 0, MCU_BYTES + 16);
 }
 
 /* How many bits of the segment are left, less than 0 if it has too few; known only where its marker is. */

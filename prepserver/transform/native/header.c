@@ -1,11 +1,11 @@
 /* A JPEG's header as prepserver/transform/header.py reads it (`read_header`), number for number; in Python that takes
  * as long as all else that is not decoding. Reads nothing outside `data`; whatever is odd is the caller's to judge.
  */
-#include <stddef.h>
-#include <stdint.h>
+#include "kernels.h"
+
 #include <string.h>
 
-enum { HEIGHT, WIDTH, COMPONENTS, HEIGHT_AT, SCAN_AT, TRIMMABLE, UNIT_HEIGHT, UNIT_WIDTH, INTERVAL, EXIF_AT, EXIF_END };
+#define MOST_ENTRIES 512
 
 static unsigned two(const uint8_t *at) {
     return (unsigned)at[0] << 8 | at[1];
@@ -20,13 +20,31 @@ static int is_frame(unsigned marker) {
     return marker >= 0xC0 && marker <= 0xCF && marker != 0xC4 && marker != 0xC8 && marker != 0xCC;
 }
 
-/* Puts the header of `data` into `out`, 11 numbers in the order above; EXIF_AT is 0 where there is no EXIF block.
- * Returns 1, or 0 where it is none of the plain kind. */
+/* The orientation in a TIFF block of EXIF data, as prepserver/transform/orientation.py reads it (`from_exif`). */
+static int32_t orientation(const uint8_t *block, size_t size) {
+    if (size < 8 || block[0] != block[1] || (block[0] != 'I' && block[0] != 'M'))
+        return 1;
+    const int little = block[0] == 'I';
+#define TWO(at) (little ? (size_t)block[(at) + 1] << 8 | block[at] : (size_t)block[at] << 8 | block[(at) + 1])
+    const size_t start = little ? TWO(6) << 16 | TWO(4) : TWO(4) << 16 | TWO(6);
+    if (start + 2 > size)
+        return 1;
+    const size_t entries = TWO(start);
+    for (size_t k = 0, at = start + 2; k < entries && k < MOST_ENTRIES && at + 12 <= size; k++, at += 12)
+        if (TWO(at) == 0x0112) {
+            const size_t value = TWO(at + 8);
+            return TWO(at + 2) == 3 && value >= 1 && value <= 8 ? (int32_t)value : 1;
+        }
+    return 1;
+}
+
+/* Puts the header of `data` into `out`, NUMBERS of them. Returns 1, or 0 where it is none of the plain kind. */
 int prep_header(const uint8_t *data, size_t size, int32_t *out) {
     size_t at = 2, frame = 0;
     if (size < 4 || size > INT32_MAX || data[0] != 0xFF || data[1] != 0xD8)
         return 0;
-    memset(out, 0, 11 * sizeof *out);
+    memset(out, 0, NUMBERS * sizeof *out);
+    out[ORIENTATION] = 1;
     while (at + 4 <= size && data[at] == 0xFF) {
         const unsigned marker = data[at + 1];
         const size_t after = at + 2 + two(data + at + 2);
@@ -58,8 +76,7 @@ int prep_header(const uint8_t *data, size_t size, int32_t *out) {
                 return 0;
             frame = at;
         } else if (marker == 0xE1 && at + 10 <= size && memcmp(data + at + 4, "Exif\0", 6) == 0) {
-            out[EXIF_AT] = (int32_t)(at + 10);
-            out[EXIF_END] = (int32_t)after;
+            out[ORIENTATION] = orientation(data + at + 10, after > at + 10 ? after - at - 10 : 0);
         } else if (marker == 0xDD && after == at + 6) {
             out[INTERVAL] = (int32_t)two(data + at + 4);
         }

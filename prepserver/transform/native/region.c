@@ -21,6 +21,7 @@
  *   hence the margin.
  */
 #include "entropy.h"
+#include "kernels.h"
 
 #include <dlfcn.h>
 #include <setjmp.h>
@@ -39,10 +40,6 @@
 
 #define DECLARE(name) static __typeof__(&name) lib_##name;
 ALL_FUNCTIONS(DECLARE)
-
-/* Columns that may be decoded beyond those asked for: to the next MCU (at most 32 pixels) and a sample of chroma on
- * either side. native/__init__.py has the same number. */
-#define MARGIN 40
 
 struct chunk {
     const JOCTET *at;
@@ -302,14 +299,12 @@ int prep_region(const uint8_t *data, size_t length, size_t height_at, unsigned c
     return decode(&self, claimed, left_over, width, subsamplings, scale, top, bottom, left, right, pitch, out);
 }
 
-#define MARGIN_BYTES 8192 /* behind the data: libjpeg's fast Huffman decoder wants room to look ahead */
-
 /* Decode a rectangle of an indexed JPEG (prepserver/protocol/packed.py), as prepserver/transform/scans.py cuts it out
  * and `prep_region` decodes that: the segments under it, and what upsampling looks at around it, are joined in `work`
  * behind the header and a frame of their size.
  *
- * jpeg, size:       the whole JPEG.
- * lengths:          `segments` times two bytes, little-endian: of each segment with the marker at its end.
+ * record, jpeg_at:  where the whole JPEG, of `size` bytes, begins.
+ * lengths_at:       in `record`: `segments` times two bytes, little-endian: of each segment with the marker at its end.
  * height_at:        where the two bytes of the height are; the width follows.
  * scan_at:          where the first segment begins.
  * height, width:    of the image. unit_height, unit_width: of an MCU, pixels. interval: MCUs in a segment.
@@ -318,11 +313,12 @@ int prep_region(const uint8_t *data, size_t length, size_t height_at, unsigned c
  *
  * Returns the column of the image that is the first in `out`; -1 if libjpeg complained or something does not fit.
  */
-int prep_scan(const uint8_t *jpeg, size_t size, const uint8_t *lengths, unsigned segments, unsigned height_at,
-              unsigned scan_at, unsigned height, unsigned width, unsigned unit_height, unsigned unit_width,
-              unsigned interval, unsigned subsamplings, unsigned top, unsigned bottom, unsigned left, unsigned right,
-              unsigned pitch, uint8_t *work, size_t work_bytes, uint8_t *out) {
+int prep_scan(const uint8_t *record, size_t lengths_at, size_t jpeg_at, size_t size, unsigned segments,
+              unsigned height_at, unsigned scan_at, unsigned height, unsigned width, unsigned unit_height,
+              unsigned unit_width, unsigned interval, unsigned subsamplings, unsigned top, unsigned bottom,
+              unsigned left, unsigned right, unsigned pitch, uint8_t *work, size_t work_bytes, uint8_t *out) {
     struct decoder self;
+    const uint8_t *const jpeg = record + jpeg_at, *lengths = record + lengths_at;
     if (top >= bottom || bottom > height || left >= right || right > width || height > 0xFFFF || width > 0xFFFF ||
         unit_height < 8 || unit_width < 8 || interval < 1 || height_at < 4 || height_at + 4 > scan_at ||
         scan_at > size || work_bytes < size + MARGIN_BYTES)
@@ -380,7 +376,7 @@ int prep_scan(const uint8_t *jpeg, size_t size, const uint8_t *lengths, unsigned
         return -1;
     if (!whole)
         work[filled - 1] = JPEG_EOI; /* the last byte of the last marker, as of all others */
-    memset(work + filled, 0, MARGIN_BYTES);
+    memset(work + filled, 0, MARGIN_BYTES); /* libjpeg's fast Huffman decoder wants room to look ahead */
     self.chunks[0] = (struct chunk){work, filled + MARGIN_BYTES};
     self.n_chunks = 1;
     const int from = decode(&self, claimed, 0, columns, subsamplings, 1, top - part_top, bottom - part_top,

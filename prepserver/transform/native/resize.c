@@ -9,8 +9,7 @@
  * What is gained: a mirrored image costs nothing, lines stay in the first-level cache until their columns are summed,
  * and nothing but the row is written.
  */
-#include <stddef.h>
-#include <stdint.h>
+#include "kernels.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>

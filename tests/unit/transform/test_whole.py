@@ -1,0 +1,179 @@
+"""A row in one call against the same row step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from prepserver.pipeline.ops import (
+    Decode,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    RandomVerticalFlip,
+    Resize,
+    ToDtype,
+    ToLayout,
+)
+from prepserver.pipeline.pipeline import Pipeline
+from prepserver.protocol.packed import IndexedScan
+from prepserver.transform import BadSample, RowMaker, SampleKey, make_rows
+from prepserver.transform.decode import scratch
+from prepserver.transform.whole import WholeCrop
+from tests.support.photos import indexed
+from tests.support.photos import jpeg as drawn
+
+Pixels = npt.NDArray[np.uint8]
+PathOf = Callable[[str], Any]
+KEY = SampleKey(3, 1, 4)
+TRAIN = [RandomResizedCrop(32), RandomHorizontalFlip()]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled(path_of: PathOf) -> Iterator[None]:
+    with path_of("native"):
+        scratch(1 << 20)  # else the first parts find too little room
+        yield
+
+
+def whole(ops: list[Any], view: int = 0) -> WholeCrop:
+    found = RowMaker(Pipeline.from_ops(ops, views=view + 1), view).whole
+    assert found is not None
+    return found
+
+
+def by_steps(ops: list[Any], data: bytes | IndexedScan, key: SampleKey, view: int = 0) -> bytes:
+    maker = RowMaker(Pipeline.from_ops(ops, views=view + 1), view)
+    maker.whole = None
+    row = np.full(maker.row.shape, 99, maker.row.dtype)
+    make_rows(data, key, [(maker, row)])
+    return row.tobytes()
+
+
+def at_once(ops: list[Any], data: bytes | IndexedScan, key: SampleKey, view: int = 0) -> bytes | None:
+    crop = ops[1] if isinstance(ops[0], Decode) else ops[0]
+    row = np.full((*crop.size, 3), 99, np.uint8)
+    return row.tobytes() if whole(ops, view).make(data, key, row) else None
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    size=st.tuples(st.integers(1, 60), st.integers(1, 60)),
+    area=st.tuples(st.floats(0.0, 1.0), st.floats(0.01, 1.0)).map(sorted),
+    ratio=st.tuples(st.floats(0.1, 8.0), st.floats(0.1, 8.0)).map(sorted),
+    image=st.tuples(st.integers(1, 130), st.integers(1, 130)),
+    kind=st.sampled_from(["444", "420", "422", "440", "411", "Gray", "indexed"]),
+    flips=st.sampled_from([None, 0.0, 0.5, 1.0]),
+    key=st.builds(SampleKey, st.integers(0, 2**63), st.integers(0, 9), st.integers(0, 2**63)),
+    view=st.integers(0, 2),
+)
+def test_a_row_made_at_once_is_the_one_made_step_by_step(
+    size: tuple[int, int],
+    area: tuple[float, float],
+    ratio: tuple[float, float],
+    image: tuple[int, int],
+    kind: str,
+    flips: float | None,
+    key: SampleKey,
+    view: int,
+) -> None:
+    data = indexed(drawn(*image, "420")) if kind == "indexed" else drawn(*image, kind)
+    ops: list[Any] = [RandomResizedCrop(size, area, ratio)]
+    if flips is not None:
+        ops.append(RandomHorizontalFlip(flips))
+    made = at_once(ops, data, key, view)
+    assert made is None or made == by_steps(ops, data, key, view)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_nearly_all_rows_of_plain_samples_are_made_at_once(packed: bool) -> None:
+    data = drawn(100, 140)
+    given_: bytes | IndexedScan = indexed(data) if packed else data
+    made = [at_once(TRAIN, given_, SampleKey(0, 0, index)) for index in range(200)]
+    assert made.count(None) < 10  # eight words are good for three tries at a crop that fits
+    for index in range(0, 200, 20):
+        assert made[index] in (None, by_steps(TRAIN, given_, SampleKey(0, 0, index)))
+
+
+@pytest.mark.parametrize("last", ["HWC", None])
+def test_the_rows_own_layout_may_be_named(last: str | None) -> None:
+    ops: list[Any] = [Decode(), *TRAIN, *([ToLayout(last)] if last else [])]
+    assert at_once(ops, drawn(90, 90), KEY) == by_steps(TRAIN, drawn(90, 90), KEY)
+
+
+@pytest.mark.parametrize(
+    "ops",
+    [
+        [RandomResizedCrop(32, interpolation="bicubic")],
+        [RandomResizedCrop(32), RandomVerticalFlip()],
+        [RandomResizedCrop(32), RandomHorizontalFlip(), RandomHorizontalFlip()],
+        [RandomHorizontalFlip(), RandomResizedCrop(32)],
+        [RandomResizedCrop(32), ToDtype("float32")],
+        [RandomResizedCrop(32), ToLayout("CHW")],
+        [Resize((32, 32))],
+    ],
+)
+def test_other_pipelines_are_left_to_the_steps(ops: list[Any]) -> None:
+    assert RowMaker(Pipeline.from_ops(ops)).whole is None
+
+
+def test_samples_that_are_not_plain_are_left_to_the_steps(saved: Callable[..., bytes]) -> None:
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (80, 120, 3), np.uint8))
+    turned, upright = Image.Exif(), Image.Exif()
+    turned[0x0112], upright[0x0112] = 6, 1
+    plain = saved(image, "JPEG")
+    assert at_once(TRAIN, plain, KEY) is not None
+    assert at_once(TRAIN, saved(image, "JPEG", exif=upright), KEY) is not None
+    assert at_once([Decode(exif_orientation=False), *TRAIN], saved(image, "JPEG", exif=turned), KEY) is not None
+    odd = {
+        "turned": saved(image, "JPEG", exif=turned),
+        "cmyk": saved(image.convert("CMYK"), "JPEG"),
+        "png": saved(image, "PNG"),
+        "cut": plain[:700],
+        "nothing": b"",
+        "no bytes": memoryview(plain),
+    }
+    for name, data in odd.items():
+        assert at_once(TRAIN, data, KEY) is None, name  # type: ignore[arg-type]
+    assert at_once([Decode(max_pixels=80 * 120 - 1), *TRAIN], plain, KEY) is None
+    assert at_once([Decode(max_pixels=80 * 120), *TRAIN], plain, KEY) is not None
+    assert at_once([RandomResizedCrop(2, scale=(1, 1), ratio=(1, 1))], drawn(96, 96), KEY) is None  # decoded at a scale
+    assert at_once([RandomResizedCrop(96, scale=(1, 1), ratio=(1, 1))], drawn(96, 96), KEY) is None  # not resized
+    assert (
+        at_once([RandomResizedCrop(32, scale=(1, 1), ratio=(2, 2))], drawn(96, 96), KEY) is None
+    )  # the middle, in the end
+
+
+def test_an_indexed_image_that_is_turned_or_no_whole_record_is_left_to_the_steps() -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 3
+    scan = indexed(drawn(80, 80))
+    assert at_once(TRAIN, scan, KEY) is not None
+    scan.head.orientation = 3
+    assert at_once(TRAIN, scan, KEY) is None
+    scan.head.orientation = 1
+    parted = IndexedScan(scan.head, memoryview(bytes(scan.lengths)), memoryview(bytes(scan.jpeg)))
+    assert at_once(TRAIN, parted, KEY) is None
+    assert by_steps(TRAIN, parted, KEY) == by_steps(TRAIN, scan, KEY)
+
+
+def test_a_row_of_another_kind_is_the_steps_to_refuse() -> None:
+    data, maker = drawn(80, 80), RowMaker(Pipeline.from_ops(TRAIN))
+    for row in (np.empty((31, 32, 3), np.uint8), np.empty((32, 32, 3), np.int8), np.empty((32, 32), np.uint8)):
+        with pytest.raises(ValueError, match="the row is"):
+            make_rows(data, KEY, [(maker, row)])
+    apart = np.empty((32, 64, 3), np.uint8)[:, ::2]
+    make_rows(data, KEY, [(maker, apart)])
+    assert apart.tobytes() == by_steps(TRAIN, data, KEY)
+
+
+def test_a_sample_that_nobody_can_decode_has_its_words_from_the_steps() -> None:
+    maker = RowMaker(Pipeline.from_ops(TRAIN))
+    with pytest.raises(BadSample):
+        make_rows(drawn(80, 80)[:700], KEY, [(maker, np.empty((32, 32, 3), np.uint8))])
