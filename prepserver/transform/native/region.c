@@ -11,8 +11,9 @@
  *
  * Hazards:
  * - longjmp out of libjpeg: everything that must survive lives in `struct decoder`, never in a local variable.
- * - A fresh jpeg_decompress_struct each call: a reused one keeps Huffman and quantisation tables, and a file without
- *   its own would take the last file's. A row must be a function of its own file.
+ * - libjpeg's struct is kept from image to image, one in a thread: making one asks the CPU for its features, which on a
+ *   virtual machine takes 10 us. It keeps Huffman and quantisation tables, too, and a file without its own would take
+ *   the last file's, but a row must be a function of its own file: hence `empty_tables` and `has_its_tables`.
  * - jpeg_skip_scanlines to the very end of an image decodes nothing of what it skips, and so finds no damage there:
  *   the last row is always read.
  * - A progressive image whose last scans are missing is smoothed across blocks, with neighbours that are left out here:
@@ -24,7 +25,9 @@
 #include "kernels.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
 #include <setjmp.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define ALL_FUNCTIONS(F)                                                                                               \
@@ -36,6 +39,7 @@
     F(jpeg_skip_scanlines)                                                                                             \
     F(jpeg_read_scanlines)                                                                                             \
     F(jpeg_finish_decompress)                                                                                          \
+    F(jpeg_abort_decompress)                                                                                           \
     F(jpeg_destroy_decompress)
 
 #define DECLARE(name) static __typeof__(&name) lib_##name;
@@ -48,8 +52,7 @@ struct chunk {
 
 struct decoder {
     struct entropy entropy; /* first: prep_entropy_take finds it by jpeg->client_data */
-    struct jpeg_decompress_struct jpeg;
-    struct jpeg_error_mgr errors;
+    struct jpeg_decompress_struct *jpeg;
     struct jpeg_source_mgr source;
     jmp_buf refused;
     struct chunk chunks[4];
@@ -114,18 +117,18 @@ static boolean refuse_resync(j_decompress_ptr jpeg, int desired) {
 
 static int next_byte(struct decoder *self) {
     if (self->source.bytes_in_buffer == 0)
-        next_chunk(&self->jpeg);
+        next_chunk(self->jpeg);
     self->source.bytes_in_buffer--;
     return *self->source.next_input_byte++;
 }
 
 /* Whether the next marker in the data that is left over is the end of the image. */
 static int ends_next(struct decoder *self) {
-    int marker = self->jpeg.unread_marker;
+    int marker = self->jpeg->unread_marker;
     while (marker == 0) {
         const JOCTET *at = memchr(self->source.next_input_byte, 0xFF, self->source.bytes_in_buffer);
         if (at == NULL) {
-            next_chunk(&self->jpeg);
+            next_chunk(self->jpeg);
             continue;
         }
         self->source.bytes_in_buffer -= (size_t)(at + 1 - self->source.next_input_byte);
@@ -180,6 +183,77 @@ const char *prep_bind(const char *library) {
     return NULL;
 }
 
+/* What a thread keeps. */
+struct kept {
+    struct jpeg_decompress_struct jpeg;
+    struct jpeg_error_mgr errors;
+    int made;
+};
+
+static pthread_key_t kept_key;
+static int has_key = 0;
+
+static void forget(void *thread_ends) {
+    struct kept *const kept = thread_ends;
+    lib_jpeg_destroy_decompress(&kept->jpeg);
+    free(kept);
+}
+
+static void make_key(void) {
+    has_key = pthread_key_create(&kept_key, forget) == 0;
+}
+
+/* This thread's, made if need be but for libjpeg's part; NULL if there is no memory. */
+static struct kept *keep(void) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, make_key);
+    struct kept *kept = has_key ? pthread_getspecific(kept_key) : NULL;
+    if (kept == NULL && has_key && (kept = calloc(1, sizeof *kept)) != NULL && pthread_setspecific(kept_key, kept)) {
+        free(kept);
+        kept = NULL;
+    }
+    return kept;
+}
+
+static void empty_tables(struct jpeg_decompress_struct *jpeg) {
+    for (int k = 0; k < NUM_QUANT_TBLS; k++)
+        if (jpeg->quant_tbl_ptrs[k] != NULL)
+            jpeg->quant_tbl_ptrs[k]->quantval[0] = 0;
+    for (int k = 0; k < NUM_HUFF_TBLS; k++) {
+        if (jpeg->dc_huff_tbl_ptrs[k] != NULL)
+            memset(jpeg->dc_huff_tbl_ptrs[k]->bits, 0, sizeof jpeg->dc_huff_tbl_ptrs[k]->bits);
+        if (jpeg->ac_huff_tbl_ptrs[k] != NULL)
+            memset(jpeg->ac_huff_tbl_ptrs[k]->bits, 0, sizeof jpeg->ac_huff_tbl_ptrs[k]->bits);
+    }
+}
+
+/* Whether the file has brought a table, which is not empty then. */
+static int has_codes(const JHUFF_TBL *table) {
+    for (int length = 1; table != NULL && length <= 16; length++)
+        if (table->bits[length])
+            return 1;
+    return 0;
+}
+
+/* Whether all that was emptied and is needed came with the file. A progressive one brings its codes later, scan by scan;
+ * without them libjpeg complains of the first code that it reads. */
+static int has_its_tables(const struct jpeg_decompress_struct *jpeg) {
+    for (int k = 0; k < jpeg->num_components; k++) {
+        const jpeg_component_info *const part = &jpeg->comp_info[k];
+        const int table = part->quant_tbl_no;
+        if (table < 0 || table >= NUM_QUANT_TBLS || jpeg->quant_tbl_ptrs[table] == NULL ||
+            jpeg->quant_tbl_ptrs[table]->quantval[0] == 0)
+            return 0;
+    }
+    for (int k = 0; k < jpeg->comps_in_scan && !jpeg->progressive_mode; k++) {
+        const int dc = jpeg->cur_comp_info[k]->dc_tbl_no, ac = jpeg->cur_comp_info[k]->ac_tbl_no;
+        if (dc < 0 || dc >= NUM_HUFF_TBLS || ac < 0 || ac >= NUM_HUFF_TBLS || !has_codes(jpeg->dc_huff_tbl_ptrs[dc]) ||
+            !has_codes(jpeg->ac_huff_tbl_ptrs[ac]))
+            return 0;
+    }
+    return 1;
+}
+
 static int own_entropy = 0;
 
 /* Say whether entropy decoding is to be our own from now on (entropy.c), where it can, or libjpeg's. */
@@ -191,23 +265,34 @@ void prep_use_own_entropy(int wish) {
 static int decode(struct decoder *self, unsigned claimed, int left_over, unsigned width, unsigned subsamplings,
                   unsigned scale, unsigned top, unsigned bottom, unsigned left, unsigned right, unsigned pitch,
                   uint8_t *out) {
-    struct jpeg_decompress_struct *const jpeg = &self->jpeg;
+    struct kept *const kept = keep();
+    if (kept == NULL)
+        return -1;
+    struct jpeg_decompress_struct *const jpeg = self->jpeg = &kept->jpeg;
     self->next_chunk = 0;
     self->source = (struct jpeg_source_mgr){NULL,       0,          no_source_step, next_chunk,
                                             skip_bytes, refuse_resync, no_source_step};
-    memset(jpeg, 0, sizeof *jpeg); /* destroying it is harmless even if creating it failed */
-    jpeg->err = lib_jpeg_std_error(&self->errors);
-    self->errors.error_exit = refuse;
-    self->errors.emit_message = refuse_warning;
-    self->errors.output_message = no_text;
+    if (!kept->made) {
+        jpeg->err = lib_jpeg_std_error(&kept->errors);
+        kept->errors.error_exit = refuse;
+        kept->errors.emit_message = refuse_warning;
+        kept->errors.output_message = no_text;
+    }
     jpeg->client_data = self;
     if (setjmp(self->refused)) {
-        lib_jpeg_destroy_decompress(jpeg);
+        if (kept->made)
+            lib_jpeg_abort_decompress(jpeg);
         return -1;
     }
-    lib_jpeg_CreateDecompress(jpeg, JPEG_LIB_VERSION, sizeof *jpeg);
+    if (!kept->made) {
+        lib_jpeg_CreateDecompress(jpeg, JPEG_LIB_VERSION, sizeof *jpeg);
+        kept->made = 1;
+    }
     jpeg->src = &self->source;
+    empty_tables(jpeg);
     lib_jpeg_read_header(jpeg, TRUE);
+    if (!has_its_tables(jpeg))
+        refuse((j_common_ptr)jpeg);
     const int kind = subsampling(jpeg);
     if (jpeg->image_width != width || jpeg->image_height != claimed || kind < 0 || !(subsamplings >> kind & 1))
         refuse((j_common_ptr)jpeg);
@@ -261,7 +346,7 @@ static int decode(struct decoder *self, unsigned claimed, int left_over, unsigne
         clean = clean && ends_next(self);
     else if (!taken)
         lib_jpeg_finish_decompress(jpeg);
-    lib_jpeg_destroy_decompress(jpeg);
+    lib_jpeg_abort_decompress(jpeg);
     return clean ? (int)from : -1;
 }
 

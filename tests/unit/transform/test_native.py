@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import re
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -299,6 +300,50 @@ def test_our_huffman_decoder_is_in_use_and_the_stricter_one(kernels: Kernels, ph
     ours, theirs = decoded(kernels, file[:-2] + b"\x00" + file[-2:], whole)
     assert ours is None
     assert theirs is not None  # it has read that byte ahead, and says nothing
+
+
+def without(data: bytes, marker: int) -> bytes:
+    """The JPEG without its segments of one kind."""
+    kept, at = data[:2], 2
+    while data[at + 1] != 0xDA:
+        after = at + 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+        kept += b"" if data[at + 1] == marker else data[at:after]
+        at = after
+    return kept + data[at:]
+
+
+@pytest.mark.parametrize("progressive", [False, True])
+@pytest.mark.parametrize("marker", [0xDB, 0xC4])
+def test_a_jpeg_without_tables_does_not_take_the_last_ones(
+    kernels: Kernels, photo: Photo, saved: Maker, marker: int, progressive: bool
+) -> None:
+    whole = Box(0, 0, 40, 40)
+    plain = saved(photo(40, 40), "JPEG", progressive=progressive, optimize=True)
+    bare = without(plain, marker)
+    for data in (plain, bare, plain, bare):
+        ours, theirs = decoded(kernels, data, whole)
+        assert (ours is None) == (theirs is None) == (data is bare)
+
+
+def test_threads_do_not_share_what_the_decoder_keeps(kernels: Kernels, photo: Photo, saved: Maker) -> None:
+    files = [saved(photo(70, 90, seed), "JPEG", quality=60 + 9 * seed, optimize=True) for seed in range(4)]
+    box = Box(9, 7, 55, 80)
+    expected = [region(kernels, file, box) for file in files]
+    wrong: list[int] = []
+
+    def work(which: int) -> None:
+        for _ in range(200):
+            found = region(kernels, files[which], box)
+            if found is None or not np.array_equal(found, expected[which]):
+                wrong.append(which)
+
+    for _ in range(2):  # a second set of threads comes where the first has ended
+        threads = [threading.Thread(target=work, args=(which,)) for which in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert wrong == []
 
 
 def test_a_jpeg_of_rgb_components_is_left_to_the_pure_path(kernels: Kernels, photo: Photo, saved: Maker) -> None:
