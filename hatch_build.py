@@ -29,7 +29,7 @@ except ImportError:  # by hand, in an environment without hatchling
 FOLDER = Path("prepserver/transform/native")
 LIBRARY = "_native.so"
 # Contracted products and sums round otherwise than torch's resize does, which the kernels are to equal.
-FLAGS = ["-std=gnu11", "-O3", "-ffp-contract=off", "-Wall", "-Wextra", "-fPIC", "-shared"]
+FLAGS = ["-std=gnu11", "-O3", "-ffp-contract=off", "-Wall", "-Wextra", "-fPIC", "-shared", "-pthread"]
 
 
 class NotBuilt(Exception):

@@ -44,7 +44,8 @@ _FOLDER = Path(__file__).parent
 _LIBRARY = _FOLDER / "_native.so"
 _ABI = "6.2"
 _KNOWN_RELEASES = ("2", "3")
-"""Of libjpeg-turbo, by their first number: where our Huffman decoder can take the place of theirs."""
+"""Of libjpeg-turbo, by their first number: where our Huffman decoder can take the place of theirs. Pillow names the
+release that it was compiled for; the one that a distribution runs it with is of the same ABI, and so not another."""
 
 _SUBSAMPLINGS = ("Gray", "444", "422", "420", "440", "411")  # in the order of region.c's bits
 _MARGIN = 40  # columns; kernels.h's number
@@ -350,18 +351,26 @@ def _loaded() -> tuple[Kernels | None, Choice]:
     missing = bind(os.fsencode(str(_imaging.__file__)))
     if missing is not None:
         return None, Choice("pure", f"Pillow's libjpeg {version} cannot be used: {missing.decode()}")
-    found = Kernels(library)
-    found.use_own_entropy(str(version).split(".")[0] in _KNOWN_RELEASES)
-    left_out = check(found)
-    if left_out and found.own_entropy:
-        found = Kernels(library)
-        left_out = check(found)
-    if not found.own_entropy:
-        left_out = ["our Huffman decoder", *left_out]
+    found, left_out = _checked(library, str(version).split(".")[0] in _KNOWN_RELEASES)
     if not found.subsamplings:
         return None, Choice("pure", f"Pillow's libjpeg {version} gives other pixels than simplejpeg")
     without = f", without {', '.join(left_out)}" if left_out else ""
     return found, Choice("native", f"libjpeg-turbo {version} of Pillow{without}")
+
+
+def _checked(library: ctypes.CDLL, is_known: bool) -> tuple[Kernels, list[str]]:
+    """Return the kernels, and what of them is switched off."""
+    found = Kernels(library)
+    found.use_own_entropy(is_known)
+    left_out = check(found)
+    if left_out and is_known:
+        theirs = Kernels(library)
+        with_theirs = check(theirs)
+        if with_theirs == left_out:  # it is not for our Huffman decoder that they differ
+            found.use_own_entropy(True)
+        else:
+            found, left_out = theirs, with_theirs
+    return found, left_out if found.own_entropy else ["our Huffman decoder", *left_out]
 
 
 def forget() -> None:

@@ -353,6 +353,7 @@ __attribute__((target("bmi,bmi2"))) static boolean decode_bmi(j_decompress_ptr j
 #endif
 
 int prep_entropy_serves(const struct jpeg_decompress_struct *jpeg) {
+    /* A lossless one has come no further than jpeg_crop_scanline, which does not take it. */
     if (jpeg->progressive_mode || jpeg->arith_code || jpeg->data_precision != 8 || jpeg->entropy == NULL)
         return 0;
     if (jpeg->comps_in_scan != jpeg->num_components || jpeg->blocks_in_MCU > D_MAX_BLOCKS_IN_MCU)
@@ -393,7 +394,7 @@ void prep_entropy_take(struct entropy *self, j_decompress_ptr jpeg, unsigned fir
     begin_segment(self);
     jpeg->entropy->decode_mcu = decode_anywhere;
 #if defined(__x86_64__)
-    if (__builtin_cpu_supports("bmi2"))
+    if (__builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2"))
         jpeg->entropy->decode_mcu = decode_bmi;
 #endif
 }

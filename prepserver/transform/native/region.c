@@ -13,7 +13,7 @@
  * - longjmp out of libjpeg: everything that must survive lives in `struct decoder`, never in a local variable.
  * - libjpeg's struct is kept from image to image, one in a thread: making one asks the CPU for its features, which on a
  *   virtual machine takes 10 us. It keeps Huffman and quantisation tables, too, and a file without its own would take
- *   the last file's, but a row must be a function of its own file: hence `empty_tables` and `has_its_tables`.
+ *   the last file's, but a row must be a function of its own file: hence `spoil_tables` and `has_its_tables`.
  * - jpeg_skip_scanlines to the very end of an image decodes nothing of what it skips, and so finds no damage there:
  *   the last row is always read.
  * - A progressive image whose last scans are missing is smoothed across blocks, with neighbours that are left out here:
@@ -215,40 +215,27 @@ static struct kept *keep(void) {
     return kept;
 }
 
-static void empty_tables(struct jpeg_decompress_struct *jpeg) {
+/* Make the last file's tables such that libjpeg takes none of them: no Huffman code has 255 of each length. (With an
+ * empty one it decodes zeros without a word.) */
+static void spoil_tables(struct jpeg_decompress_struct *jpeg) {
     for (int k = 0; k < NUM_QUANT_TBLS; k++)
         if (jpeg->quant_tbl_ptrs[k] != NULL)
             jpeg->quant_tbl_ptrs[k]->quantval[0] = 0;
     for (int k = 0; k < NUM_HUFF_TBLS; k++) {
         if (jpeg->dc_huff_tbl_ptrs[k] != NULL)
-            memset(jpeg->dc_huff_tbl_ptrs[k]->bits, 0, sizeof jpeg->dc_huff_tbl_ptrs[k]->bits);
+            memset(jpeg->dc_huff_tbl_ptrs[k]->bits, 0xFF, sizeof jpeg->dc_huff_tbl_ptrs[k]->bits);
         if (jpeg->ac_huff_tbl_ptrs[k] != NULL)
-            memset(jpeg->ac_huff_tbl_ptrs[k]->bits, 0, sizeof jpeg->ac_huff_tbl_ptrs[k]->bits);
+            memset(jpeg->ac_huff_tbl_ptrs[k]->bits, 0xFF, sizeof jpeg->ac_huff_tbl_ptrs[k]->bits);
     }
 }
 
-/* Whether the file has brought a table, which is not empty then. */
-static int has_codes(const JHUFF_TBL *table) {
-    for (int length = 1; table != NULL && length <= 16; length++)
-        if (table->bits[length])
-            return 1;
-    return 0;
-}
-
-/* Whether all that was emptied and is needed came with the file. A progressive one brings its codes later, scan by scan;
- * without them libjpeg complains of the first code that it reads. */
+/* Whether the file has brought the quantisation tables that it names: libjpeg would take a spoilt one. Huffman tables it
+ * refuses itself, scan by scan. */
 static int has_its_tables(const struct jpeg_decompress_struct *jpeg) {
     for (int k = 0; k < jpeg->num_components; k++) {
-        const jpeg_component_info *const part = &jpeg->comp_info[k];
-        const int table = part->quant_tbl_no;
+        const int table = jpeg->comp_info[k].quant_tbl_no;
         if (table < 0 || table >= NUM_QUANT_TBLS || jpeg->quant_tbl_ptrs[table] == NULL ||
             jpeg->quant_tbl_ptrs[table]->quantval[0] == 0)
-            return 0;
-    }
-    for (int k = 0; k < jpeg->comps_in_scan && !jpeg->progressive_mode; k++) {
-        const int dc = jpeg->cur_comp_info[k]->dc_tbl_no, ac = jpeg->cur_comp_info[k]->ac_tbl_no;
-        if (dc < 0 || dc >= NUM_HUFF_TBLS || ac < 0 || ac >= NUM_HUFF_TBLS || !has_codes(jpeg->dc_huff_tbl_ptrs[dc]) ||
-            !has_codes(jpeg->ac_huff_tbl_ptrs[ac]))
             return 0;
     }
     return 1;
@@ -289,7 +276,7 @@ static int decode(struct decoder *self, unsigned claimed, int left_over, unsigne
         kept->made = 1;
     }
     jpeg->src = &self->source;
-    empty_tables(jpeg);
+    spoil_tables(jpeg);
     lib_jpeg_read_header(jpeg, TRUE);
     if (!has_its_tables(jpeg))
         refuse((j_common_ptr)jpeg);

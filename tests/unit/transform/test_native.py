@@ -325,6 +325,35 @@ def test_a_jpeg_without_tables_does_not_take_the_last_ones(
         assert (ours is None) == (theirs is None) == (data is bare)
 
 
+def test_a_scan_without_its_tables_does_not_take_the_last_ones_either(
+    path_of: PathOf, kernels: Kernels, photo: Photo, saved: Maker
+) -> None:
+    """Of three scans, the last two name Huffman tables that the file does not bring; libjpeg warns of no empty one."""
+    grey = saved(photo(64, 64)[:, :, 0], "JPEG", quality=75)
+    scan_at = grey.index(b"\xff\xda")
+    frame = bytes.fromhex("ffc0 0011 08 0040 0040 03 01 11 00 02 11 00 03 11 00")
+    front = without(without(grey, 0xC0), 0xDA)
+    tables = front[: front.index(b"\xff\xda")]
+    data_of = grey[scan_at + 2 + int.from_bytes(grey[scan_at + 2 : scan_at + 4], "big") : -2]
+
+    def scan(part: int, table: int) -> bytes:
+        return bytes([0xFF, 0xDA, 0, 8, 1, part, table, 0, 63, 0])
+
+    def rows(file: bytes) -> list[bytes | str]:
+        return [made(file, maker, SampleKey(1, 0, 0)) for maker in MAKERS]
+
+    for count in range(270, 282):  # as many bytes as it takes for all blocks, or a few more or less
+        junk = np.random.default_rng(5).integers(0, 255, count, np.uint8).tobytes()
+        file = tables + frame + scan(1, 0) + data_of + scan(2, 0x11) + junk + scan(3, 0x11) + junk + b"\xff\xd9"
+        file += bytes(4096)  # room for libjpeg's fast decoder
+        with path_of("pure"):
+            expected = rows(file)
+        with path_of("native"):
+            assert rows(file) == expected
+            rows(saved(photo(64, 64), "JPEG"))
+            assert rows(file) == expected
+
+
 def test_threads_do_not_share_what_the_decoder_keeps(kernels: Kernels, photo: Photo, saved: Maker) -> None:
     files = [saved(photo(70, 90, seed), "JPEG", quality=60 + 9 * seed, optimize=True) for seed in range(4)]
     box = Box(9, 7, 55, 80)
@@ -485,6 +514,40 @@ def test_the_library_in_use_is_named(kernels: Kernels) -> None:
     assert native.path().name == "native"
     assert "libjpeg-turbo" in native.path().reason
     assert "without" not in native.path().reason
+
+
+def test_what_differs_for_other_reasons_leaves_our_huffman_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Kernels, "resize", lambda *_arguments, **_options: False)  # as without AVX2
+    native.forget()
+    try:
+        found = native.kernels()
+        assert found is not None
+        assert native.path().reason.endswith(", without resize")
+        assert found.own_entropy
+        assert not found.resizes
+    finally:
+        monkeypatch.undo()
+        native.forget()
+
+
+def test_our_huffman_decoder_is_left_where_it_gives_other_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Kernels.region
+
+    def wrong(self: Kernels, *arguments: Any) -> Any:
+        image = real(self, *arguments)
+        return image + 1 if self.own_entropy and image is not None else image
+
+    monkeypatch.setattr(Kernels, "region", wrong)
+    native.forget()
+    try:
+        found = native.kernels()
+        assert found is not None
+        assert native.path().reason.endswith(", without our Huffman decoder")
+        assert not found.own_entropy
+        assert found.subsamplings == found.scaled_subsamplings == 63
+    finally:
+        monkeypatch.undo()
+        native.forget()
 
 
 def test_a_library_that_gives_other_pixels_is_not_used(kernels: Kernels) -> None:
