@@ -10,40 +10,29 @@ started some times for a first batch, which includes its start, the import of to
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-from compare import OUT, load, save
-from fingerprint import fingerprint, line
+import command
+from fingerprint import fingerprint
 from photos import find_photos, write_list
 from proc import memory_mib, tree
 from server import Server, running_server
-from tables import Sheet, show
+from tables import Sheet
 
 _TARGETS = {"iterator_ms": 100.0, "first_batch_ms": 500.0, "worker_own_mib": 100.0, "server_own_mib": 300.0}
 _STARTS = 3
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Attach times and worker memory.")
-    parser.add_argument("--data", help="a folder of JPEGs")
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--smoke", action="store_true")
-    parser.add_argument("--markdown", action="store_true")
-    parser.add_argument("--json", type=Path, default=OUT / "attach.json")
-    parser.add_argument("--show", type=Path, metavar="FILE", help="measure nothing, show the figures of this file")
-    arguments = parser.parse_args()
-    if arguments.show:
-        result = load(arguments.show)
-    else:
-        result = measure(arguments.data, arguments.workers, 5 if arguments.smoke else 30)
-        save(result, arguments.json)
-    print(line(result["machine"]))
-    show(sheets(result), markdown=arguments.markdown)
+    command.run(
+        "attach", "Attach times and worker memory.",
+        lambda arguments: measure(arguments.data, arguments.workers, 5 if arguments.smoke else 30),
+        sheets,
+    )  # fmt: skip
 
 
 def measure(data: str | None, workers: int, times: int) -> dict[str, Any]:

@@ -14,7 +14,6 @@ Three times are told, for batches of 64 and 1024 images of 224x224x3 (9.6 and 15
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import tempfile
@@ -22,11 +21,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from compare import OUT, load, save
-from fingerprint import fingerprint, line
+import command
+from fingerprint import fingerprint
 from photos import find_photos, write_list
 from server import Server, running_server
-from tables import Sheet, show
+from tables import Sheet
 
 _SKIP = 4
 _READY_P99_US = 2000.0
@@ -38,21 +37,11 @@ _COMMAND = (str(Path(__file__).with_name("stamped_daemon.py")),)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Delivery of a batch.")
-    parser.add_argument("--data", help="a folder of JPEGs")
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--smoke", action="store_true")
-    parser.add_argument("--markdown", action="store_true")
-    parser.add_argument("--json", type=Path, default=OUT / "delivery.json")
-    parser.add_argument("--show", type=Path, metavar="FILE", help="measure nothing, show the figures of this file")
-    arguments = parser.parse_args()
-    if arguments.show:
-        result = load(arguments.show)
-    else:
-        result = measure(arguments.data, arguments.workers, 0.1 if arguments.smoke else 1.0)
-        save(result, arguments.json)
-    print(line(result["machine"]))
-    show(sheets(result), markdown=arguments.markdown)
+    command.run(
+        "delivery", "Delivery of a batch.",
+        lambda arguments: measure(arguments.data, arguments.workers, 0.1 if arguments.smoke else 1.0),
+        sheets,
+    )  # fmt: skip
 
 
 def measure(data: str | None, workers: int, part: float) -> dict[str, Any]:

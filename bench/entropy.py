@@ -8,37 +8,27 @@ samples. README.md has the method.
 
 from __future__ import annotations
 
-import argparse
 import gc
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from compare import OUT, load, save
-from fingerprint import fingerprint, line
+import command
+from fingerprint import fingerprint
 from photos import find_photos, write_list
 from server import run_cli
-from tables import Sheet, show, spread
+from tables import Sheet, spread
 from worker_profile import PYTHON, Worker, timed
 
 _WAYS = (("libjpeg-turbo's", False), ("our own", True))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Huffman decoding by libjpeg-turbo and by our own decoder.")
-    parser.add_argument("--data", help="a folder of JPEGs")
-    parser.add_argument("--smoke", action="store_true")
-    parser.add_argument("--markdown", action="store_true")
-    parser.add_argument("--json", type=Path, default=OUT / "entropy.json")
-    parser.add_argument("--show", type=Path, metavar="FILE", help="measure nothing, show the figures of this file")
-    arguments = parser.parse_args()
-    if arguments.show:
-        result = load(arguments.show)
-    else:
-        result = measure(arguments.data, 1 if arguments.smoke else 15)
-        save(result, arguments.json)
-    print(line(result["machine"]))
-    show(sheets(result), markdown=arguments.markdown)
+    command.run(
+        "entropy", "Huffman decoding by libjpeg-turbo and by our own decoder.",
+        lambda arguments: measure(arguments.data, 1 if arguments.smoke else 15),
+        sheets, takes_workers=False,
+    )  # fmt: skip
 
 
 def measure(data: str | None, blocks: int) -> dict[str, Any]:

@@ -9,7 +9,6 @@ one alone.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import tempfile
@@ -19,11 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from compare import OUT, load, save
-from fingerprint import fingerprint, line
+import command
+from fingerprint import fingerprint
 from jobs import Job
 from server import Server, running_server
-from tables import Sheet, show
+from tables import Sheet
 
 from prepserver import __version__
 from prepserver.cli.ask import ask
@@ -51,20 +50,11 @@ SMOKE = Plan(2, (0.5,), (0.0,))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Joining a running stream.")
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--smoke", action="store_true")
-    parser.add_argument("--markdown", action="store_true")
-    parser.add_argument("--json", type=Path, default=OUT / "joining.json")
-    parser.add_argument("--show", type=Path, metavar="FILE", help="measure nothing, show the figures of this file")
-    arguments = parser.parse_args()
-    if arguments.show:
-        result = load(arguments.show)
-    else:
-        result = measure(SMOKE if arguments.smoke else FULL, arguments.workers)
-        save(result, arguments.json)
-    print(line(result["machine"]))
-    show(sheets(result), markdown=arguments.markdown)
+    command.run(
+        "joining", "Joining a running stream.",
+        lambda arguments: measure(SMOKE if arguments.smoke else FULL, arguments.workers),
+        sheets, takes_data=False,
+    )  # fmt: skip
 
 
 def measure(plan: Plan, workers: int) -> dict[str, Any]:

@@ -8,18 +8,18 @@ streams of their own each has another. For comparison each of them alone.
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-from compare import OUT, disturbed, load, save
-from fingerprint import fingerprint, line
+import command
+from compare import disturbed
+from fingerprint import fingerprint
 from measure import run_cell
 from photos import find_photos, write_list
 from server import running_server
-from tables import Sheet, show, spread
+from tables import Sheet, spread
 
 _SIZES = (224, 160)
 _CELLS: dict[str, list[tuple[int, int]]] = {
@@ -37,24 +37,13 @@ _APART, _TOGETHER = list(_CELLS)[2:]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Lanes of one stream.")
-    parser.add_argument("--data", help="a folder of JPEGs")
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--smoke", action="store_true")
-    parser.add_argument("--markdown", action="store_true")
-    parser.add_argument("--json", type=Path, default=OUT / "lanes.json")
-    parser.add_argument("--show", type=Path, metavar="FILE", help="measure nothing, show the figures of this file")
-    arguments = parser.parse_args()
-    if arguments.show:
-        result = load(arguments.show)
-    else:
-        rounds, warm_s, window_s = (1, 3.0, 1.0) if arguments.smoke else (3, 4.0, 4.0)
-        result = measure(arguments.data, arguments.workers, rounds, warm_s, window_s)
-        save(result, arguments.json)
-    print(line(result["machine"]))
-    show(sheets(result), markdown=arguments.markdown)
-    for warning in disturbed(result):
-        print(warning)
+    command.run(
+        "lanes", "Lanes of one stream.",
+        lambda arguments: measure(
+            arguments.data, arguments.workers, *((1, 3.0, 1.0) if arguments.smoke else (3, 4.0, 4.0))
+        ),
+        sheets, remarks=disturbed,
+    )  # fmt: skip
 
 
 def measure(data: str | None, workers: int, rounds: int, warm_s: float, window_s: float) -> dict[str, Any]:

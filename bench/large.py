@@ -8,7 +8,6 @@ kernels that one would call oneself. README.md has the method.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import random
 import tempfile
@@ -18,11 +17,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from compare import OUT, load, save
-from fingerprint import fingerprint, line
+import command
+from fingerprint import fingerprint
 from photos import Photos, find_photos, write_list
 from server import run_cli
-from tables import Sheet, show, spread
+from tables import Sheet, spread
 from worker_profile import Worker
 
 _SIZE = (3000, 4000)
@@ -36,21 +35,12 @@ Fill = Callable[[int, int], None]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Photos of 12 megapixels, with scaled decoding and without.")
-    parser.add_argument("--data", help="a folder of JPEGs")
-    parser.add_argument("--smoke", action="store_true")
-    parser.add_argument("--markdown", action="store_true")
-    parser.add_argument("--json", type=Path, default=OUT / "large.json")
-    parser.add_argument("--show", type=Path, metavar="FILE", help="measure nothing, show the figures of this file")
-    arguments = parser.parse_args()
-    if arguments.show:
-        result = load(arguments.show)
-    else:
-        result = measure(arguments.data, *((2, 1) if arguments.smoke else (12, 15)))
-        save(result, arguments.json)
-    print(line(result["machine"]))
-    print(result["mosaics"])
-    show(sheets(result), markdown=arguments.markdown)
+    command.run(
+        "large", "Photos of 12 megapixels, with scaled decoding and without.",
+        lambda arguments: measure(arguments.data, *((2, 1) if arguments.smoke else (12, 15))),
+        sheets, takes_workers=False,
+        remarks=lambda figures: [figures["mosaics"]],
+    )  # fmt: skip
 
 
 def measure(data: str | None, files: int, rounds: int) -> dict[str, Any]:

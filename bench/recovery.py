@@ -6,7 +6,6 @@ Writes ``bench/out/recovery.json``.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import random
@@ -21,12 +20,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from compare import OUT, load, save
-from fingerprint import fingerprint, line
+import command
+from fingerprint import fingerprint
 from jobs import Job, started
 from photos import find_photos, write_list
 from server import Server, running_server
-from tables import Sheet, reached, show
+from tables import Sheet, reached
 
 _SAMPLES = 8000
 _FEW_SAMPLES = 256  # where a joiner shall find a place at once
@@ -50,21 +49,11 @@ SMOKE = Plan(2, 1, 2, 1)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Recovery from killed processes.")
-    parser.add_argument("--data", help="a folder of JPEGs")
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--smoke", action="store_true")
-    parser.add_argument("--markdown", action="store_true")
-    parser.add_argument("--json", type=Path, default=OUT / "recovery.json")
-    parser.add_argument("--show", type=Path, metavar="FILE", help="measure nothing, show the figures of this file")
-    arguments = parser.parse_args()
-    if arguments.show:
-        result = load(arguments.show)
-    else:
-        result = measure(arguments.data, arguments.workers, SMOKE if arguments.smoke else FULL)
-        save(result, arguments.json)
-    print(line(result["machine"]))
-    show(sheets(result), markdown=arguments.markdown)
+    command.run(
+        "recovery", "Recovery from killed processes.",
+        lambda arguments: measure(arguments.data, arguments.workers, SMOKE if arguments.smoke else FULL),
+        sheets,
+    )  # fmt: skip
 
 
 def measure(data: str | None, workers: int, plan: Plan) -> dict[str, Any]:

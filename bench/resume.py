@@ -8,7 +8,6 @@ a new `PrepClient`, `load_state_dict`, first batch of 64. Its samples are compar
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import statistics
@@ -17,12 +16,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+import command
 import msgpack
-from compare import OUT, load, save
-from fingerprint import fingerprint, line
+from fingerprint import fingerprint
 from proc import memory_mib
 from server import Server, running_server
-from tables import Sheet, reached, show
+from tables import Sheet, reached
 
 _SAMPLES = 10**9
 _PASSES = 100
@@ -37,20 +36,11 @@ _TARGETS = {"state_bytes": 200.0, "first_batch_ms": 500.0}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Resuming at any position of 10^9 samples.")
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--smoke", action="store_true")
-    parser.add_argument("--markdown", action="store_true")
-    parser.add_argument("--json", type=Path, default=OUT / "resume.json")
-    parser.add_argument("--show", type=Path, metavar="FILE", help="measure nothing, show the figures of this file")
-    arguments = parser.parse_args()
-    if arguments.show:
-        result = load(arguments.show)
-    else:
-        result = measure(arguments.workers, 3 if arguments.smoke else 40)
-        save(result, arguments.json)
-    print(line(result["machine"]))
-    show(sheets(result), markdown=arguments.markdown)
+    command.run(
+        "resume", "Resuming at any position of 10^9 samples.",
+        lambda arguments: measure(arguments.workers, 3 if arguments.smoke else 40),
+        sheets, takes_data=False,
+    )  # fmt: skip
 
 
 def measure(workers: int, times: int) -> dict[str, Any]:

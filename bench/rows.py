@@ -6,7 +6,6 @@ real workers, a real client; `fill` alone is replaced, see `idle_worker.py`. REA
 
 from __future__ import annotations
 
-import argparse
 import os
 import tempfile
 import time
@@ -15,11 +14,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from compare import OUT, load, save
-from fingerprint import fingerprint, line
+import command
+from fingerprint import fingerprint
 from proc import cpu_s, machine_busy_s, tree
 from server import Server, running_server
-from tables import Sheet, show, spread
+from tables import Sheet, spread
 
 _LENT_PER_S, _COPIED_PER_S = 40_000.0, 15_000.0
 _PACE_PER_S, _PACE_CORES = 3000.0, 0.05
@@ -34,20 +33,11 @@ _SOURCE_ROWS = 1 << 24  # no end of an epoch comes near
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Rows that are ready.")
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--smoke", action="store_true")
-    parser.add_argument("--markdown", action="store_true")
-    parser.add_argument("--json", type=Path, default=OUT / "rows.json")
-    parser.add_argument("--show", type=Path, metavar="FILE", help="measure nothing, show the figures of this file")
-    arguments = parser.parse_args()
-    if arguments.show:
-        result = load(arguments.show)
-    else:
-        result = measure(arguments.workers, *((1, 0.5) if arguments.smoke else (3, 3.0)))
-        save(result, arguments.json)
-    print(line(result["machine"]))
-    show(sheets(result), markdown=arguments.markdown)
+    command.run(
+        "rows", "Rows that are ready.",
+        lambda arguments: measure(arguments.workers, *((1, 0.5) if arguments.smoke else (3, 3.0))),
+        sheets, takes_data=False,
+    )  # fmt: skip
 
 
 def measure(workers: int, rounds: int, window_s: float) -> dict[str, Any]:

@@ -7,7 +7,6 @@ millisecond in place of decoding a sample (`idle_worker.py`), and rows are tiny.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import mmap
 import os
@@ -20,12 +19,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from compare import OUT, load, save
-from fingerprint import fingerprint, line
+import command
+from fingerprint import fingerprint
 from photos import find_photos, write_list
 from proc import cpu_s, machine_busy_s, memory_mib
 from server import Server, running_server
-from tables import Sheet, show, spread
+from tables import Sheet, spread
 
 _COMMAND = (str(Path(__file__).with_name("stamped_daemon.py")),)
 _SAMPLE_S = 0.001
@@ -63,20 +62,11 @@ _SMOKE = [Cell("decode", 1, 1, "jobs"), Cell("sleep", 8, 4, "ranks"), Cell("slee
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Workers, clients, and the daemon's own limit.")
-    parser.add_argument("--data", help="a folder of JPEGs")
-    parser.add_argument("--smoke", action="store_true")
-    parser.add_argument("--markdown", action="store_true")
-    parser.add_argument("--json", type=Path, default=OUT / "scaling.json")
-    parser.add_argument("--show", type=Path, metavar="FILE", help="measure nothing, show the figures of this file")
-    arguments = parser.parse_args()
-    if arguments.show:
-        result = load(arguments.show)
-    else:
-        result = measure(arguments.data, *((_SMOKE, 1, 1.0) if arguments.smoke else (_FULL, 3, 4.0)))
-        save(result, arguments.json)
-    print(line(result["machine"]))
-    show(sheets(result), markdown=arguments.markdown)
+    command.run(
+        "scaling", "Workers, clients, and the daemon's own limit.",
+        lambda arguments: measure(arguments.data, *((_SMOKE, 1, 1.0) if arguments.smoke else (_FULL, 3, 4.0))),
+        sheets, takes_workers=False,
+    )  # fmt: skip
 
 
 def measure(data: str | None, cells: list[Cell], rounds: int, window_s: float) -> dict[str, Any]:

@@ -10,7 +10,6 @@ has the method.
 
 from __future__ import annotations
 
-import argparse
 import gc
 import os
 import statistics
@@ -21,11 +20,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from compare import OUT, load, save
-from fingerprint import fingerprint, line
+import command
+from fingerprint import fingerprint
 from photos import find_photos, write_list
 from server import run_cli
-from tables import Sheet, show, spread
+from tables import Sheet, spread
 
 _TARGET = 0.05
 _CHUNK = 16
@@ -34,20 +33,11 @@ _KINDS = ("files, compiled kernels", "files, pure path", "packed, compiled kerne
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Where a worker's time goes.")
-    parser.add_argument("--data", help="a folder of JPEGs")
-    parser.add_argument("--smoke", action="store_true")
-    parser.add_argument("--markdown", action="store_true")
-    parser.add_argument("--json", type=Path, default=OUT / "worker_profile.json")
-    parser.add_argument("--show", type=Path, metavar="FILE", help="measure nothing, show the figures of this file")
-    arguments = parser.parse_args()
-    if arguments.show:
-        result = load(arguments.show)
-    else:
-        result = measure(arguments.data, 1 if arguments.smoke else 15)
-        save(result, arguments.json)
-    print(line(result["machine"]))
-    show(sheets(result), markdown=arguments.markdown)
+    command.run(
+        "worker_profile", "Where a worker's time goes.",
+        lambda arguments: measure(arguments.data, 1 if arguments.smoke else 15),
+        sheets, takes_workers=False,
+    )  # fmt: skip
 
 
 def measure(data: str | None, blocks: int) -> dict[str, Any]:
