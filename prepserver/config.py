@@ -35,9 +35,9 @@ class Settings:
         runtime_dir: Where the sockets are; empty means the usual place.
         cache_dir: Where listings of sources are kept; empty means ``index`` in the state directory.
         log_level: One of `LOG_LEVELS`.
-        chunk_rows: Rows that a worker fills per task; twice as many once a stream has got going. 16 rows are about
-            15 ms of work: small enough that two workers share a batch of 64, large enough that a task's message
-            costs under 1 %.
+        chunk_rows: Rows that a worker fills per task; up to four times as many once a stream has got going. 16 rows
+            are about 10 ms of work: small enough that two workers share a batch of 64, large enough that a task's
+            message costs under 1 %.
         sample_timeout_s: A worker that is busy with one sample for longer is killed, and the sample tried
             once more elsewhere.
         drain_s: Longest that a stop takes before workers are killed.

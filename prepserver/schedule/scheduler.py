@@ -63,7 +63,10 @@ class Task:
 
 
 SETTLED_CHUNKS = 64
-"""So many chunks after its first row, a stream is given out in chunks twice as large: half the messages."""
+"""So many chunks after its first row, a stream is given out in larger ones: what costs the daemon is to be woken."""
+
+GROWN = (4, 2)
+"""How many times larger: the first for which there is room."""
 
 
 class ReleaseError(ValueError):
@@ -74,8 +77,8 @@ class Scheduler:
     """See the module.
 
     Args:
-        chunk_rows: Rows in a chunk, twice as many once a stream has got going. Small chunks spread a batch over the
-            workers (a short wait for the first batch), large ones cost fewer messages.
+        chunk_rows: Rows in a chunk, up to four times as many once a stream has got going. Small chunks spread a batch
+            over the workers (a short wait for the first batch), large ones cost fewer messages.
     """
 
     def __init__(self, chunk_rows: int = 16) -> None:
@@ -640,7 +643,9 @@ class Scheduler:
         A first batch is sooner there when all workers have a share of it; later on only the rate counts. The ring
         must hold twice what all workers have in hand, or they would wait for each other.
         """
-        grown = min(2 * self.chunk_rows, MAX_CHUNK_ROWS)
-        in_hand = len(self.workers) * TASKS_PER_WORKER * grown
-        settled = stream.rows_filled >= SETTLED_CHUNKS * self.chunk_rows
-        return grown if settled and 2 * in_hand <= stream.ring_rows else self.chunk_rows
+        if stream.rows_filled >= SETTLED_CHUNKS * self.chunk_rows:
+            for times in GROWN:
+                grown = min(times * self.chunk_rows, MAX_CHUNK_ROWS)
+                if 2 * len(self.workers) * TASKS_PER_WORKER * grown <= stream.ring_rows:
+                    return grown
+        return self.chunk_rows

@@ -18,6 +18,7 @@ from prepserver.protocol.schema import ProtocolError
 
 MAX_FDS = 4
 _FD_BYTES = array.array("i").itemsize
+_CUT_SHORT = int(socket.MSG_TRUNC | socket.MSG_CTRUNC)  # a plain number: enumerations are slow, and each message asks
 _ANCILLARY_BYTES = socket.CMSG_SPACE(MAX_FDS * _FD_BYTES)
 MAX_QUEUED = 4096
 """Messages waiting for a peer that does not read: many times the honest most (a stream of 64 lanes)."""
@@ -53,7 +54,7 @@ def receive(sock: socket.socket, allowed: Mapping[str, type]) -> tuple[Any, list
     try:
         if not data:
             raise ChannelClosed("end of file")
-        if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+        if flags & _CUT_SHORT:
             raise ProtocolError("a message was cut short by the kernel (no descriptor left in this process?)")
         return decode(data, allowed), fds
     except (ChannelClosed, ProtocolError):

@@ -97,18 +97,15 @@ def test_a_sample_that_takes_too_long_twice_is_quarantined_and_named(
         assert batch["index"].tolist() == [n if n != 8 else 9 for n in range(41)]
         status = server.status()
         assert list(status["quarantined"].values()) == [[8]]
-    # Two have died of it. With two workers both may be at it, in rows of different epochs, so that a third try is
-    # under way when the second one dies: it is ended, and there is no fourth.
-    wait_until(lambda: len(server.workers()) == workers, why=server.log)
-    tries = restarts(server)
-    assert 2 <= tries <= 1 + workers
     with (
         PrepClient(source, OPS, batch_size=41, runtime_dir=server.runtime_dir) as client,
         pytest.raises(BadSampleError, match=r"0007slow\.jpg.*quarantined"),
     ):
         next(iter(client))
-    assert restarts(server) == tries  # nobody has tried it again
-    assert len(server.workers()) == workers
+    # Two have died of it. With two workers both may be at it, in rows of different epochs, so that a third try is
+    # under way when the second one dies: that is ended at once, whenever one hears of it, and there is no fourth.
+    wait_until(lambda: len(server.workers()) == workers, why=server.log)
+    assert 2 <= restarts(server) <= 1 + workers
     assert server.log().count("after its time for one sample") == 2
 
 

@@ -30,7 +30,7 @@ from prepserver.schedule.actions import (
 from prepserver.schedule.early import PATIENCE
 from prepserver.schedule.join import Place, Request, place
 from prepserver.schedule.lag import ASKS_AFTER_S, LagWatch, Parting, still_holds
-from prepserver.schedule.scheduler import Scheduler
+from prepserver.schedule.scheduler import GROWN, Scheduler
 from prepserver.schedule.stream import BadRow, Cursor, Lane
 
 N = 24
@@ -168,7 +168,7 @@ class World:
     def _submit(self, submit: Submit) -> None:
         tasks = self.workers[submit.worker]
         assert len(tasks) < 2, "more than one running and one queued"
-        assert 1 <= submit.count <= 2 * self.chunk_rows
+        assert 1 <= submit.count <= GROWN[0] * self.chunk_rows
         assert submit.stream in self.streams
         assert submit.lanes
         assert all(self.lanes[lane].stream == submit.stream for lane in submit.lanes)

@@ -65,8 +65,8 @@ def test_each_worker_gets_one_chunk_before_any_gets_a_second() -> None:
     assert submits(cursor(s, 5)) == [(1, 0, 4), (2, 4, 4), (1, 8, 4), (2, 12, 4)]
 
 
-@pytest.mark.parametrize(("rows", "grown"), [(31, 4), (32, 8)])
-def test_chunks_are_twice_as_large_once_a_stream_has_got_going_if_its_ring_holds_them(rows: int, grown: int) -> None:
+@pytest.mark.parametrize(("rows", "grown"), [(31, 4), (32, 8), (63, 8), (64, 16)])
+def test_chunks_grow_once_a_stream_has_got_going_as_far_as_its_ring_holds_them(rows: int, grown: int) -> None:
     s = scheduler()
     stream(s, rows=rows)
     s.worker_up(1)
