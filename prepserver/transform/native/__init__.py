@@ -107,11 +107,12 @@ class Kernels:
         subsamplings: Set of bits: for which the decoder may be used; all until `check` says otherwise.
         scaled_subsamplings: The same, for decoding at a half, a quarter and an eighth.
         resizes: Whether the resize may be used.
+        wide: Whether it uses AVX-512; the same for all of a process.
     """
 
     __slots__ = (
         "_crop", "_crop_scan", "_header", "_last", "_region", "_resize", "_scan", "_use_own_entropy",
-        "own_entropy", "resizes", "scaled_subsamplings", "subsamplings",
+        "_use_wide", "own_entropy", "resizes", "scaled_subsamplings", "subsamplings", "wide",
     )  # fmt: skip
 
     def __init__(self, library: ctypes.CDLL) -> None:
@@ -129,7 +130,9 @@ class Kernels:
         self._crop = _bound(library.prep_crop, data, size, *drawn, *room, address)
         self._crop_scan = _bound(library.prep_crop_scan, *record, *drawn, *room, address)
         self._use_own_entropy = _bound(library.prep_use_own_entropy, number)
+        self._use_wide = _bound(library.prep_use_wide, number)
         self.use_own_entropy(False)
+        self.use_wide(True)
         self.subsamplings = self.scaled_subsamplings = (1 << len(_SUBSAMPLINGS)) - 1
         self.resizes = True
         # The image made last and its address, which numpy takes microseconds to tell: it is mostly what is resized.
@@ -139,6 +142,10 @@ class Kernels:
         """Decode Huffman codes ourselves from now on, or not. Only for a release that is known to have room for it."""
         self._use_own_entropy(wish)
         self.own_entropy = wish
+
+    def use_wide(self, wish: bool) -> None:
+        """Use AVX-512 from now on, where this CPU has it, or not."""
+        self.wide = self._use_wide(wish) == 1
 
     def header(self, data: bytes) -> JpegHeader | None:
         """As `read_header`."""
@@ -408,16 +415,24 @@ def check(found: Kernels) -> list[str]:
         if not all(_agrees(found, data, Box(16, 40, 48, 72), scale) for scale in SCALES):
             found.scaled_subsamplings &= ~(1 << bit)
             left_out.append(f"scaled {words}")
+    if not _resizes(found, noise):
+        was_wide = found.wide
+        found.use_wide(False)
+        found.resizes = was_wide and _resizes(found, noise)
+        left_out.append("AVX-512" if found.resizes else "resize")
+    return left_out
+
+
+def _resizes(found: Kernels, image: npt.NDArray[np.uint8]) -> bool:
+    """Say whether `image` is resized as torch resizes it."""
     for size in ((24, 40), (83, 64), (120, 130)):
         into = np.empty((*size, 3), np.uint8)
         expected = torch.ops.aten._upsample_bilinear2d_aa(
-            torch.from_numpy(noise).permute(2, 0, 1).unsqueeze(0), list(size), False, None, None
+            torch.from_numpy(image).permute(2, 0, 1).unsqueeze(0), list(size), False, None, None
         )[0].permute(1, 2, 0)
-        if not found.resize(noise, into, mirror=True) or not np.array_equal(into[:, ::-1], expected.numpy()):
-            found.resizes = False
-            left_out.append("resize")
-            break
-    return left_out
+        if not found.resize(image, into, mirror=True) or not np.array_equal(into[:, ::-1], expected.numpy()):
+            return False
+    return True
 
 
 def _agrees(found: Kernels, data: bytes, part: Box, scale: int) -> bool:

@@ -10,19 +10,13 @@
  * and nothing but the row is written.
  */
 #include "kernels.h"
+#include "resize.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* One axis: output i is the sum over k < taps of weight[i * stride + k] * input[first[i] + k]. */
-struct axis {
-    int32_t *first;
-    int16_t *weight; /* padded with zeros to `stride`, a multiple of 4 */
-    int taps, stride, fraction_bits;
-};
 
 static void *take(char **pool, size_t nbytes) {
     void *taken = *pool;
@@ -129,7 +123,7 @@ __attribute__((target("avx2"))) static void lines(const struct axis *axis, int w
     }
 }
 
-/* One output line from `axis->taps` lines of the ring; the ring's lines are whole multiples of 32 bytes. */
+/* One output line from `axis->taps` lines of the ring; the ring's lines are whole multiples of WIDE. */
 __attribute__((target("avx2"))) static void columns(const struct axis *axis, int i, const uint8_t *ring, int mask,
                                                     size_t pitch, uint8_t *out, size_t nbytes) {
     const int16_t *weight = axis->weight + (size_t)i * axis->stride;
@@ -176,7 +170,7 @@ int prep_resize(const uint8_t *in, size_t pitch, int height, int width, uint8_t 
     int x_most = most_taps(width, out_width), y_most = most_taps(height, out_height), ring_lines = 8;
     while (ring_lines < y_most + 8)
         ring_lines *= 2;
-    size_t line = (size_t)out_width * 3, ring_pitch = (line + 1 + 31) & ~(size_t)31;
+    size_t line = (size_t)out_width * 3, ring_pitch = (line + 1 + WIDE - 1) & ~(size_t)(WIDE - 1);
     size_t exact = (size_t)out_width * x_most > (size_t)out_height * y_most ? (size_t)out_width * x_most
                                                                            : (size_t)out_height * y_most;
     size_t sizes[] = {(size_t)out_width * 4,
@@ -185,7 +179,8 @@ int prep_resize(const uint8_t *in, size_t pitch, int height, int width, uint8_t 
                       (size_t)out_height * (y_most + 3) * 2,
                       exact * sizeof(double),
                       ring_lines * ring_pitch,
-                      (size_t)width * 3 + 32};
+                      (size_t)width * 3 + 32,
+                      prep_wide_serves() ? prep_wide_bytes(out_width, x_most) : 0};
     size_t total = 64;
     for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++)
         total += (sizes[k] + 63) & ~(size_t)63;
@@ -202,6 +197,8 @@ int prep_resize(const uint8_t *in, size_t pitch, int height, int width, uint8_t 
     uint8_t *ring = take(&pool, sizes[5]), *last = take(&pool, sizes[6]);
     weigh(&x, width, out_width, 1, weights);
     weigh(&y, height, out_height, 0, weights);
+    struct wide wide;
+    const int is_wide = sizes[7] && prep_wide_order(&wide, &x, width, out_width, mirror, take(&pool, sizes[7]));
     memset(ring, 0, ring_lines * ring_pitch); /* lines not there yet have weight 0, but are read */
     /* Reading goes up to 16 bytes behind a line's end; only behind the last line may there be nothing. */
     memcpy(last, in + (size_t)(height - 1) * pitch, (size_t)width * 3);
@@ -216,9 +213,15 @@ int prep_resize(const uint8_t *in, size_t pitch, int height, int width, uint8_t 
                 from[k] = done + k < height - 1 ? in + (size_t)(done + k) * pitch : last;
                 to[k] = ring + (size_t)((done + k) & mask) * ring_pitch;
             }
-            lines(&x, out_width, mirror, from, to);
+            if (is_wide)
+                prep_wide_lines(&wide, x.fraction_bits, from, to);
+            else
+                lines(&x, out_width, mirror, from, to);
         }
-        columns(&y, i, ring, mask, ring_pitch, out + (size_t)i * line, line);
+        if (sizes[7])
+            prep_wide_columns(&y, i, ring, mask, ring_pitch, out + (size_t)i * line, line);
+        else
+            columns(&y, i, ring, mask, ring_pitch, out + (size_t)i * line, line);
     }
     free(memory);
     return 1;

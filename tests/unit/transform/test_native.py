@@ -7,6 +7,7 @@ import io
 import re
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -393,22 +394,35 @@ def test_a_progressive_jpeg_without_its_last_scans_is_left_to_the_pure_path(
             assert compiled == pure
 
 
-@relaxed
+@contextmanager
+def wide(kernels: Kernels, wish: bool) -> Iterator[None]:
+    """With AVX-512 or without; without in either case on a CPU that has none."""
+    was = kernels.wide
+    kernels.use_wide(wish)
+    try:
+        yield
+    finally:
+        kernels.use_wide(was)
+
+
+@settings(relaxed, max_examples=240)
 @given(
     st.integers(0, 2**32),
-    st.tuples(st.integers(1, 90), st.integers(1, 90)),
-    st.tuples(st.integers(1, 90), st.integers(1, 90)),
+    st.tuples(st.integers(1, 90), st.integers(1, 250)),
+    st.tuples(st.integers(1, 90), st.integers(1, 250)),
+    st.booleans(),
     st.booleans(),
     st.booleans(),
 )
 def test_a_resize_is_torchs(
-    kernels: Kernels, seed: int, size: tuple[int, int], wanted: tuple[int, int], mirror: bool, harsh: bool
+    kernels: Kernels, seed: int, size: tuple[int, int], wanted: tuple[int, int], mirror: bool, harsh: bool, wish: bool
 ) -> None:
     noise = np.random.default_rng(seed).integers(0, 2 if harsh else 256, (size[0], size[1] + 3, 3), dtype=np.uint8)
     image = (noise * 255 if harsh else noise)[:, 1 : 1 + size[1]]
     assume(size != wanted)
     into = np.full((wanted[0] + 1, wanted[1], 3), 7, np.uint8)
-    assert kernels.resize(image, into[:-1], mirror) == (size[1] >= 8)
+    with wide(kernels, wish):
+        assert kernels.resize(image, into[:-1], mirror) == (size[1] >= 8)
     assert (into[-1] == 7).all()
     if size[1] >= 8:
         expected = torch.ops.aten._upsample_bilinear2d_aa(
@@ -417,11 +431,15 @@ def test_a_resize_is_torchs(
         assert np.array_equal(into[:-1, ::-1] if mirror else into[:-1], expected.numpy())
 
 
-@pytest.mark.parametrize("side", [225, 299, 375, 448, 500, 1000, 2999])
-def test_a_large_reduction_is_torchs(kernels: Kernels, path_of: PathOf, side: int) -> None:
+@pytest.mark.parametrize("wish", [False, True])
+@pytest.mark.parametrize("mirror", [False, True])
+@pytest.mark.parametrize("side", [50, 223, 225, 299, 375, 448, 500, 1000, 2999])
+def test_a_large_reduction_is_torchs(kernels: Kernels, path_of: PathOf, side: int, mirror: bool, wish: bool) -> None:
     image = np.random.default_rng(side).integers(0, 256, (side, side, 3), dtype=np.uint8)
     into = np.empty((224, 224, 3), np.uint8)
-    assert kernels.resize(image, into, mirror=False)
+    with wide(kernels, wish):
+        assert kernels.resize(image, into, mirror=mirror)
+    into = into[:, ::-1] if mirror else into
     with path_of("pure"):
         assert np.array_equal(resize(image, (224, 224), "bilinear", None), into)
 
@@ -528,6 +546,32 @@ def test_what_differs_for_other_reasons_leaves_our_huffman_decoder(monkeypatch: 
     finally:
         monkeypatch.undo()
         native.forget()
+
+
+def test_avx512_is_left_where_it_gives_other_pixels(monkeypatch: pytest.MonkeyPatch, kernels: Kernels) -> None:
+    if not kernels.wide:
+        pytest.skip("this CPU has no AVX-512")
+    real = Kernels.resize
+
+    def wrong(self: Kernels, image: Any, into: Any, mirror: bool) -> bool:
+        done = real(self, image, into, mirror)
+        if self.wide:
+            into[-1, -1, -1] ^= 1
+        return done
+
+    monkeypatch.setattr(Kernels, "resize", wrong)
+    native.forget()
+    try:
+        found = native.kernels()
+        assert found is not None
+        assert native.path().reason.endswith(", without AVX-512")
+        assert found.own_entropy
+        assert found.resizes
+        assert not found.wide
+    finally:
+        monkeypatch.undo()
+        native.forget()
+        kernels.use_wide(True)
 
 
 def test_our_huffman_decoder_is_left_where_it_gives_other_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
