@@ -416,13 +416,15 @@ int prep_scan(const uint8_t *record, size_t lengths_at, size_t jpeg_at, size_t s
 
     size_t at = scan_at, filled = scan_at;
     unsigned marks = 0;
-    /* Then it is decoded as it is: a marker that was damaged is not to be made good. */
+    /* Then it is decoded as it is: no size or marker that was damaged is to be made good. */
     const int whole = first == 0 && end == across && first_unit == 0 && last_row == height;
     memcpy(work, jpeg, scan_at);
-    work[height_at] = (uint8_t)(claimed >> 8);
-    work[height_at + 1] = (uint8_t)claimed;
-    work[height_at + 2] = (uint8_t)(columns >> 8);
-    work[height_at + 3] = (uint8_t)columns;
+    if (!whole) {
+        work[height_at] = (uint8_t)(claimed >> 8);
+        work[height_at + 1] = (uint8_t)claimed;
+        work[height_at + 2] = (uint8_t)(columns >> 8);
+        work[height_at + 3] = (uint8_t)columns;
+    }
     for (unsigned row = 0; row < segments / across; row++) {
         size_t before = 0, run = 0, after = 0;
         for (unsigned k = 0; k < across; k++, lengths += 2) {
