@@ -18,6 +18,7 @@ _EXIF = b"Exif\0\0"
 _MARKER = re.compile(rb"\xff[^\x00]", re.DOTALL)
 _MAX_RESTARTS = 1024
 _MOST_COMPONENTS = 4
+_FACTORS = range(1, 5)
 
 
 class JpegHeader(NamedTuple):
@@ -89,9 +90,11 @@ def _complete(
     precision, components = data[start + 4], data[start + 9]
     height, width = data[start + 5] << 8 | data[start + 6], data[start + 7] << 8 | data[start + 8]
     sampling = [data[start + 11 + 3 * component] for component in range(components)]
-    if not (height and width and sampling):
+    factors = [(byte & 15, byte >> 4) for byte in sampling]
+    # T.81, B.2.2: 1 to 4. No decoder takes others, and what is reckoned with them here must not have to.
+    if not (height and width and factors and all(down in _FACTORS and across in _FACTORS for down, across in factors)):
         return None
-    across, down = max(byte >> 4 for byte in sampling), max(byte & 15 for byte in sampling)
+    down, across = max(down for down, _ in factors), max(across for _, across in factors)
     return JpegHeader(
         height=height,
         width=width,

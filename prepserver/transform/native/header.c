@@ -38,6 +38,10 @@ static int32_t orientation(const uint8_t *block, size_t size) {
     return 1;
 }
 
+static int is_factor(unsigned number) {
+    return number >= 1 && number <= 4;
+}
+
 /* Puts the header of `data` into `out`, NUMBERS of them. Returns 1, or 0 where it is none of the plain kind. */
 int prep_header(const uint8_t *data, size_t size, int32_t *out) {
     size_t at = 2, frame = 0;
@@ -57,6 +61,8 @@ int prep_header(const uint8_t *data, size_t size, int32_t *out) {
             unsigned across = 0, down = 0;
             for (unsigned k = 0; k < components; k++) {
                 const unsigned sampling = data[frame + 11 + 3 * k];
+                if (!is_factor(sampling >> 4) || !is_factor(sampling & 15))
+                    return 0;
                 across = sampling >> 4 > across ? sampling >> 4 : across;
                 down = (sampling & 15) > down ? sampling & 15 : down;
             }

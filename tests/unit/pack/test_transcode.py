@@ -79,6 +79,12 @@ def test_the_orientation_goes_into_the_record(jpegtran: str | None, orientation:
     assert b"Exif" not in bytes(image)
 
 
+def of_no_size(data: bytes) -> bytes:
+    """With sampling factors of 0: no decoder takes it."""
+    at = data.index(b"\xff\xc0")
+    return data[: at + 11] + b"\0" + data[at + 12 : at + 14] + b"\0" + data[at + 15 : at + 17] + b"\0" + data[at + 18 :]
+
+
 @pytest.mark.parametrize("jpegtran", BOTH)
 @pytest.mark.parametrize(
     ("data", "how"),
@@ -89,6 +95,7 @@ def test_the_orientation_goes_into_the_record(jpegtran: str | None, orientation:
         (b"no image at all", "kept: no JPEG"),
         (b"\xff\xd8\xff and no more", "kept: unusual JPEG"),
         (jpeg(97, 131)[:2000], "kept: damaged"),
+        (of_no_size(jpeg(97, 131)), "kept: unusual JPEG"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -87,6 +87,21 @@ def test_a_header_is_read_number_for_number(
         assert kernels.header(part) == read_header(part)
 
 
+@pytest.mark.parametrize("factors", [0x00, 0x01, 0x10, 0x15, 0x51, 0xFF])
+def test_sampling_factors_that_no_decoder_takes_are_none(
+    kernels: Kernels, path_of: PathOf, jpeg: Maker, photo: Photo, factors: int
+) -> None:
+    file = bytearray(jpeg(photo(90, 60), "444"))
+    header = read_header(bytes(file))
+    assert header is not None
+    for component in range(3):
+        file[header.height_at + 6 + 3 * component] = factors
+    assert kernels.header(bytes(file)) is read_header(bytes(file)) is None
+    for pure, compiled in both(path_of, bytes(file), range(2)):
+        assert compiled == pure
+        assert isinstance(pure, str)  # bad, and nothing worse
+
+
 @pytest.mark.parametrize("data", [b"", b"\xff\xd8", b"\xff\xd8\xff\xda\x00\x02", b"\xff\xd8" + b"\xff\xe0\x00\x02" * 9])
 def test_a_header_that_ends_too_soon_is_none(kernels: Kernels, data: bytes) -> None:
     assert kernels.header(data) is read_header(data) is None
@@ -237,7 +252,7 @@ def test_rows_and_verdicts_of_indexed_jpegs_are_those_of_the_pure_path(
     elif damage == "zeros":
         image[at : at + 30] = bytes(30)
     elif damage == "frame":
-        image[scan.head.height_at + data.draw(st.integers(0, 3))] = data.draw(st.integers(0, 255))
+        image[scan.head.height_at + data.draw(st.integers(0, 7))] = data.draw(st.integers(0, 255))
     elif damage == "marker":
         image[at : at + 2] = data.draw(st.sampled_from([b"\xff\xd9", b"\xff\xd3", b"\xff\xd0", b"\xff\xc4"]))
     damaged = with_image(scan, bytes(image))
@@ -490,11 +505,11 @@ def both(path_of: PathOf, data: bytes | IndexedScan, keys: range) -> list[tuple[
     return list(zip(*results, strict=True))
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=24, deadline=None)
 @given(
     st.data(),
     st.sampled_from(["plain", "restarts", "progressive"]),
-    st.sampled_from(["none", "bytes", "zeros", "cut", "inserted", "end"]),
+    st.sampled_from(["none", "bytes", "zeros", "cut", "inserted", "end", "frame"]),
 )
 def test_rows_and_verdicts_are_those_of_the_pure_path_for_sound_and_damaged_files(
     path_of: PathOf, photo: Photo, saved: Maker, data: st.DataObject, kind: str, damage: str
@@ -513,6 +528,10 @@ def test_rows_and_verdicts_are_those_of_the_pure_path_for_sound_and_damaged_file
         file[at:at] = data.draw(
             st.sampled_from([b"\xff\xd9", b"\xff\xd3", b"\xff\xc4\x00\x02", b"\x12\x34" * 20, b"\xff"])
         )
+    elif damage == "frame":  # size, number of components, and what is said of each
+        header = read_header(bytes(file))
+        assert header is not None
+        file[header.height_at + data.draw(st.integers(0, 13))] = data.draw(st.sampled_from([0, 1, 3, 0x10, 0x15, 255]))
     elif damage == "end":
         file[-2:] = b"\x00\x00"
     for pure, compiled in both(path_of, bytes(file), range(4)):
