@@ -69,8 +69,10 @@ def test_jobs_with_different_batch_sizes_share_a_lane(server: Server, tree: Imag
     try:
         assert [len(client) for client in clients] == [-(-COUNT // n) for n in sizes]
         assert len({job["lane"] for job in server.status()["jobs"]}) == 1
-        filled_before = server.status()["rows_filled"] - server.stream()["rows_filled"]
-        rows = server.stream()["lanes"][0]["rows"]
+        status = server.status()  # of one moment: it is being filled
+        (stream,) = status["streams"]
+        filled_before = status["rows_filled"] - stream["rows_filled"]
+        rows = stream["lanes"][0]["rows"]
         got = together(clients)
         assert got == [inline_rows(tree, shuffle=True, seed=2, batch_size=64)] * 3
         assert server.status()["rows_filled"] - filled_before <= COUNT + rows  # one pass, and what was made ahead
