@@ -19,8 +19,12 @@
  *   it took more than there was is seen behind it. What lies in that room does not matter, it can only be too much.
  */
 #include "entropy.h"
+#include "wide.h"
 
 #include <string.h>
+#ifdef PREP_WIDE
+#include <immintrin.h>
+#endif
 
 struct jpeg_entropy_decoder {
     void (*start_pass)(j_decompress_ptr jpeg);
@@ -158,6 +162,26 @@ static int next_byte(j_decompress_ptr jpeg) {
     return *source->next_input_byte++;
 }
 
+#ifdef PREP_WIDE
+/* Bring 64 bytes at a time, as long as there is nothing but data and zeros stuffed into it, and room for so many. */
+__attribute__((target("avx512f,avx512bw,avx512vbmi2,popcnt"))) static uint8_t *
+fill_wide(uint8_t *at, const uint8_t *full, struct jpeg_source_mgr *source) {
+    const uint8_t *from = source->next_input_byte, *const end = from + source->bytes_in_buffer;
+    while (full - at >= 64 && end - from > 64) {
+        const __m512i bytes = _mm512_loadu_si512(from), after = _mm512_loadu_si512(from + 1);
+        const __mmask64 marks = _mm512_cmpeq_epi8_mask(bytes, _mm512_set1_epi8(-1));
+        if (marks & _mm512_test_epi8_mask(after, after))
+            break;
+        _mm512_storeu_si512(at, _mm512_maskz_compress_epi8(~(marks << 1), bytes));
+        at += 64 - __builtin_popcountll(marks << 1);
+        from += 64 + (marks >> 63);
+    }
+    source->next_input_byte = from;
+    source->bytes_in_buffer = (size_t)(end - from);
+    return at;
+}
+#endif
+
 /* Bring bytes into the room, to its end or to a marker. Only while there is no marker yet. */
 static __attribute__((noinline)) void fill(struct entropy *self, j_decompress_ptr jpeg) {
     struct jpeg_source_mgr *const source = jpeg->src;
@@ -167,6 +191,10 @@ static __attribute__((noinline)) void fill(struct entropy *self, j_decompress_pt
     while (at < full && self->marker == 0) {
         while (source->bytes_in_buffer == 0)
             source->fill_input_buffer(jpeg);
+#ifdef PREP_WIDE
+        if (self->is_wide)
+            at = fill_wide(at, full, source);
+#endif
         const size_t space = (size_t)(full - at), have = source->bytes_in_buffer, step = space < have ? space : have;
         const uint8_t *const from = source->next_input_byte, *const mark = memchr(from, 0xFF, step);
         const size_t plain = mark == NULL ? step : (size_t)(mark - from);
@@ -384,6 +412,7 @@ void prep_entropy_take(struct entropy *self, j_decompress_ptr jpeg, unsigned fir
         self->block[b].ac = codes_of(&tables.ac[ac], jpeg->ac_huff_tbl_ptrs[ac], 1);
         self->block[b].last_dc = &self->last_dc[part];
     }
+    self->is_wide = prep_wide_serves();
     self->blocks = jpeg->blocks_in_MCU;
     self->restart = jpeg->restart_interval;
     self->restarts = 0;

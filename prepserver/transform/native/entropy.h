@@ -30,6 +30,7 @@ struct entropy {
     uint64_t window;              /* the next bits, left-aligned */
     int held;                     /* how many of them are no longer at `next` */
     const uint8_t *next, *end;    /* in `room`, where stuffed zeros are taken out: the bytes behind those held */
+    int is_wide;                  /* whether bytes come 64 at a time */
     int marker;                   /* which one ended them, 0 for none yet */
     unsigned restart, to_restart, restarts;        /* MCUs from marker to marker, and to the next; markers seen */
     unsigned column, columns, first, beyond;       /* of MCUs: the present one, all, and those that are wanted */

@@ -5,6 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "wide.h"
+
 /* One axis: output i is the sum over k < taps of weight[i * stride + k] * input[first[i] + k]. */
 struct axis {
     int32_t *first;
@@ -24,9 +26,6 @@ struct wide {
     uint8_t *places;  /* WIDE for each group: where in these are the first two taps of each output byte */
     int16_t *weights; /* WIDE bytes for each group and pair of taps */
 };
-
-/* Whether this CPU has what it takes, and it was not switched off. */
-int prep_wide_serves(void);
 
 /* Bytes that `struct wide` needs for its three, each beginning on a multiple of WIDE. */
 size_t prep_wide_bytes(int out_width, int most_taps);

@@ -11,23 +11,10 @@
 
 #include <string.h>
 
-static int wished = 1;
-
-/* Say whether AVX-512 is to be used from now on, where it can. Returns whether it will be. */
-int prep_use_wide(int wish) {
-    wished = wish;
-    return prep_wide_serves();
-}
-
-#if defined(__x86_64__) && (defined(__clang__) || __GNUC__ >= 9)
+#ifdef PREP_WIDE
 #include <immintrin.h>
 
 #define TARGET __attribute__((target("avx512f,avx512bw,avx512vl,avx512vbmi,avx512vnni")))
-
-int prep_wide_serves(void) {
-    return wished && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-           __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vnni");
-}
 
 static size_t whole(size_t nbytes) {
     return (nbytes + WIDE - 1) / WIDE * WIDE;
@@ -156,10 +143,6 @@ TARGET void prep_wide_columns(const struct axis *axis, int i, const uint8_t *rin
 }
 
 #else
-
-int prep_wide_serves(void) {
-    return 0;
-}
 
 size_t prep_wide_bytes(int out_width, int most_taps) {
     (void)out_width, (void)most_taps;
