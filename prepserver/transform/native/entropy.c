@@ -225,22 +225,26 @@ static inline long left(const struct entropy *self) {
 static int at_marker(struct entropy *self, j_decompress_ptr jpeg) {
     if (self->marker == 0)
         fill(self, jpeg);
+    if (self->open != NULL && (self->marker != self->ending || jpeg->src->bytes_in_buffer))
+        return 0;
     return self->marker && left(self) < 8;
 }
 
-static void begin_segment(struct entropy *self) {
+static void begin_segment(struct entropy *self, j_decompress_ptr jpeg) {
     self->window = 0;
     self->held = 0;
     self->next = self->end = self->room;
     self->marker = 0;
     self->to_restart = self->restart;
     memset(self->last_dc, 0, sizeof self->last_dc);
+    if (self->open != NULL)
+        self->open(jpeg);
 }
 
 static __attribute__((noinline)) void restart(struct entropy *self, j_decompress_ptr jpeg) {
-    if (!at_marker(self, jpeg) || self->marker != JPEG_RST0 + (int)(self->restarts++ & 7))
+    if (!at_marker(self, jpeg) || (self->open == NULL && self->marker != JPEG_RST0 + (int)(self->restarts++ & 7)))
         self->refuse((j_common_ptr)jpeg);
-    begin_segment(self);
+    begin_segment(self, jpeg);
 }
 
 static inline uint64_t eight_bytes(const uint8_t *at) {
@@ -420,7 +424,7 @@ void prep_entropy_take(struct entropy *self, j_decompress_ptr jpeg, unsigned fir
     self->columns = jpeg->MCUs_per_row;
     self->first = first;
     self->beyond = beyond;
-    begin_segment(self);
+    begin_segment(self, jpeg);
     jpeg->entropy->decode_mcu = decode_anywhere;
 #if defined(__x86_64__)
     if (__builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2"))

@@ -27,6 +27,8 @@ struct code_tables {
 /* A scan on its way from bytes to coefficients. */
 struct entropy {
     void (*refuse)(j_common_ptr); /* does not return */
+    void (*open)(j_decompress_ptr); /* where segments lie apart: makes the next one the source, and says its `ending` */
+    int ending;                     /* the marker with which it has to end, with nothing behind it */
     uint64_t window;              /* the next bits, left-aligned */
     int held;                     /* how many of them are no longer at `next` */
     const uint8_t *next, *end;    /* in `room`, where stuffed zeros are taken out: the bytes behind those held */
@@ -46,7 +48,7 @@ struct entropy {
 /* Whether this can take over from libjpeg, which has started to decompress but not read of the scan. */
 int prep_entropy_serves(const struct jpeg_decompress_struct *jpeg);
 
-/* Take over. jpeg->client_data is to point to `self`. Of columns of MCUs outside [first, beyond) there will be
+/* Take over. jpeg->client_data is to point to `self`, of which `refuse` and `open`, or NULL, are set. Of columns of MCUs outside [first, beyond) there will be
  * no coefficients. */
 void prep_entropy_take(struct entropy *self, j_decompress_ptr jpeg, unsigned first, unsigned beyond);
 

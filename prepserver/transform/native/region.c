@@ -50,6 +50,14 @@ struct chunk {
     size_t size;
 };
 
+/* The segments under a part of an indexed scan, row after row, where they lie. */
+struct segments {
+    const uint8_t *at, *length;   /* of the next one: its bytes, and how many there are, in the index */
+    unsigned number, all;         /* which one it is of the image's, and how many these are */
+    unsigned in_row, rows;        /* how many are left of a row of the part, and of its rows */
+    unsigned of_row, between;     /* segments in a row of the part, and from its end to the next one's begin */
+};
+
 struct decoder {
     struct entropy entropy; /* first: prep_entropy_take finds it by jpeg->client_data */
     struct jpeg_decompress_struct *jpeg;
@@ -57,6 +65,7 @@ struct decoder {
     jmp_buf refused;
     struct chunk chunks[4];
     int next_chunk, n_chunks;
+    struct segments *segments; /* what comes behind the chunks, for our own entropy decoding; NULL for nothing */
     JOCTET height[2];
 };
 
@@ -95,6 +104,31 @@ static boolean next_chunk(j_decompress_ptr jpeg) {
         self->next_chunk++;
     } while (self->source.bytes_in_buffer == 0);
     return TRUE;
+}
+
+static size_t length_of(const uint8_t *in_index) {
+    return in_index[0] | (size_t)in_index[1] << 8;
+}
+
+/* Make the next segment the source. There are as many of them as the part has; `prep_scan` has looked at their lengths. */
+static void open_segment(j_decompress_ptr jpeg) {
+    struct decoder *const self = jpeg->client_data;
+    struct segments *const segments = self->segments;
+    if (segments->in_row == 0) {
+        if (--segments->rows == 0)
+            refuse((j_common_ptr)jpeg);
+        for (unsigned k = 0; k < segments->between; k++, segments->length += 2)
+            segments->at += length_of(segments->length);
+        segments->number += segments->between;
+        segments->in_row = segments->of_row;
+    }
+    segments->in_row--;
+    self->source.next_input_byte = segments->at;
+    self->source.bytes_in_buffer = length_of(segments->length);
+    segments->at += self->source.bytes_in_buffer;
+    segments->length += 2;
+    self->entropy.ending = segments->number + 1 < segments->all ? JPEG_RST0 + (int)(segments->number & 7) : JPEG_EOI;
+    segments->number++;
 }
 
 static void skip_bytes(j_decompress_ptr jpeg, long count) {
@@ -241,6 +275,8 @@ static int has_its_tables(const struct jpeg_decompress_struct *jpeg) {
     return 1;
 }
 
+#define OTHER_WAY (-2)
+
 static int own_entropy = 0;
 
 /* Say whether entropy decoding is to be our own from now on (entropy.c), where it can, or libjpeg's. */
@@ -248,7 +284,8 @@ void prep_use_own_entropy(int wish) {
     own_entropy = wish;
 }
 
-/* What both ways below have in common, with `self->chunks` set. */
+/* What the ways below have in common, with `self->chunks` and `self->segments` set. Returns as they do, or OTHER_WAY:
+ * there are segments, but libjpeg's entropy decoding is needed, which wants them joined. */
 static int decode(struct decoder *self, unsigned claimed, int left_over, unsigned width, unsigned subsamplings,
                   unsigned scale, unsigned top, unsigned bottom, unsigned left, unsigned right, unsigned pitch,
                   uint8_t *out) {
@@ -302,11 +339,18 @@ static int decode(struct decoder *self, unsigned claimed, int left_over, unsigne
     if (from > left || from + jpeg->output_width < right || jpeg->output_width > pitch)
         refuse((j_common_ptr)jpeg);
     const int taken = own_entropy && prep_entropy_serves(jpeg);
+    if (!taken && self->segments != NULL) {
+        lib_jpeg_abort_decompress(jpeg);
+        return OTHER_WAY;
+    }
+    if (self->segments != NULL && self->source.bytes_in_buffer)
+        refuse((j_common_ptr)jpeg); /* the scan begins elsewhere than the index says */
     if (taken) {
         /* As jpeg_crop_scanline says which columns of MCUs get an inverse DCT. */
         const unsigned across = jpeg->comps_in_scan > 1 ? (unsigned)jpeg->max_h_samp_factor : 1;
         const unsigned unit = across * (unsigned)jpeg->min_DCT_scaled_size;
         self->entropy.refuse = refuse;
+        self->entropy.open = self->segments != NULL ? open_segment : NULL;
         prep_entropy_take(&self->entropy, jpeg, from / unit, (from + jpeg->output_width + unit - 1) / unit);
     }
     if (top > 0)
@@ -327,7 +371,9 @@ static int decode(struct decoder *self, unsigned claimed, int left_over, unsigne
     if (jpeg->output_scanline != rows)
         refuse((j_common_ptr)jpeg);
     int clean = 1;
-    if (taken)
+    if (self->segments != NULL)
+        clean = prep_entropy_leave(&self->entropy, jpeg); /* with the marker that its segment has to end with */
+    else if (taken)
         clean = prep_entropy_leave(&self->entropy, jpeg) ? jpeg->unread_marker == JPEG_EOI : left_over;
     if (left_over)
         clean = clean && ends_next(self);
@@ -367,13 +413,38 @@ int prep_region(const uint8_t *data, size_t length, size_t height_at, unsigned c
     self.chunks[1] = (struct chunk){self.height, 2};
     self.chunks[2] = (struct chunk){data + height_at + 2, length - height_at - 2};
     self.chunks[3] = (struct chunk){end_of_image, 2};
+    self.segments = NULL;
     self.n_chunks = left_over == 2 ? 4 : 3;
     return decode(&self, claimed, left_over, width, subsamplings, scale, top, bottom, left, right, pitch, out);
 }
 
+/* Join the segments in `work` behind the `filled` bytes that are there, and number their markers anew unless it is the
+ * `whole` image. Returns how many bytes it holds then, with room to look ahead. */
+static size_t join(struct segments segments, uint8_t *work, size_t filled, int whole) {
+    unsigned marks = 0;
+    for (unsigned row = 0; row < segments.rows; row++) {
+        for (unsigned k = 0; k < segments.of_row; k++, segments.length += 2) {
+            const size_t length = length_of(segments.length);
+            memcpy(work + filled, segments.at, length);
+            segments.at += length;
+            filled += length;
+            if (!whole)
+                work[filled - 1] = (uint8_t)(JPEG_RST0 + (marks++ & 7));
+        }
+        if (row + 1 < segments.rows)
+            for (unsigned k = 0; k < segments.between; k++, segments.length += 2)
+                segments.at += length_of(segments.length);
+    }
+    if (!whole)
+        work[filled - 1] = JPEG_EOI; /* the last byte of the last marker, as of all others */
+    memset(work + filled, 0, MARGIN_BYTES); /* libjpeg's fast Huffman decoder wants room to look ahead */
+    return filled + MARGIN_BYTES;
+}
+
 /* Decode a rectangle of an indexed JPEG (prepserver/protocol/packed.py), as prepserver/transform/scans.py cuts it out
- * and `prep_region` decodes that: the segments under it, and what upsampling looks at around it, are joined in `work`
- * behind the header and a frame of their size.
+ * and `prep_region` decodes that: the segments under it, and what upsampling looks at around it, behind the header and a
+ * frame of their size. Our own entropy decoding takes the segments from where they lie; for libjpeg's they are joined.
+ * In place more is asked of them than the pure path does: that each ends with the marker that it had when it was packed.
  *
  * record, jpeg_at:  where the whole JPEG, of `size` bytes, begins.
  * lengths_at:       in `record`: `segments` times two bytes, little-endian: of each segment with the marker at its end.
@@ -414,8 +485,18 @@ int prep_scan(const uint8_t *record, size_t lengths_at, size_t jpeg_at, size_t s
     const unsigned part_top = first_unit * unit_height, part_left = first * segment_width;
     const unsigned claimed = last_row - part_top, columns = last_column - part_left;
 
-    size_t at = scan_at, filled = scan_at;
-    unsigned marks = 0;
+    size_t begins = 0, at = scan_at; /* the part's first segment, and the place behind what was added up */
+    const unsigned first_segment = first_unit * across + first;
+    for (unsigned k = 0; k < segments; k++) {
+        const size_t length = length_of(lengths + 2 * (size_t)k);
+        if (k == first_segment)
+            begins = at;
+        if (length < 2 || length > size - at)
+            return -1;
+        at += length;
+    }
+    if (at != size)
+        return -1;
     /* Then it is decoded as it is: no size or marker that was damaged is to be made good. */
     const int whole = first == 0 && end == across && first_unit == 0 && last_row == height;
     memcpy(work, jpeg, scan_at);
@@ -425,35 +506,28 @@ int prep_scan(const uint8_t *record, size_t lengths_at, size_t jpeg_at, size_t s
         work[height_at + 2] = (uint8_t)(columns >> 8);
         work[height_at + 3] = (uint8_t)columns;
     }
-    for (unsigned row = 0; row < segments / across; row++) {
-        size_t before = 0, run = 0, after = 0;
-        for (unsigned k = 0; k < across; k++, lengths += 2) {
-            const size_t length = lengths[0] | (size_t)lengths[1] << 8;
-            if (length < 2)
-                return -1;
-            *(k < first ? &before : k < end ? &run : &after) += length;
-        }
-        if (before + run + after > size - at)
-            return -1;
-        if (row >= first_unit && row < end_unit) {
-            memcpy(work + filled, jpeg + at + before, run);
-            const uint8_t *length = lengths - 2 * (size_t)(across - first);
-            for (unsigned k = first; k < end; k++, length += 2) {
-                filled += length[0] | (size_t)length[1] << 8;
-                if (!whole)
-                    work[filled - 1] = (uint8_t)(JPEG_RST0 + (marks++ & 7));
-            }
-        }
-        at += before + run + after;
-    }
-    if (at != size)
-        return -1;
-    if (!whole)
-        work[filled - 1] = JPEG_EOI; /* the last byte of the last marker, as of all others */
-    memset(work + filled, 0, MARGIN_BYTES); /* libjpeg's fast Huffman decoder wants room to look ahead */
-    self.chunks[0] = (struct chunk){work, filled + MARGIN_BYTES};
+    struct segments part = {
+        .at = jpeg + begins,
+        .length = lengths + 2 * (size_t)first_segment,
+        .number = first_segment,
+        .all = segments,
+        .in_row = end - first,
+        .rows = end_unit - first_unit,
+        .of_row = end - first,
+        .between = across - (end - first),
+    };
+    self.chunks[0] = (struct chunk){work, scan_at};
     self.n_chunks = 1;
-    const int from = decode(&self, claimed, 0, columns, subsamplings, 1, top - part_top, bottom - part_top,
-                            left - part_left, right - part_left, pitch, out);
+    self.segments = own_entropy ? &part : NULL;
+    int from = OTHER_WAY;
+    if (own_entropy)
+        from = decode(&self, claimed, 0, columns, subsamplings, 1, top - part_top, bottom - part_top, left - part_left,
+                      right - part_left, pitch, out);
+    if (from == OTHER_WAY) {
+        self.segments = NULL;
+        self.chunks[0].size = join(part, work, scan_at, whole);
+        from = decode(&self, claimed, 0, columns, subsamplings, 1, top - part_top, bottom - part_top, left - part_left,
+                      right - part_left, pitch, out);
+    }
     return from < 0 ? -1 : from + (int)part_left;
 }

@@ -157,10 +157,12 @@ __attribute__((target("avx2"))) static void columns(const struct axis *axis, int
     }
 }
 
+#define MOST_BYTES ((size_t)64 << 20) /* what is reduced so much that it needs more is left to torch */
+
 /* Resize (height, width, 3) bytes, `pitch` bytes from line to line, to a contiguous (out_height, out_width, 3).
  *
  * mirror: write each line from right to left.
- * Returns 1 if done, 0 if this is not for that size or this CPU, or there is no memory.
+ * Returns 1 if done, 0 if this is not for those sizes or this CPU, or there is no memory.
  */
 int prep_resize(const uint8_t *in, size_t pitch, int height, int width, uint8_t *out, int out_height, int out_width,
                 int mirror) {
@@ -184,6 +186,8 @@ int prep_resize(const uint8_t *in, size_t pitch, int height, int width, uint8_t 
     size_t total = 64;
     for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++)
         total += (sizes[k] + 63) & ~(size_t)63;
+    if (total > MOST_BYTES)
+        return 0;
     char *memory = malloc(total);
     if (memory == NULL)
         return 0;

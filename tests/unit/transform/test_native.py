@@ -210,16 +210,21 @@ def test_a_rectangle_of_another_kind_of_jpeg_is_that_of_the_whole_image(
     st.integers(1, 150),
     st.integers(1, 180),
     st.sampled_from([1, 4, 8]),
+    st.booleans(),
 )
 def test_a_rectangle_of_an_indexed_jpeg_is_that_of_the_whole_image(
-    kernels: Kernels, data: st.DataObject, kind: str, height: int, width: int, mcus: int
+    kernels: Kernels, data: st.DataObject, kind: str, height: int, width: int, mcus: int, own_entropy: bool
 ) -> None:
     scan = indexed(drawn(height, width, kind), mcus)
     box = data.draw(boxes(height, width))
     nbytes = kernels.scan_bytes(scan, box)
     buffer = np.random.default_rng(0).integers(0, 256, nbytes + 64, dtype=np.uint8)
     behind = buffer[nbytes:].copy()
-    image = kernels.scan(scan, box, buffer)
+    kernels.use_own_entropy(own_entropy)  # segments are taken from where they lie, or joined for libjpeg's
+    try:
+        image = kernels.scan(scan, box, buffer)
+    finally:
+        kernels.use_own_entropy(True)
     assert image is not None
     assert np.array_equal(image, np.broadcast_to(box.of(simplejpeg.decode_jpeg(scan.jpeg)), image.shape))
     assert np.array_equal(buffer[nbytes:], behind)
@@ -232,25 +237,51 @@ def test_numbers_of_an_indexed_jpeg_that_do_not_fit_together_are_refused(kernels
     assert kernels.scan(scan, box, buffer) is not None
     assert kernels.scan(scan, box, buffer[:-1]) is None
     head = scan.head
-    for changed in (
+    for others in (
         {"segments": head.segments + 1}, {"interval": 6}, {"scan_at": head.image_bytes + 1}, {"height": 65},
         {"width": 97}, {"height_at": head.scan_at}, {"unit": (0, 0)},
     ):  # fmt: skip
-        assert kernels.scan(dataclasses.replace(scan, head=dataclasses.replace(head, **changed)), box, buffer) is None
+        assert kernels.scan(dataclasses.replace(scan, head=dataclasses.replace(head, **others)), box, buffer) is None
     for lengths in (scan.lengths[:-2], memoryview(bytes(len(scan.lengths))), memoryview(b"\xff" * len(scan.lengths))):
         assert kernels.scan(dataclasses.replace(scan, lengths=lengths), box, buffer) is None
 
 
-def with_image(scan: IndexedScan, image: bytes) -> IndexedScan:
-    """Of a record that holds these bytes instead, one object as the compiled path wants it."""
-    assert isinstance(scan.jpeg.obj, bytes)
-    front = len(scan.jpeg.obj) - len(scan.jpeg)
-    record = memoryview(scan.jpeg.obj[:front] + image)
-    return IndexedScan(scan.head, record[HEAD_BYTES:front], record[front:])
+def changed(scan: IndexedScan, image: bytes, scan_at: int, lengths: npt.NDArray[np.int64]) -> IndexedScan:
+    """Of a record that says this instead, one object as the compiled path wants it."""
+    front = HEAD_BYTES + 2 * len(lengths)
+    record = memoryview(bytes(HEAD_BYTES) + lengths.astype("<u2").tobytes() + image)
+    return IndexedScan(dataclasses.replace(scan.head, scan_at=scan_at), record[HEAD_BYTES:front], record[front:])
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.data(), st.sampled_from(INDEXED_SUBSAMPLINGS), st.sampled_from(["none", "bytes", "zeros", "marker", "frame"]))
+@given(st.data(), st.sampled_from(INDEXED_SUBSAMPLINGS), st.sampled_from(["ends", "index", "begin"]))
+def test_rows_of_records_whose_index_and_scan_do_not_agree_are_those_of_the_pure_path(
+    path_of: PathOf, data: st.DataObject, kind: str, damage: str
+) -> None:
+    scan = indexed(drawn(150, 90, kind), data.draw(st.sampled_from([1, 4])))
+    image, scan_at = bytearray(scan.jpeg), scan.head.scan_at
+    lengths = np.frombuffer(scan.lengths, "<u2").astype(np.int64)
+    if damage == "ends":  # of all segments, or of some: other numbers, or none
+        for end in (scan_at + np.cumsum(lengths))[:: data.draw(st.integers(1, 5))].tolist():
+            image[end - data.draw(st.sampled_from([1, 1, 2]))] = data.draw(st.sampled_from([0xD0, 0xD7, 0xD9, 0, 255]))
+    elif damage == "index":  # lengths that add up, but not where the markers are
+        k = data.draw(st.integers(0, len(lengths) - 2))
+        by = data.draw(st.integers(2 - int(lengths[k]), int(lengths[k + 1]) - 2))
+        lengths[k : k + 2] += (by, -by)
+    else:  # the scan begins elsewhere than the index says
+        by = data.draw(st.integers(1, 9))
+        scan_at += by
+        lengths[0] = max(2, lengths[0] - by)
+    for pure, compiled in both(path_of, changed(scan, bytes(image), scan_at, lengths), range(6)):
+        assert compiled == pure
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.data(),
+    st.sampled_from(INDEXED_SUBSAMPLINGS),
+    st.sampled_from(["none", "bytes", "zeros", "marker", "frame"]),
+)
 def test_rows_and_verdicts_of_indexed_jpegs_are_those_of_the_pure_path(
     path_of: PathOf, data: st.DataObject, kind: str, damage: str
 ) -> None:
@@ -266,7 +297,7 @@ def test_rows_and_verdicts_of_indexed_jpegs_are_those_of_the_pure_path(
         image[scan.head.height_at + data.draw(st.integers(0, 7))] = data.draw(st.integers(0, 255))
     elif damage == "marker":
         image[at : at + 2] = data.draw(st.sampled_from([b"\xff\xd9", b"\xff\xd3", b"\xff\xd0", b"\xff\xc4"]))
-    damaged = with_image(scan, bytes(image))
+    damaged = changed(scan, bytes(image), scan.head.scan_at, np.frombuffer(scan.lengths, "<u2").astype(np.int64))
     for pure, compiled in both(path_of, damaged, range(6)):
         assert compiled == pure
 
