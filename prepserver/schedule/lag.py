@@ -37,8 +37,8 @@ AGAIN_S = 60.0
 """A job that loses rows to go with the others and holds them back again so soon is known: no patience with it."""
 
 HEDGE_S = 2.0
-"""A chunk that runs for so long while others idle is made a second time. An ordinary one takes 20 ms; the
-first that is done counts, the bytes are equal."""
+"""A chunk that runs for so long while workers idle and a job waits is made a second time. An ordinary one takes 10 to
+50 ms; the first that is done counts, the bytes are equal."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,6 +68,10 @@ SETTLED_CHUNKS = 64
 GROWN = (4, 2)
 """How many times larger: the first for which there is room."""
 
+SLOW_S = 0.5
+"""Chunks that take longer are not to be larger (views of photos of 12 megapixels, a slow disk): others wait for them.
+The stream begins small again, and for twice as long. Ten times what an ordinary chunk of 64 rows takes."""
+
 
 class ReleaseError(ValueError):
     """A client released rows that it was never told of."""
@@ -104,7 +108,8 @@ class Scheduler:
         self, stream_id: int, key: str, source: str, n: int, next_start: Callable[[int], int], position: int
     ) -> None:
         """A stream begins at `position`; it needs a lane and a cursor before anything is filled."""
-        self.streams[stream_id] = Stream(stream_id, key, source, n, next_start, head=position)
+        stream = self.streams[stream_id] = Stream(stream_id, key, source, n, next_start, head=position)
+        stream.grows_at = SETTLED_CHUNKS * self.chunk_rows
 
     def start_early(self, stream_id: int, into: int, round_rows: int, patience_s: float) -> None:
         """A new stream goes only so far, and is to join another one when that comes by.
@@ -243,6 +248,7 @@ class Scheduler:
         if own is not None:
             own_id, own_lanes = own
             made = Stream(own_id, stream.key, stream.source, stream.n, stream.next_start, head=start)
+            made.grows_at = SETTLED_CHUNKS * self.chunk_rows
             self.streams[own_id] = made
             for lane_id, lane in own_lanes.items():
                 made.lanes[lane.id] = lane
@@ -386,7 +392,7 @@ class Scheduler:
         return Move(cursor.id, lane.id, start, (nothing, nothing))
 
     def hedge(self, now_s: float) -> list[Action]:
-        """Makes chunks a second time that take far too long, while workers idle. Call it now and then."""
+        """Makes chunks a second time that take far too long, while workers idle and jobs wait. Call it now and then."""
         late = []
         for slot in self.workers.values():
             if not slot.tasks:
@@ -394,11 +400,13 @@ class Scheduler:
             oldest = self._tasks[slot.tasks[0]]
             if oldest.since_s is None:
                 oldest.since_s = now_s
-            elif now_s - oldest.since_s > HEDGE_S:
+                continue
+            stream = self.streams.get(oldest.stream)
+            if stream is not None and now_s - oldest.since_s > SLOW_S:
+                stream.grows_at = max(stream.grows_at, 2 * stream.rows_filled)
+            if now_s - oldest.since_s > HEDGE_S:
                 # what is queued behind it waits just as long
-                late += [
-                    t for t in map(self._tasks.__getitem__, slot.tasks) if not t.hedged and t.stream in self.streams
-                ]
+                late += [t for t in map(self._tasks.__getitem__, slot.tasks) if not t.hedged and self._is_awaited(t)]
         if not late or not self.workers_idle:
             return []
         for task in late:
@@ -406,6 +414,10 @@ class Scheduler:
             self._hedged.add((task.stream, task.chunk.position))
             self.streams[task.stream].lost(task.chunk)
         return self._dispatch()
+
+    def _is_awaited(self, task: Task) -> bool:
+        """Whether a job has nothing ready on a task's stream: while there is, a late chunk harms nobody."""
+        return task.stream in self.streams and not self.streams[task.stream].ready_rows()
 
     def overdue(self, now_s: float, limit_s: float) -> list[int]:
         """Workers whose oldest task has been with them for longer than `limit_s`."""
@@ -643,7 +655,7 @@ class Scheduler:
         A first batch is sooner there when all workers have a share of it; later on only the rate counts. The ring
         must hold twice what all workers have in hand, or they would wait for each other.
         """
-        if stream.rows_filled >= SETTLED_CHUNKS * self.chunk_rows:
+        if stream.rows_filled >= stream.grows_at:
             for times in GROWN:
                 grown = min(times * self.chunk_rows, MAX_CHUNK_ROWS)
                 if 2 * len(self.workers) * TASKS_PER_WORKER * grown <= stream.ring_rows:

@@ -175,6 +175,7 @@ class Stream:
             Their lane is the one that they will read.
         cap: Nothing is filled from here on, for now: see `prepserver.schedule.early`.
         gate: Nothing is filled from here on before another stream has joined here, or not: see there.
+        grows_at: With so many rows filled, its chunks may be larger.
     """
 
     id: int
@@ -189,6 +190,7 @@ class Stream:
     cursors: dict[int, Cursor] = field(default_factory=dict)
     behind: dict[int, Cursor] = field(default_factory=dict)
     bad: dict[int, list[BadRow]] = field(default_factory=dict)
+    grows_at: int = 0
     rows_filled: int = 0
     rows_delivered: int = 0
     last_served: int = 0

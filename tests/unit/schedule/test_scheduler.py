@@ -8,7 +8,15 @@ import pytest
 
 from prepserver.pipeline.batches import BatchLine
 from prepserver.schedule.actions import Action, Announce, DropLane, DropStream, Nearly, QuarantineSample, Submit
-from prepserver.schedule.scheduler import CRASH_STRIKES, KILL_STRIKES, SETTLED_CHUNKS, ReleaseError, Scheduler
+from prepserver.schedule.lag import HEDGE_S
+from prepserver.schedule.scheduler import (
+    CRASH_STRIKES,
+    KILL_STRIKES,
+    SETTLED_CHUNKS,
+    SLOW_S,
+    ReleaseError,
+    Scheduler,
+)
 from prepserver.schedule.stream import BAD_REASONS_TOLD, BadRow, Cursor, Lane
 
 N = 1000
@@ -86,6 +94,56 @@ def test_chunks_grow_once_a_stream_has_got_going_as_far_as_its_ring_holds_them(r
         given += submits(s.give_out())
         given += submits(s.release(5, position + count))
     assert {count for _, _, count in given} == {grown}
+
+
+def test_a_stream_whose_chunks_take_long_is_given_small_ones_again() -> None:
+    s = scheduler()
+    stream(s, rows=64)
+    s.worker_up(1)
+    given = submits(cursor(s, 5))
+
+    def go_on(rows: int) -> None:
+        """Until so many more are made."""
+        upto = given[0][1] + rows
+        while given[0][1] < upto:
+            _, position, count = given.pop(0)
+            s.task_done(1, s.workers[1].tasks[0], [])
+            given.extend(submits(s.give_out()))
+            given.extend(submits(s.release(5, position + count)))
+
+    go_on(SETTLED_CHUNKS * 4 + 16)
+    assert {count for _, _, count in given} == {16}
+    s.hedge(1.0)
+    s.hedge(1.0 + SLOW_S)
+    go_on(32)
+    assert {count for _, _, count in given} == {16}
+    s.hedge(2.0)
+    s.hedge(2.1 + SLOW_S)  # the only worker: nobody makes it a second time
+    made = s.streams[1].rows_filled
+    go_on(32)
+    assert {count for _, _, count in given} == {4}
+    go_on(2 * made - s.streams[1].rows_filled + 16)
+    assert {count for _, _, count in given} == {16}
+
+
+def test_a_late_chunk_is_made_a_second_time_while_a_worker_idles_and_a_job_waits() -> None:
+    s = scheduler()
+    stream(s)
+    s.worker_up(1)
+    s.worker_up(2)
+    given = submits(cursor(s, 5))
+    assert given == [(1, 0, 4), (2, 4, 4), (1, 8, 4), (2, 12, 4)]
+    late, *_ = s.workers[2].tasks
+    for task in list(s.workers[1].tasks):
+        s.task_done(1, task, [])
+    assert s.workers_idle
+    for at_s in (0.0, HEDGE_S + 1):
+        assert s.hedge(at_s) == []  # it was told of a batch and has not used it up
+    s.release(5, 4)  # the window has room for one chunk more
+    s.task_done(1, s.workers[1].tasks[0], [])
+    again = submits(s.hedge(HEDGE_S + 2))
+    assert again == [(1, 4, 4), (1, 12, 4)]
+    assert late in s.workers[2].tasks
 
 
 def test_a_full_window_gives_out_nothing() -> None:
