@@ -30,6 +30,7 @@ _COST_CELLS = [
 ]
 _COMMAND = (str(Path(__file__).with_name("stamped_daemon.py")),)
 _SOURCE_ROWS = 1 << 24  # no end of an epoch comes near
+_PAGES_S = 1.0  # in which the daemon has touched the pages of a new ring, which it does once
 
 
 def main() -> None:
@@ -97,6 +98,7 @@ def take(server: Server, batch: int, lends: bool, window_s: float, pace_per_s: f
         batches = iter(client)
         for _ in range(max(16, 4096 // batch)):  # the ring's pages, and the first blocks for copies
             next(batches)
+        time.sleep(_PAGES_S)
         children = [pid for pid in tree([server.pid]) if pid != server.pid]
         began_s, count = time.monotonic(), 0
         before = cpu_s([server.pid]), time.process_time(), cpu_s(children), machine_busy_s()
