@@ -371,8 +371,8 @@ static int decode(struct decoder *self, unsigned claimed, int left_over, unsigne
     if (jpeg->output_scanline != rows)
         refuse((j_common_ptr)jpeg);
     int clean = 1;
-    if (self->segments != NULL)
-        clean = prep_entropy_leave(&self->entropy, jpeg); /* with the marker that its segment has to end with */
+    if (self->segments != NULL) /* each ended as it has to, and that was the last one */
+        clean = prep_entropy_leave(&self->entropy, jpeg) && self->segments->rows == 1 && self->segments->in_row == 0;
     else if (taken)
         clean = prep_entropy_leave(&self->entropy, jpeg) ? jpeg->unread_marker == JPEG_EOI : left_over;
     if (left_over)

@@ -302,6 +302,32 @@ def test_rows_and_verdicts_of_indexed_jpegs_are_those_of_the_pure_path(
         assert compiled == pure
 
 
+def test_a_record_whose_first_segment_holds_the_whole_image_is_not_taken_in_place(
+    kernels: Kernels, path_of: PathOf, photo: Photo, saved: Maker
+) -> None:
+    """Its header has no restart interval, and behind the image there is data that nobody reads."""
+    file = saved(photo(32, 64), "JPEG", subsampling=0)
+    header = read_header(file)
+    assert header is not None
+    segments = 4 * 2  # rows of MCUs, and segments of 4 MCUs in one
+    pieces = [file[header.scan_at : -2], *[b"\x12\x34"] * (segments - 1)]
+    marks = [*(0xD0 + k for k in range(segments - 1)), 0xD9]
+    ends = [piece + bytes([0xFF, mark]) for piece, mark in zip(pieces, marks, strict=True)]
+    scan = indexed(drawn(32, 64, "444"), 4)
+    head = dataclasses.replace(
+        scan.head, height_at=header.height_at, image_bytes=header.scan_at + sum(map(len, ends)), segments=segments
+    )
+    odd = changed(
+        dataclasses.replace(scan, head=head), file[: header.scan_at] + b"".join(ends), header.scan_at,
+        np.array([len(end) for end in ends]),
+    )  # fmt: skip
+    box = Box(0, 0, 32, 64)
+    assert (head.interval, head.unit, head.height, head.width) == (4, (8, 8), 32, 64)
+    assert kernels.scan(odd, box, np.empty(kernels.scan_bytes(odd, box), np.uint8)) is None
+    for pure, compiled in both(path_of, odd, range(4)):
+        assert compiled == pure
+
+
 def decoded(kernels: Kernels, data: bytes, box: Box) -> tuple[Pixels | None, Pixels | None]:
     """With our Huffman decoder, and with libjpeg's."""
     assert kernels.own_entropy  # Pillow's release is a known one
