@@ -108,8 +108,9 @@ class Scheduler:
         self, stream_id: int, key: str, source: str, n: int, next_start: Callable[[int], int], position: int
     ) -> None:
         """A stream begins at `position`; it needs a lane and a cursor before anything is filled."""
-        stream = self.streams[stream_id] = Stream(stream_id, key, source, n, next_start, head=position)
-        stream.grows_at = SETTLED_CHUNKS * self.chunk_rows
+        self.streams[stream_id] = Stream(
+            stream_id, key, source, n, next_start, head=position, grows_at=SETTLED_CHUNKS * self.chunk_rows
+        )
 
     def start_early(self, stream_id: int, into: int, round_rows: int, patience_s: float) -> None:
         """A new stream goes only so far, and is to join another one when that comes by.
@@ -247,8 +248,10 @@ class Scheduler:
         renamed = {lane: [shared[lane].id] if lane in shared else [] for lane in old}
         if own is not None:
             own_id, own_lanes = own
-            made = Stream(own_id, stream.key, stream.source, stream.n, stream.next_start, head=start)
-            made.grows_at = SETTLED_CHUNKS * self.chunk_rows
+            made = Stream(
+                own_id, stream.key, stream.source, stream.n, stream.next_start, head=start,
+                grows_at=SETTLED_CHUNKS * self.chunk_rows,
+            )  # fmt: skip
             self.streams[own_id] = made
             for lane_id, lane in own_lanes.items():
                 made.lanes[lane.id] = lane

@@ -175,6 +175,7 @@ int prep_resize(const uint8_t *in, size_t pitch, int height, int width, uint8_t 
     size_t line = (size_t)out_width * 3, ring_pitch = (line + 1 + WIDE - 1) & ~(size_t)(WIDE - 1);
     size_t exact = (size_t)out_width * x_most > (size_t)out_height * y_most ? (size_t)out_width * x_most
                                                                            : (size_t)out_height * y_most;
+    const int may_be_wide = prep_wide_serves();
     size_t sizes[] = {(size_t)out_width * 4,
                       (size_t)out_height * 4,
                       (size_t)out_width * (x_most + 3) * 2,
@@ -182,7 +183,7 @@ int prep_resize(const uint8_t *in, size_t pitch, int height, int width, uint8_t 
                       exact * sizeof(double),
                       ring_lines * ring_pitch,
                       (size_t)width * 3 + 32,
-                      prep_wide_serves() ? prep_wide_bytes(out_width, x_most) : 0};
+                      may_be_wide ? prep_wide_bytes(out_width, x_most) : 0};
     size_t total = 64;
     for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++)
         total += (sizes[k] + 63) & ~(size_t)63;
@@ -202,7 +203,7 @@ int prep_resize(const uint8_t *in, size_t pitch, int height, int width, uint8_t 
     weigh(&x, width, out_width, 1, weights);
     weigh(&y, height, out_height, 0, weights);
     struct wide wide;
-    const int is_wide = sizes[7] && prep_wide_order(&wide, &x, width, out_width, mirror, take(&pool, sizes[7]));
+    const int is_wide = may_be_wide && prep_wide_order(&wide, &x, width, out_width, mirror, take(&pool, sizes[7]));
     memset(ring, 0, ring_lines * ring_pitch); /* lines not there yet have weight 0, but are read */
     /* Reading goes up to 16 bytes behind a line's end; only behind the last line may there be nothing. */
     memcpy(last, in + (size_t)(height - 1) * pitch, (size_t)width * 3);
@@ -222,7 +223,7 @@ int prep_resize(const uint8_t *in, size_t pitch, int height, int width, uint8_t 
             else
                 lines(&x, out_width, mirror, from, to);
         }
-        if (sizes[7])
+        if (may_be_wide)
             prep_wide_columns(&y, i, ring, mask, ring_pitch, out + (size_t)i * line, line);
         else
             columns(&y, i, ring, mask, ring_pitch, out + (size_t)i * line, line);

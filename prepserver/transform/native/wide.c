@@ -1,3 +1,4 @@
+/* Whether AVX-512 is used: by the resize (resize_wide.c) and where a scan is read (entropy.c). */
 #include "wide.h"
 
 static int wished = 1;
@@ -8,7 +9,8 @@ int prep_wide_serves(void) {
            __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vbmi2") &&
            __builtin_cpu_supports("avx512vnni");
 #else
-    return wished & 0;
+    (void)wished;
+    return 0;
 #endif
 }
 

@@ -621,21 +621,30 @@ def test_the_library_in_use_is_named(kernels: Kernels) -> None:
     assert "without" not in native.path().reason
 
 
-def test_what_differs_for_other_reasons_leaves_our_huffman_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Kernels, "resize", lambda *_arguments, **_options: False)  # as without AVX2
-    native.forget()
-    try:
+@contextmanager
+def loaded_with(name: str, method: Callable[..., Any]) -> Iterator[tuple[Kernels, str]]:
+    """The kernels as they are after a check with another method, and why."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Kernels, name, method)
+        native.forget()
         found = native.kernels()
         assert found is not None
-        assert native.path().reason.endswith(", without resize")
+        try:
+            yield found, native.path().reason
+        finally:
+            found.use_own_entropy(True)  # of the whole process
+            found.use_wide(True)
+            native.forget()
+
+
+def test_what_differs_for_other_reasons_leaves_our_huffman_decoder(kernels: Kernels) -> None:
+    with loaded_with("resize", lambda *_arguments, **_options: False) as (found, reason):  # as without AVX2
+        assert reason.endswith(", without resize")
         assert found.own_entropy
         assert not found.resizes
-    finally:
-        monkeypatch.undo()
-        native.forget()
 
 
-def test_avx512_is_left_where_it_gives_other_pixels(monkeypatch: pytest.MonkeyPatch, kernels: Kernels) -> None:
+def test_avx512_is_left_where_it_gives_other_pixels(kernels: Kernels) -> None:
     if not kernels.wide:
         pytest.skip("this CPU has no AVX-512")
     real = Kernels.resize
@@ -646,39 +655,24 @@ def test_avx512_is_left_where_it_gives_other_pixels(monkeypatch: pytest.MonkeyPa
             into[-1, -1, -1] ^= 1
         return done
 
-    monkeypatch.setattr(Kernels, "resize", wrong)
-    native.forget()
-    try:
-        found = native.kernels()
-        assert found is not None
-        assert native.path().reason.endswith(", without AVX-512")
+    with loaded_with("resize", wrong) as (found, reason):
+        assert reason.endswith(", without AVX-512")
         assert found.own_entropy
         assert found.resizes
         assert not found.wide
-    finally:
-        monkeypatch.undo()
-        native.forget()
-        kernels.use_wide(True)
 
 
-def test_our_huffman_decoder_is_left_where_it_gives_other_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_our_huffman_decoder_is_left_where_it_gives_other_pixels(kernels: Kernels) -> None:
     real = Kernels.region
 
     def wrong(self: Kernels, *arguments: Any) -> Any:
         image = real(self, *arguments)
         return image + 1 if self.own_entropy and image is not None else image
 
-    monkeypatch.setattr(Kernels, "region", wrong)
-    native.forget()
-    try:
-        found = native.kernels()
-        assert found is not None
-        assert native.path().reason.endswith(", without our Huffman decoder")
+    with loaded_with("region", wrong) as (found, reason):
+        assert reason.endswith(", without our Huffman decoder")
         assert not found.own_entropy
         assert found.subsamplings == found.scaled_subsamplings == 63
-    finally:
-        monkeypatch.undo()
-        native.forget()
 
 
 def test_a_library_that_gives_other_pixels_is_not_used(kernels: Kernels) -> None:
