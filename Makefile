@@ -12,7 +12,7 @@ unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 # What an editable install reads: a change of these means installing again.
 INPUTS := pyproject.toml constraints.txt $(wildcard *.py) $(shell find prepserver -name '*.[ch]')
 
-.PHONY: help demo test lint bench bench-smoke bench-peers chaos soak clean
+.PHONY: help demo test lint bench bench-smoke bench-peers chaos soak fuzz fuzz-smoke clean
 
 help:
 	@echo 'make demo         see it work, in under 90 s: three training jobs on one shared stream, then on DataLoaders'
@@ -23,6 +23,8 @@ help:
 	@echo 'make bench-peers  against every loader that is installed (python bench/venvs.py); writes bench/out/'
 	@echo 'make soak         the tests that run for minutes'
 	@echo 'make chaos        random kills for a stated time'
+	@echo 'make fuzz         the compiled kernels under sanitizers for an hour; wants the source of libjpeg-turbo'
+	@echo 'make fuzz-smoke   the same for a minute, with what the machine has'
 	@echo 'make clean        removes .venv, caches and what was built'
 	@echo 'Another Python: make test PYTHON=python3.12 VENV=.venv-3.12'
 
@@ -53,8 +55,14 @@ soak: $(VENV)/.installed-dev
 chaos: $(VENV)/.installed-dev
 	$(PYTEST) -m chaos $(PYTEST_ARGS)
 
+fuzz: $(VENV)/.installed-dev
+	$(BIN)/python -m tests.fuzz --libjpeg --seconds 3600 $(FUZZ_ARGS)
+
+fuzz-smoke: $(VENV)/.installed-dev
+	$(BIN)/python -m tests.fuzz --seconds 50 $(FUZZ_ARGS)
+
 clean:
-	rm -rf $(VENV) build dist bench/out .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .fuzz build dist bench/out .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find prepserver client tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamps make a second run start at once.

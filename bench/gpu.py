@@ -29,17 +29,19 @@ import statistics
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import numpy as np
-import pynvml
 import torch
 
-from prepclient.device import DeviceStage, cuda_device
-from prepclient.finish import Finish, RowLook
-from prepclient.pinning import PORTABLE, HostPin, LibCuda, open_driver
+try:
+    from prepclient.device import DeviceStage, cuda_device
+    from prepclient.finish import Finish, RowLook
+    from prepclient.pinning import PORTABLE, HostPin, LibCuda, open_driver
+except ImportError as error:
+    sys.exit(f"bench/gpu.py: {error}. On a machine that has only torch: python tests/gpu/machine.py")
 
 Facts: TypeAlias = dict[str, Any]
 
@@ -101,6 +103,7 @@ def child(task: str, segment: Segment) -> subprocess.Popen[str]:
     return subprocess.Popen(
         command,
         pass_fds=[segment.fd],
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": path},
@@ -112,6 +115,11 @@ def line_of(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().strip()
 
 
+def tell(process: subprocess.Popen[str]) -> None:
+    assert process.stdin is not None
+    print("go", file=process.stdin, flush=True)
+
+
 def run_child(task: str, fd: int, nbytes: int) -> None:
     """The other process: `rate` prints what it gets, `memlock` likewise under ulimit -l 64, `copy` never ends."""
     if task == "memlock":
@@ -119,7 +127,12 @@ def run_child(task: str, fd: int, nbytes: int) -> None:
     segment = Segment(nbytes, fd=fd)
     pin = locked(segment)
     if task != "copy":
-        print(gb_per_s(segment.bytes), flush=True)
+        target = torch.empty_like(segment.bytes, device="cuda")  # the context is there before anybody measures
+        target.copy_(segment.bytes)
+        print("locked", flush=True)
+        sys.stdin.readline()
+        print(gb_per_s(segment.bytes, times=50), flush=True)
+        sys.stdin.readline()
         pin.close()
         return
     target = torch.empty_like(segment.bytes, device="cuda")
@@ -144,8 +157,12 @@ def check_memfd() -> Facts:
     pin = locked(segment)
     facts |= overlap(segment)
     with child("rate", segment) as other:
+        if line_of(other) != "locked":
+            raise RuntimeError("the other process could not lock the pages")
+        tell(other)
         mine = gb_per_s(segment.bytes, times=50)
         facts["two_processes_gb_per_s"] = [mine, float(line_of(other))]
+        tell(other)
     facts["still_pinned_after_the_other"] = segment.bytes.is_pinned()
     pin.close()
     return facts
@@ -180,7 +197,9 @@ def overlap(segment: Segment) -> Facts:
 def check_read_only() -> Facts:
     segment = Segment(16 * MIB)
     view = mmap.mmap(segment.fd, segment.nbytes, mmap.MAP_SHARED, mmap.PROT_READ)
-    address = np.frombuffer(view, dtype=np.uint8).ctypes.data
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # torch warns of memory that it must not write
+        address = torch.frombuffer(view, dtype=torch.uint8).data_ptr()
     lib = driver()
     facts: Facts = {"attribute_113": attribute(READ_ONLY_SUPPORTED)}
     for name, flags in (("portable", PORTABLE), ("portable_read_only", PORTABLE | READ_ONLY)):
@@ -222,7 +241,11 @@ def check_seconds_per_gb() -> Facts:
 def check_memlock() -> Facts:
     segment = Segment(64 * MIB)
     with child("memlock", segment) as other:
-        said = line_of(other)
+        said = ""
+        if line_of(other) == "locked":
+            tell(other)
+            said = line_of(other)
+            tell(other)
     return {"as_root": os.geteuid() == 0, "under_ulimit_64k_gb_per_s": float(said) if said else "refused"}
 
 
@@ -245,6 +268,8 @@ def check_killed() -> Facts:
 
 def nvml() -> tuple[Any, Any]:
     """The library, initialised, and the first device."""
+    import pynvml  # missing on some machines: then this check fails, and the others go on
+
     try:
         pynvml.nvmlInit()
         return pynvml, pynvml.nvmlDeviceGetHandleByIndex(0)

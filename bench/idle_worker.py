@@ -33,13 +33,13 @@ def main() -> None:
         pass
 
     def copy(targets: Sequence[Any], position: int, count: int) -> None:
-        for makers, rows in targets:
-            for field, maker in makers.items():
+        for target in targets:
+            for field, maker in target.makers.items():
                 shape = maker.row.shape
                 if shape not in ready:
                     ready[shape] = np.random.default_rng(0).integers(0, 256, (_READY_ROWS, *shape), np.uint8)
                 for p in range(position, position + count):
-                    rows.row(field, p)[...] = ready[shape][p % _READY_ROWS]
+                    target.rows.row(field, p)[...] = ready[shape][p % _READY_ROWS]
 
     def sleep(_targets: Sequence[Any], _position: int, count: int) -> None:
         time.sleep(sample_s * count)
@@ -47,7 +47,7 @@ def main() -> None:
     kinds: dict[str, Callable[[Sequence[Any], int, int], None]] = {"nothing": nothing, "copy": copy, "sleep": sleep}
     stand_in = kinds[os.environ["BENCH_FILL"]]
 
-    def fill(_stream: Any, targets: Sequence[Any], position: int, count: int, _mark: Any) -> Any:
+    def fill(_stream: Any, targets: Sequence[Any], position: int, count: int, *_marks: Any) -> Any:
         stand_in(targets, position, count)
         return fill_room.FillResult([], 0, 0)
 

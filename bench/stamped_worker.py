@@ -26,7 +26,7 @@ def main() -> None:
     real = fill_room.fill
     pause_s = float(os.environ.get("BENCH_PAUSE_S", "0"))
 
-    def fill(stream: Any, targets: Sequence[Any], position: int, count: int, mark: Any) -> Any:
+    def fill(stream: Any, targets: Sequence[Any], position: int, count: int, mark: Any, *step: Any) -> Any:
         began_ns = time.monotonic_ns()
         if pause_s:
             for p in range(position, position + count):
@@ -34,12 +34,12 @@ def main() -> None:
                 time.sleep(pause_s / 16)
             made = fill_room.FillResult([], 0, 0)
         else:
-            made = real(stream, targets, position, count, mark)
-        for _, rows in targets:
+            made = real(stream, targets, position, count, mark, *step)
+        for target in targets:
             for p in range(position, position + count):
-                rows.row("index", p)[...] = began_ns
+                target.rows.row("index", p)[...] = began_ns
                 # a client takes the latest of a batch: that of the last row, the last thing written
-                rows.row("label", p)[...] = time.monotonic_ns()
+                target.rows.row("label", p)[...] = time.monotonic_ns()
         return made
 
     setattr(loop, "fill", fill)  # noqa: B010 - a name that the loop looks up, in this process only

@@ -160,7 +160,7 @@ def _calls() -> list[Place]:
     compiled = native.kernels()
     if compiled is not None:
         places += [(compiled, name, "decode") for name in ("_crop", "_crop_scan", "_region", "_scan")]
-        places.append((compiled, "_resize", "resize"))
+        places += [(compiled, name, "resize") for name in ("_resize", "_turn")]
     return places
 
 
@@ -239,9 +239,9 @@ class Worker:
 
     def fill_rows(self, position: int, count: int, mark: Callable[[int, int], None] | None = None) -> None:
         """The rows of a chunk."""
-        from prepserver.worker.fill import fill
+        from prepserver.worker.fill import Target, fill
 
-        fill(self._stream, [(self._makers, self._ring)], position, count, mark or self._page.begin_sample)
+        fill(self._stream, [Target(self._makers, self._ring)], position, count, mark or self._page.begin_sample)
 
 
 def sheets(result: dict[str, Any]) -> list[Sheet]:

@@ -14,7 +14,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from prepserver.memory.cgroups import cpus
+
 LOG_LEVELS = ("debug", "info", "warning", "error")
+SANDBOX_MODES = ("auto", "on", "off")
 MAX_SOURCE_ROOTS = 32
 _MAX_ROOT_BYTES = 1024  # 32 of them fit one message to a worker
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -38,10 +41,12 @@ class Settings:
         chunk_rows: Rows that a worker fills per task; up to four times as many once a stream has got going. 16 rows
             are about 10 ms of work: small enough that two workers share a batch of 64, large enough that a task's
             message costs under 1 %.
-        sample_timeout_s: A worker that is busy with one sample for longer is killed, and the sample tried
-            once more elsewhere.
+        sample_timeout_s: A worker that takes longer to read and decode one sample, or to render it for one pipeline, is
+            killed, and the sample tried once more elsewhere.
         drain_s: Longest that a stop takes before workers are killed.
         nice: Niceness of workers, so that training processes come first on a full machine.
+        sandbox: Whether workers give up what decoding does not need, because they parse files from strangers:
+            ``auto`` as far as the kernel supports it, ``on`` or not at all, ``off`` not.
         source_roots: Folders below which the daemon reads for users other than its own and root; for them it
             reads nothing else. Everybody who may connect can then see all that lies there.
         memory_per_uid_bytes: Most that the rings of one user may take together; 0 for no limit.
@@ -49,7 +54,7 @@ class Settings:
         streams_per_uid: Most different streams that one user's jobs may read; each new one costs a decode of its
             own. 0 for no limit.
         socket_group: Group that may connect, a name or a number; empty leaves it to the daemon's own.
-        socket_mode: Of both sockets. A socket that systemd made keeps what its unit says.
+        socket_mode: Of that socket. One that systemd made keeps what its unit says.
     """
 
     workers: int = 0
@@ -61,6 +66,7 @@ class Settings:
     sample_timeout_s: float = 30.0
     drain_s: float = 5.0
     nice: int = 5
+    sandbox: str = "auto"
     source_roots: tuple[str, ...] = ()
     memory_per_uid_bytes: int = 0
     jobs_per_uid: int = 0
@@ -88,6 +94,8 @@ class Settings:
             raise ConfigError(f"socket_mode = {self.socket_mode:#o} is not in [0o600, 0o777] with 0o600 set")
         if self.log_level not in LOG_LEVELS:
             raise ConfigError(f"log_level = {self.log_level!r} is not one of {', '.join(LOG_LEVELS)}")
+        if self.sandbox not in SANDBOX_MODES:
+            raise ConfigError(f"sandbox = {self.sandbox!r} is not one of {', '.join(SANDBOX_MODES)}")
 
 
 def load_settings(file: Path | None, flags: Mapping[str, Any]) -> Settings:
@@ -95,8 +103,8 @@ def load_settings(file: Path | None, flags: Mapping[str, Any]) -> Settings:
 
     ``workers`` ("auto" or a number), ``memory`` ("auto", bytes, or with a unit such as "8G"),
     ``runtime_dir``, ``cache_dir``, ``log_level``, ``chunk_rows``, ``sample_timeout_s``, ``drain_s``, ``nice``,
-    ``socket_group``, ``socket_mode``; ``roots`` in the table ``[sources]``; ``memory_per_uid``, ``jobs_per_uid``
-    and ``streams_per_uid`` in ``[limits]``. In `flags`, ``roots`` stands for ``sources.roots``.
+    ``sandbox``, ``socket_group``, ``socket_mode``; ``roots`` in the table ``[sources]``; ``memory_per_uid``,
+    ``jobs_per_uid`` and ``streams_per_uid`` in ``[limits]``. In `flags`, ``roots`` stands for ``sources.roots``.
 
     Raises:
         ConfigError: The file cannot be read, or a setting is unknown or impossible.
@@ -156,6 +164,7 @@ _KINDS: dict[str, type | tuple[type, ...]] = {
     "sample_timeout_s": (int, float),
     "drain_s": (int, float),
     "nice": int,
+    "sandbox": str,
     "limits.jobs_per_uid": int,
     "limits.streams_per_uid": int,
     "socket_group": (str, int),
@@ -244,25 +253,9 @@ def auto_workers() -> int:
 
     The one is for the daemon and the jobs' own Python. ``os.cpu_count`` knows neither limit.
     """
-    usable = float(len(os.sched_getaffinity(0)))
-    for group in _own_cgroups():
-        try:
-            quota, period = (group / "cpu.max").read_text().split()
-        except (OSError, ValueError):
-            continue
-        if quota != "max":
-            usable = min(usable, math.ceil(int(quota) / int(period)))
-    return max(1, int(usable) - 1)
-
-
-def _own_cgroups() -> list[Path]:
-    root = Path("/sys/fs/cgroup")
-    try:
-        lines = Path("/proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return []
-    leaf = next((root / line[3:].lstrip("/") for line in lines if line.startswith("0::")), root)
-    return [p for p in (leaf, *leaf.parents) if p.is_relative_to(root)]
+    quota = cpus()
+    usable = len(os.sched_getaffinity(0))
+    return max(1, (usable if quota is None else min(usable, math.ceil(quota))) - 1)
 
 
 def _within(name: str, value: float, low: float, high: float) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from prepserver.config import user_cache_dir
-from prepserver.order import make_order
+from prepserver.order import check_start, make_order
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.pipeline.shard import WHOLE, Shard
 from prepserver.pipeline.sources import SourceSpec
@@ -23,7 +23,7 @@ from prepserver.protocol.messages import Shuffle
 from prepserver.source import SourceError, build_index, open_source
 from prepserver.source.errors import printable
 from prepserver.transform import row_makers
-from prepserver.worker.fill import Stream, fill
+from prepserver.worker.fill import Stream, Target, fill
 
 __all__ = ["InlineMaker", "Row", "SourceError", "remake"]
 
@@ -43,6 +43,8 @@ class InlineMaker:
     Attributes:
         samples: Length of the source.
         num_classes: Distinct labels, 0 if unknown.
+        digest: See `IndexInfo`.
+        content_digest: See `IndexInfo`.
 
     Raises:
         SourceError: The dataset is missing, empty or unreadable.
@@ -61,9 +63,14 @@ class InlineMaker:
         index = build_index(source, user_cache_dir() / "index", on_scanning)
         self.samples = index.n
         self.num_classes = index.num_classes
+        self.digest, self.content_digest = index.digest, index.content_digest
         order = make_order(shuffle, index.n, seed, shard, batch_rows)
         self._stream = Stream(open_source(source, index.path), order, seed)
         self._makers = row_makers(pipeline)
+
+    def check_start(self, first: int, epoch: int) -> None:
+        """See `prepserver.order.check_start`."""
+        check_start(self._stream.order, first, epoch)
 
     def fill(self, start: int, stop: int, arrays: Mapping[str, npt.NDArray[Any]]) -> list[tuple[int, int, str]]:
         """Fills the rows of positions [start, stop).
@@ -76,7 +83,7 @@ class InlineMaker:
         Returns:
             (position, sample index, reason) of rows that hold a replacement.
         """
-        target = self._makers, _Arrays(arrays)
+        target = Target(self._makers, _Arrays(arrays))
         result = fill(self._stream, [target], start, stop - start, lambda _position, _index: None)
         return [(b.position, b.index, b.reason) for b in result.bad]
 
@@ -135,7 +142,7 @@ def remake(
     layout = sample_layout(1, pipeline.row.shape, pipeline.row.dtype, pipeline.views)
     arrays = {field.name: np.zeros((1, *field.shape), field.dtype) for field in layout.fields}
     stream = Stream(opened, make_order(shuffle, samples, seed, shard, batch_rows), seed, quarantined)
-    target = row_makers(pipeline), _Arrays(arrays)
+    target = Target(row_makers(pipeline), _Arrays(arrays))
     result = fill(stream, [target], position, 1, lambda _position, _index: None)
     images = np.concatenate([arrays[name] for name in layout.images])
     found = int(arrays["index"][0])

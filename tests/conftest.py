@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import hypothesis
 import pytest
 
 from tests.support.clients import ClientProcess
+from tests.support.complete import JPEGTRAN, missing
 from tests.support.server import ALIVE, Server
 
 _NOT_OURS = (
@@ -33,6 +35,12 @@ def own_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """What needs jpegtran is skipped without it, or fails in CI."""
+    if item.get_closest_marker("needs_jpegtran") is not None and JPEGTRAN is None:
+        missing("jpegtran is not installed (libjpeg-turbo-progs)")
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
     """Adds what the daemons have said since the test before this one to the report of a failure."""
@@ -46,6 +54,13 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         if report.when == "teardown":
             server.said = len(text)
     return report  # type: ignore[return-value]
+
+
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A folder for sockets, whose paths have at most 107 bytes: `tmp_path` may be longer."""
+    with tempfile.TemporaryDirectory(prefix="pst-") as path:
+        yield Path(path)
 
 
 @pytest.fixture

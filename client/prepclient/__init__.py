@@ -15,20 +15,25 @@ from prepclient.device import DeviceUnavailable
 from prepclient.errors import (
     BadSampleError,
     BatchTimeout,
+    ForkedClient,
     InvalidSpec,
     MemoryRefused,
     NoPermission,
     NoServer,
     PrepClientError,
     ProtocolViolation,
+    ServerBusy,
     ServerGone,
+    SourceChanged,
     SourceUnavailable,
+    TooFewDescriptors,
     UnknownField,
     VersionMismatch,
 )
 from prepclient.pinning import PinningWarning
 from prepclient.sources import FileList, ImageFolder, Packed, SyntheticImages
 from prepserver import __version__
+from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.ops import (
     CenterCrop,
     ColorJitter,
@@ -53,6 +58,7 @@ __all__ = [
     "Decode",
     "DeviceUnavailable",
     "FileList",
+    "ForkedClient",
     "Grayscale",
     "ImageFolder",
     "InvalidSpec",
@@ -71,11 +77,15 @@ __all__ = [
     "RandomResizedCrop",
     "RandomVerticalFlip",
     "Resize",
+    "ServerBusy",
     "ServerGone",
+    "SourceChanged",
     "SourceUnavailable",
+    "SpecError",
     "SyntheticImages",
     "ToDtype",
     "ToLayout",
+    "TooFewDescriptors",
     "UnknownField",
     "VersionMismatch",
     "__version__",

@@ -9,26 +9,42 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import threading
 import time
+import weakref
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal, Never
 
 import torch
 
-from prepclient.device import DeviceStage, cuda_device
-from prepclient.errors import BadSampleError, InvalidSpec, NoServer, PrepClientError, ServerGone
-from prepclient.feed import Feed, ServedFeed, Start
+from prepclient.dataset import Dataset, Sampler
+from prepclient.device import SMALL_FIELDS, DeviceStage, Engine, check_device
+from prepclient.equivalents import refuse_loader_arguments
+from prepclient.errors import (
+    BadSampleError,
+    ForkedClient,
+    InvalidSpec,
+    NoServer,
+    PrepClientError,
+    ServerGone,
+    SourceChanged,
+)
+from prepclient.feed import Feed, Listing, ServedFeed, Start
 from prepclient.finish import Finish, Finisher, RowLook
+from prepclient.forks import resume_threads, stop_threads
 from prepclient.inline import InlineFeed
 from prepclient.places import find_runtime_dir
-from prepclient.private import PrivateDaemon
+from prepclient.private import PrivateDaemon, private_daemon
 from prepclient.progress import ScanProgress
-from prepclient.session import Session
-from prepclient.spec import Fields, OnError, check_choice, check_fields, make_spec
-from prepclient.stages import CudaStage, HostStage, Stage, Step
-from prepclient.transport import connect
+from prepclient.session import Handed, Session, Totals
+from prepclient.spec import Fields, OnError, check_choice, check_fields, make_spec, whole
+from prepclient.stages import VALID, CudaStage, HostStage, Stage, Step, valid_rows
+from prepclient.transport import check_descriptors, connect
 from prepserver.pipeline.batches import Batching
+from prepserver.pipeline.checks import integer
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.ops import Op
 from prepserver.pipeline.sources import SourceSpec
@@ -53,7 +69,7 @@ class PrepClient:
                 ...
 
     Nothing happens before the first use (`iter`, `len`, `samples`). Leaving an epoch early (``break``) and
-    iterating again begins the next epoch. Use it from one thread.
+    iterating again begins the next epoch. Threads may take turns; two at once are an error.
 
     Args:
         source: `ImageFolder`, `FileList`, `SyntheticImages` or `Packed`, as the daemon's machine sees it.
@@ -74,8 +90,8 @@ class PrepClient:
             ``for (a, b), labels in train``. The first view is what `views` = 1 gives.
         device: None or ``"cpu"`` for host tensors, ``"cuda[:i]"`` to have batches copied there ahead.
         prefetch: Rows to have ready ahead of this job; None lets the daemon fill its ring.
-        timeout_s: Longest wait for a batch, or for the daemon's answer. After 30 s of waiting a log line
-            says for what.
+        timeout_s: Longest wait for a batch, for the daemon's answer, or for a place with a daemon that is busy. After
+            30 s of waiting for a batch a log line says for what.
         runtime_dir: The daemon's; None for ``$PREPSERVER_RUNTIME_DIR`` or the usual places.
         rank: This process among the data-parallel ones; None takes torch.distributed's or the launcher's.
         world_size: How many there are; with shards, how many read this shard.
@@ -97,7 +113,8 @@ class PrepClient:
         dtype: ``torch.float16``, ``torch.bfloat16`` or ``torch.float32``; uint8 rows are scaled by 1/255.
         memory_format: ``torch.channels_last`` (what uint8 rows are anyway) or ``torch.contiguous_format``.
         inline: Make the rows in this process: no daemon, the same bytes.
-        workers: Where no daemon runs, start a private one with so many workers, for the life of this process.
+        workers: Where no daemon runs, start a private one with so many workers. All clients of this process that ask
+            for one share it; it ends when the last of them is closed or collected, or with the process.
         join_wait_s: How long to rather wait for a running stream than have an own one for ever. The first batches
             come at once all the same; the wait comes after them. 0 never waits; more than a third of `timeout_s`
             counts as that.
@@ -105,7 +122,13 @@ class PrepClient:
             batches go on with the very rows that they would have had. 0 raises at once.
         lag: What happens when this job is slower than those that it shares with: ``"wait"`` (they wait for it),
             ``"detach"`` (it goes on with a stream of its own, the same bytes), ``"skip"`` (it loses batches;
-            `stats` counts them), ``"auto"`` (detach while workers are idle, else wait).
+            `stats` counts them), ``"auto"`` (detach while workers are idle, else wait). Jobs of other users never wait
+            for it: it goes on with a stream of its own.
+        start: Where epoch 0 begins. With `shuffle` True an epoch has each sample once, but while other jobs run it
+            starts wherever this job can join them: two runs with the same seed may then see different orders.
+            ``"first"`` always begins at position 0 and shares only with jobs that stand there; later epochs follow
+            from there. A number, as `stats` gives it as ``"start"``, begins where another run did. ``"any"`` joins
+            wherever it can. None is ``"first"`` where ``torch.use_deterministic_algorithms`` is on, else ``"any"``.
 
     Images are ``[batch, C, H, W]`` (uint8, channels_last in memory) unless the ops say otherwise; labels int64.
 
@@ -144,14 +167,23 @@ class PrepClient:
         join_wait_s: float = 30.0,
         reconnect_s: float = 300.0,
         lag: Lag = "auto",
+        start: Literal["any", "first"] | int | None = None,
+        **loader_arguments: Never,
     ) -> None:
         check_choice("lag", lag, ("auto", "wait", "detach", "skip"))
         check_choice("on_error", on_error, ("raise", "skip", "mask"))
         self._names = check_fields(fields, on_error)
-        if prefetch is not None and not 1 <= prefetch < 2**31:
-            raise InvalidSpec(f"prefetch = {prefetch}: rows to have ready ahead, at least 1", "prefetch")
-        if workers is not None and not 1 <= workers <= 1024:
-            raise InvalidSpec(f"workers = {workers}: from 1 to 1024 processes", "workers")
+        refuse_loader_arguments(loader_arguments)
+        if prefetch is not None:
+            prefetch = whole("prefetch", prefetch, 1, 2**31 - 1)
+        if workers is not None:
+            workers = whole("workers", workers, 1, 1024)
+            if inline:
+                raise InvalidSpec(
+                    f"workers = {workers} with inline = True: inline makes the rows in this process, without workers. "
+                    "Leave out one of the two",
+                    "workers",
+                )
         if not 0 < timeout_s < 1e9:
             raise InvalidSpec(f"timeout_s = {timeout_s}: more than 0 seconds", "timeout_s")
         if not 0 <= join_wait_s < 1e9:
@@ -164,6 +196,7 @@ class PrepClient:
         )  # fmt: skip
         try:
             self._finish = Finish(normalize, dtype, memory_format)
+            self._finish.check_range(self.spec.pipeline.row)
             self._look = RowLook.of(self.spec.pipeline)
             Finisher(self._finish, self._look, torch.device("cpu"))  # says now what would not fit later
         except SpecError as e:
@@ -183,28 +216,37 @@ class PrepClient:
         self._lag: Lag = lag
         self._private: PrivateDaemon | None = None
         self._was_served = False
+        self._first = _checked_start(start)
         self._start = Start()
+        self._allow_changed = False
+        self._began: int | None = None  # see `stats`
+        self._listing: Listing | None = None  # by which `_start` counts
         self._feed: Feed | None = None
         self._session: Session | None = None
+        self._pid = os.getpid()  # of the process that attached
         self._stage: Stage | None = None
+        self._engine: Engine[Any] | None = None  # CUDA's
+        self._device_stage: DeviceStage | None = None  # one for all attachments: it holds the device's memory
+        self._leave: weakref.finalize[[int, list[Any]], PrepClient] | None = None  # also runs without a `close`
         self._may_continue = False  # the epoch was entered by load_state_dict: iterating goes on in it
         self._iterators = 0
-        self._wait_ns = 0
-        self._batches = 0
-        self._images = 0
-        self._bad = 0
+        self._ends_at = -1  # the running iterator, by the number of batches
+        self._begun: Handed | None = None  # where the last step began: if that is where we stand, it was broken off
+        self._stepper: int | None = None  # the thread that takes, or took, a batch
+        self._past = Totals()  # of earlier attachments
 
     # -- what a DataLoader has ------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[Any]:
         """One epoch, from its beginning (or, after `load_state_dict`, what is left of it)."""
         session = self._attached()
-        if not session.at_epoch_start and not self._may_continue:
+        if not session.at_epoch_start and not self._continues:
             # Left in the middle: the next epoch begins, wherever on the stream one may.
             session = self._restart(Start(session.epoch + 1))
         self._may_continue = False
         self._iterators += 1
-        return _Epoch(self, self._iterators, session.batches_left)
+        self._ends_at = session.handed.totals.batches + session.batches_left
+        return _Epoch(self, self._iterators, self._ends_at)
 
     def __len__(self) -> int:
         """Batches of a whole epoch, of this rank; of the one that comes or runs, where they differ (see `order`)."""
@@ -218,16 +260,58 @@ class PrepClient:
         Raises:
             InvalidSpec: Not a whole number, or negative.
         """
-        if not isinstance(epoch, int) or isinstance(epoch, bool) or not 0 <= epoch < 2**40:
-            raise InvalidSpec(f"epoch = {epoch!r}: a whole number, at least 0", "epoch")
+        epoch = whole("epoch", epoch, 0, 2**40 - 1)
         session = self._session
         if session is None:
             # a loaded state stands in its epoch: naming that one keeps its place
-            if not (self._may_continue and self._start.epoch == epoch):
+            if not (self._continues and self._start.epoch == epoch):
                 self._start = Start(epoch)
-                self._may_continue = False
-        elif session.epoch != epoch or not (session.at_epoch_start or self._may_continue):
+                self._may_continue, self._ends_at = False, -1
+        elif session.epoch != epoch or not (session.at_epoch_start or self._continues):
             self._restart(Start(epoch))
+
+    @property
+    def batch_size(self) -> int:
+        """Rows in a batch of this process."""
+        return self.spec.shape.batch_size
+
+    @property
+    def drop_last(self) -> bool:
+        """Whether the rows that do not fill a batch are left out."""
+        return self.spec.shape.drop_last
+
+    @property
+    def num_workers(self) -> int:
+        """0: this process has no workers, the daemon has them."""
+        return 0
+
+    @property
+    def prefetch_factor(self) -> None:
+        """None, as of a DataLoader without workers."""
+
+    @property
+    def dataset(self) -> Dataset:
+        """The source: its length, and the classes of an `ImageFolder`."""
+        return Dataset(self)
+
+    @property
+    def sampler(self) -> Sampler:
+        """For loops that call ``loader.sampler.set_epoch``."""
+        return Sampler(self)
+
+    @property
+    def batch_sampler(self) -> Sampler:
+        """As `sampler`: Lightning and accelerate look at it."""
+        return Sampler(self)
+
+    def __repr__(self) -> str:
+        spec = self.spec
+        shape = spec.shape
+        return (
+            f"PrepClient({spec.source}, {list(spec.pipeline.ops)}, batch_size={shape.batch_size}, "
+            f"order={spec.shuffle!r}, seed={spec.seed}, drop_last={shape.drop_last}, rank={shape.rank}, "
+            f"world_size={shape.world_size}, device='{self._device}', job={spec.job!r}, epoch={self.epoch})"
+        )
 
     # -- what a DataLoader has not --------------------------------------------------------------------
 
@@ -249,28 +333,33 @@ class PrepClient:
         return self._session.epoch if self._session is not None else self._start.epoch
 
     def stats(self) -> dict[str, Any]:
-        """Where this job's time goes: batches, images, replaced samples, and seconds spent waiting in `next`.
+        """Where this job's time goes: batches, images, replaced samples, and seconds held up by missing rows.
 
+        ``start`` is where epoch 0 of the running epochs began, or would have begun; passed as `start` it gives another
+        run with the same seed the same order. It is None before the first use.
         ``sharing_factor`` is how many rows jobs have got for each that the workers made for this job's stream: 3.0
         where three share it. The daemon is asked for it, in a few milliseconds; it is None while that is not there.
         """
+        totals = self._totals
         return {
-            "batches": self._batches,
-            "images": self._images,
-            "bad_samples": self._bad,
+            "batches": totals.batches,
+            "images": totals.images,
+            "bad_samples": totals.bad,
             "lost_batches": self._session.lost_batches if self._session is not None else 0,
-            "wait_s": self._wait_ns / 1e9,
+            "wait_s": totals.wait_ns / 1e9,
             "epoch": self.epoch,
+            "start": self._began,
             "sharing_factor": self._feed.sharing_factor() if self._feed is not None else None,
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the job stands: a few integers, for a checkpoint.
+        """Where the job stands: a few numbers, for a checkpoint.
 
-        Valid for another batch size, number of workers, ranks, shards or machine, as long as source, order, seed and
-        ops are the same. It is the same in all ranks of all shards, and says how many samples of the pass they have
-        taken together; a number of shards that does not divide that is refused when the next batch is asked for. Where
-        whole batches are shuffled (`order`), batch size and number of shards must be the same, too.
+        Valid for another batch size, number of workers, ranks, shards or machine, as long as the source (its labels
+        and relative paths), order, seed and ops are the same. It is the same in all ranks of all shards, and says how
+        many samples of the pass they have taken together; a number of shards that does not divide that is refused when
+        the next batch is asked for. Where whole batches are shuffled (`order`), batch size and number of shards must be
+        the same, too.
         """
         session = self._session
         if session is None:
@@ -286,22 +375,43 @@ class PrepClient:
             "epoch": epoch,
             "epoch_start": epoch_start,
             "position": position,
+            "start": self._began,
+            "source": {"samples": self._listing.samples, "content": self._listing.content} if self._listing else None,
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any], *, allow_changed: bool = False) -> None:
         """Goes on where `state_dict` was taken: at the very next sample.
+
+        A dataset that has other samples than when the state was taken is noticed at the next use: `SourceChanged`.
+
+        Args:
+            state: From `state_dict`.
+            allow_changed: Begin the state's epoch anew with such a dataset instead: positions mean nothing in it.
 
         Raises:
             InvalidSpec: Not such a state, or one of another source, order, seed or pipeline.
         """
         names = {"version", "spec", "epoch", "epoch_start", "position"}
-        if not isinstance(state, dict) or set(state) != names or state["version"] != _STATE_VERSION:
+        # "source" and "start" came later: what was saved before has none
+        if (
+            not isinstance(state, dict)
+            or set(state) - {"source", "start"} != names
+            or state["version"] != _STATE_VERSION
+        ):
             raise InvalidSpec(f"not a state of a PrepClient (version {_STATE_VERSION}): {state!r}", "state_dict")
         numbers = [state["epoch"], state["epoch_start"], state["position"]]
         if numbers[1:] == [None, None]:
             numbers = numbers[:1]  # taken before anything was read
-        if any(not isinstance(x, int) or isinstance(x, bool) or not 0 <= x <= 2**62 for x in numbers):
+        began = state.get("start")  # negative where a later epoch than the first was joined early on a stream
+        if any(not isinstance(x, int) or isinstance(x, bool) or not 0 <= x <= 2**62 for x in numbers) or (
+            began is not None and type(began) is not int
+        ):
             raise InvalidSpec(f"not a state of a PrepClient, by its numbers: {state!r}", "state_dict")
+        try:
+            source = state.get("source")
+            listing = None if source is None else Listing(int(source["samples"]), str(source["content"]))
+        except (LookupError, TypeError, ValueError) as e:
+            raise InvalidSpec(f"not a state of a PrepClient, by its source: {state!r}", "state_dict") from e
         if state["spec"] != self.spec.digest:
             raise InvalidSpec(
                 f"the state was taken from another stream of rows (spec {state['spec']}, this is {self.spec.digest}): "
@@ -311,7 +421,10 @@ class PrepClient:
             )
         self._detach()
         self._start = Start(state["epoch"], state["position"], state["epoch_start"])
-        self._may_continue = state["position"] is not None
+        self._listing = listing
+        self._allow_changed = bool(allow_changed)
+        self._began = began
+        self._may_continue, self._ends_at = state["position"] is not None, -1
         self._iterators += 1
 
     def close(self) -> None:
@@ -321,14 +434,13 @@ class PrepClient:
         that was left in the middle.
         """
         if self._session is not None:
-            continues = self._may_continue
-            self._detach_keeping_place()
-            self._may_continue = continues
+            self._keep_place()
         self._detach()
+        if self._device_stage is not None:
+            self._device_stage.close()
+            self._device_stage = None
         self._iterators += 1
-        if self._private is not None:
-            self._private.close()
-            self._private = None
+        self._private = None  # it ends with the last client that uses it
         self._was_served = False
 
     def __enter__(self) -> PrepClient:
@@ -341,22 +453,88 @@ class PrepClient:
 
     # -- inside -----------------------------------------------------------------------------------------
 
-    def _next(self) -> Any:
-        self._attached()  # again, after an error of the transport
-        began_ns = time.monotonic_ns()
-        step = self._step()
-        self._wait_ns += time.monotonic_ns() - began_ns
-        self._batches += 1
-        self._images += step.batch.stop - step.batch.start
-        return self._dressed(step)
+    @property
+    def _continues(self) -> bool:
+        """Whether iterating goes on from this place, in the middle of an epoch or not."""
+        # A job that lost batches (lag="skip") stands in the next epoch when its iterator ends.
+        return self._may_continue or self._totals.batches == self._ends_at
 
-    def _epoch_ended(self) -> None:
-        # A job that lost batches (lag="skip") stands in the next epoch by now: it goes on there.
-        self._may_continue = True
+    @property
+    def _totals(self) -> Totals:
+        return self._session.handed.totals if self._session is not None else self._past
+
+    def _check_process(self) -> None:
+        """Called before anything that a fork breaks: mappings are not inherited, nor are the threads of a library.
+
+        Raises:
+            ForkedClient: This is not the process that attached.
+        """
+        if self._session is not None and os.getpid() != self._pid:
+            raise ForkedClient(
+                f"this PrepClient attached in process {self._pid} and is used in its fork {os.getpid()}, which has "
+                "none of its memory. Make a PrepClient in the process that uses it, or `close` this one here first; "
+                "a DataLoader around it takes num_workers=0"
+            )
+
+    def _check_thread(self) -> None:
+        """Two threads may take turns, but not be here at once.
+
+        Raises:
+            RuntimeError: Another thread waits for a batch.
+        """
+        under_way = self._session is None or self._session.handed is self._begun
+        if under_way and self._stepper not in (None, threading.get_ident()) and os.getpid() == self._pid:
+            raise RuntimeError(
+                "this PrepClient is used by two threads at once: another one waits for a batch. Make one for each "
+                "thread (they share the daemon's work), or put a lock around next()"
+            )
+
+    def __reduce__(self) -> Any:
+        """Raises: a connection and its memory cannot be sent."""
+        raise TypeError(
+            "a PrepClient cannot be pickled: it belongs to one process. Make it in the process that uses it; to "
+            "go on elsewhere, send state_dict()"
+        )
+
+    def _next(self) -> tuple[Any, Session, Handed]:
+        """The next batch, or a `BadSampleError` in its place, and what makes it handed out: ``session.handed = ...``.
+
+        Until that is done, nothing has happened: whatever else an exception may have left half done is thrown away
+        by the next step, which attaches again.
+        """
+        self._check_process()
+        self._check_thread()
+        if self._session is not None and self._session.handed is self._begun:
+            self._keep_place()
+            self._detach()
+        self._stepper = threading.get_ident()
+        try:
+            return self._next_of_this_thread()
+        except BaseException:
+            self._stepper = None
+            raise
+
+    def _next_of_this_thread(self) -> tuple[Any, Session, Handed]:
+        self._attached()  # again, after an error of the transport
+        # no context manager: an exception in its end would keep this frame, and with it lent memory
+        threads = stop_threads()
+        step = self._step()
+        resume_threads(threads)
+        assert self._session is not None
+        was = self._session.handed.totals
+        totals = Totals(
+            was.batches + 1,
+            was.images + step.batch.stop - step.batch.start,
+            was.bad + len(step.bad),
+            was.wait_ns + step.wait_ns,
+        )
+        return self._dressed(step), self._session, Handed(step.line, totals)
 
     def _step(self) -> Step:
         while True:
             assert self._stage is not None
+            assert self._session is not None
+            self._begun = self._session.handed
             try:
                 return self._stage.step(self._timeout_s)
             except ServerGone as gone:
@@ -374,7 +552,7 @@ class PrepClient:
         """
         if self._reconnect_s <= 0:
             raise gone
-        log.warning("%s. Waiting up to %g s (reconnect_s) for it to come back", gone, self._reconnect_s)
+        log.warning("%s. Waiting up to %g s (reconnect_s) for it to come back", str(gone), self._reconnect_s)
         began_s = time.monotonic()
         pause_s = _RETRY_FIRST_S
         while True:
@@ -392,24 +570,17 @@ class PrepClient:
 
     def _dressed(self, step: Step) -> Any:
         """The batch in the form that the user asked for."""
-        if step.bad:
-            self._bad += len(step.bad)
-            if self._on_error == "raise":
-                raise BadSampleError(step.bad[0].index, step.bad[0].reason)
+        if step.bad and self._on_error == "raise":
+            return BadSampleError(step.bad[0].index, step.bad[0].reason)
         fields = step.fields
-        if self._on_error == "mask":
-            fields["valid"] = self._valid(step)
+        if self._on_error == "mask" and VALID not in fields:
+            fields[VALID] = valid_rows(step.batch, step.bad)
         if self._names is None:
             return fields
         return tuple(fields[name] for name in self._names)
 
-    def _valid(self, step: Step) -> torch.Tensor:
-        valid = torch.ones(step.batch.stop - step.batch.start, dtype=torch.bool)
-        for bad in step.bad:
-            valid[bad.position - step.batch.start] = False
-        return valid.to(step.fields["label"].device)
-
     def _attached(self) -> Session:
+        self._check_process()
         if self._session is None:
             try:
                 self._attach()
@@ -428,17 +599,28 @@ class PrepClient:
         return self._attached()
 
     def _attach(self) -> None:
-        start = self._start
+        start = replace(self._start, first=self._first_position())
+        self._pid = os.getpid()
         self._feed = self._make_feed(start)
+        parts: list[Any] = [self._feed]
+        self._leave = weakref.finalize(self, _leave, os.getpid(), parts)
         try:
+            self._check_listing(start, self._feed.listing)
             epoch_start = self._feed.epoch_start
+            self._note_start(start, epoch_start)
             session = Session(
-                self._feed.samples, start.epoch, epoch_start, self._feed.position, self.spec.shape, start.rounds
-            )
+                self._feed.listing.samples, start.epoch, epoch_start, self._feed.position, self.spec.shape,
+                start.rounds, self._past,
+            )  # fmt: skip
             self._session = session
             self._stage = self._make_stage(session, self._feed)
+            parts.append(self._stage)
             self._feed.attach(session)
             self._was_served = not self._inline
+        except _Changed:
+            self._detach()
+            self._start, self._listing, self._may_continue = Start(start.epoch), None, False
+            self._attach()
         except ValueError as e:
             self._detach()
             raise InvalidSpec(str(e)) from e
@@ -446,19 +628,51 @@ class PrepClient:
             self._detach()
             raise
 
+    def _first_position(self) -> int | None:
+        if self._first == "first" or (self._first is None and torch.are_deterministic_algorithms_enabled()):
+            return 0
+        return self._first if isinstance(self._first, int) else None
+
+    def _note_start(self, start: Start, epoch_start: int) -> None:
+        assert self._feed is not None
+        began = epoch_start - start.epoch * self.spec.shape.shard.positions(self._feed.listing.samples)
+        if began != self._began:
+            log.info("epoch %d begins at position %d: start=%d asks for that again", start.epoch, epoch_start, began)
+        self._began = began
+
+    def _check_listing(self, start: Start, now: Listing) -> None:
+        """Positions count the samples of one listing and mean nothing in another.
+
+        Raises:
+            SourceChanged: `start` is a position in another one.
+        """
+        was = self._listing
+        if was is not None and not was.agrees(now):
+            numbers = f"{was.samples} samples (listing {was.content[:12]}), now {now.samples} ({now.content[:12]})"
+            if start.position is not None:
+                if self._allow_changed:
+                    raise _Changed
+                raise SourceChanged(
+                    f"{_name_of(self.spec.source)} has changed since epoch {start.epoch} of this job was begun: it had "
+                    f"{numbers}. To go on at the same place, restore the dataset; to begin an epoch with what is there "
+                    f"now, call set_epoch({start.epoch + 1}), or load_state_dict(state, allow_changed=True) "
+                    f"to begin epoch {start.epoch} anew with it"
+                )
+            log.warning(
+                "%s has changed: it had %s; epoch %d takes those", _name_of(self.spec.source), numbers, start.epoch
+            )
+        self._listing = now
+        self._allow_changed = False
+
     def _make_feed(self, start: Start) -> Feed:
+        check_descriptors()
         with contextlib.closing(ScanProgress(_name_of(self.spec.source))) as progress:
             if self._inline:
                 return InlineFeed(self.spec, start, progress)
             runtime_dir = find_runtime_dir(self._runtime_dir)
-            if self._private is not None:
+            if self._workers is not None and (self._private is not None or not _listens(runtime_dir)):
+                self._private = private_daemon(self._workers)
                 runtime_dir = self._private.runtime_dir
-            elif self._workers is not None:
-                try:
-                    connect(runtime_dir).close()
-                except NoServer:
-                    self._private = PrivateDaemon(self._workers)
-                    runtime_dir = self._private.runtime_dir
             return ServedFeed(
                 runtime_dir, self.spec, start, prefetch=self._prefetch, timeout_s=self._timeout_s,
                 join_wait_s=self._join_wait_s, lag=self._lag, on_scanning=progress,
@@ -468,67 +682,103 @@ class PrepClient:
         # split rounds at the end of an epoch can be larger than no batch, never than batch_size
         max_batch = self.spec.shape.batch_size
         if self._device.type == "cpu":
-            return HostStage(
-                session, feed, self._release, self._look, self._finish, max_batch, zero_copy=self._zero_copy
-            )
-        stage = DeviceStage(
-            self._device, self._look, max_batch, finish=self._finish, zero_copy=self._zero_copy
-        )  # fmt: skip
-        return CudaStage(session, feed, self._release, stage)
+            return HostStage(session, feed, self._look, self._finish, max_batch, zero_copy=self._zero_copy)
+        if self._device_stage is None or not self._device_stage.reset():
+            small = {**SMALL_FIELDS, VALID: torch.bool} if self._on_error == "mask" else SMALL_FIELDS
+            self._device_stage = DeviceStage(
+                self._device, self._look, max_batch, finish=self._finish, small=small, zero_copy=self._zero_copy,
+                engine=self._engine,
+            )  # fmt: skip
+        return CudaStage(session, feed, self._device_stage)
 
-    def _release(self) -> None:
-        if self._feed is not None and self._session is not None:
-            self._feed.release(self._session, self._wait_ns, self._batches)
-
-    def _detach_keeping_place(self) -> None:
-        """After an error of the transport: the next use attaches again at the same sample."""
+    def _keep_place(self) -> None:
+        """The next use begins at the first batch that was not handed out."""
         session = self._session
         if session is not None:
             epoch_start, position, rounds = session.place
             self._start = Start(session.epoch, position, epoch_start, rounds, session.position)
-            self._may_continue = True
+
+    def _detach_keeping_place(self) -> None:
+        """After an error of the transport: the next use attaches again at the same sample."""
+        self._keep_place()
+        self._may_continue = self._may_continue or self._session is not None
         self._detach()
 
     def _detach(self) -> None:
-        stage, self._stage = self._stage, None
-        feed, self._feed = self._feed, None
-        self._session = None
-        try:
-            if stage is not None:
-                stage.close()
-        finally:
-            if feed is not None:
-                feed.close()
+        if self._session is not None:
+            self._check_thread()
+        self._stepper = None
+        self._past = self._totals
+        self._session = self._stage = self._feed = None
+        leave, self._leave = self._leave, None
+        if leave is not None:
+            leave()
+
+
+class _Changed(Exception):
+    """The dataset is not that of the checkpoint, and the user allows that."""
+
+
+def _leave(pid: int, parts: list[Any]) -> None:
+    """Closes a feed, and before it its stage, if it came to that. A forked child touches no device of its parent's."""
+    with contextlib.ExitStack() as closing:
+        for part in parts if os.getpid() == pid else parts[:1]:
+            closing.callback(part.close)
 
 
 class _Epoch:
-    """Iterates over what is left of one epoch."""
+    """Iterates over what is left of one epoch, which ends when its client has handed out `ends_at` batches."""
 
-    def __init__(self, client: PrepClient, number: int, batches: int) -> None:
+    def __init__(self, client: PrepClient, number: int, ends_at: int) -> None:
         self._client = client
         self._number = number
-        self._left = batches
+        self._ends_at = ends_at
+        self._ended = False
 
     def __iter__(self) -> _Epoch:
         return self
 
     def __len__(self) -> int:
-        return self._left
+        return 0 if self._ended else max(0, self._ends_at - self._client._totals.batches)
 
     def __next__(self) -> Any:
-        if self._left == 0:
+        if self._ended:
             raise StopIteration
         if self._client._iterators != self._number:
-            raise RuntimeError("this iterator is of an earlier epoch: its PrepClient was iterated or moved since")
-        try:
-            batch = self._client._next()
-        except BadSampleError:
-            self._left -= 1  # the batch is consumed: who catches this and goes on gets the one after it
-            raise
-        self._left -= 1
-        if self._left == 0:
-            self._client._epoch_ended()
-        return batch
+            raise RuntimeError(
+                "this iterator is of an earlier epoch: its PrepClient was iterated or moved since. Each loop that runs "
+                "at the same time needs a PrepClient of its own; they share the daemon's work"
+            )
+        if len(self) == 0:
+            self._ended = True  # for good, whatever the client hands out to others
+            raise StopIteration
+        batch, session, handed = self._client._next()
+        # ORDER: nothing may come between the two statements of a line, nor do they call anything: that is where
+        # signal handlers run.
+        if isinstance(batch, BadSampleError):  # consumed: whoever catches this and goes on gets the batch after it
+            try:
+                session.handed = handed; raise batch  # noqa: E702  # fmt: skip
+            finally:
+                del batch  # its traceback holds this frame
+        session.handed = handed; return batch  # noqa: E702  # fmt: skip
+
+
+def _checked_start(start: object) -> Literal["any", "first"] | int | None:
+    if start is None or start == "any" or start == "first":
+        return start
+    try:
+        return integer("start", start, -(2**62), 2**62)
+    except SpecError as e:
+        allowed = "'any', 'first', or a position, as stats()['start'] has it"
+        raise InvalidSpec(f"start = {start!r}: {allowed}", "start") from e
+
+
+def _listens(runtime_dir: Path) -> bool:
+    try:
+        connect(runtime_dir).close()
+    except NoServer:
+        return False
+    return True
 
 
 def _checked_device(device: str | torch.device | None) -> torch.device:
@@ -538,9 +788,7 @@ def _checked_device(device: str | torch.device | None) -> torch.device:
         made = torch.device(device)
     except (RuntimeError, TypeError) as e:
         raise InvalidSpec(f"device = {device!r}: {e}", "device") from e
-    if made.type == "cpu":
-        return made
-    return cuda_device(made)
+    return check_device(made)
 
 
 def _name_of(source: SourceSpec) -> str:

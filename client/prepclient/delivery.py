@@ -90,6 +90,7 @@ class Delivery(Generic[E]):
         self._travelling: deque[_Copy[E]] = deque()  # host rows still read, as far as we know, oldest first
         self._held: _Slot[E] | None = None
         self._held_is_read = False
+        self._asked: E | None = None
         self._closed = False
 
     @property
@@ -168,6 +169,16 @@ class Delivery(Generic[E]):
         if self._held is not None:
             self._free.append(self._held)
             self._held = None
+
+    def ask(self) -> None:
+        """As :meth:`advance`, and marks how much of the consumer's work was queued when it asked."""
+        self.advance()
+        self._asked = self._events.mark_consumer()
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether the device has done all the work that was queued before the last :meth:`ask`."""
+        return self._asked is None or self._events.done(self._asked)
 
     def poll(self) -> list[int]:
         """Keys of the batches whose host rows are free since the last call, in the order of submission."""

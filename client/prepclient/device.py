@@ -11,6 +11,8 @@ It knows nothing of rings, positions or sockets: it is given host tensors and sa
 from __future__ import annotations
 
 import math
+import os
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -19,6 +21,7 @@ import torch
 from prepclient.delivery import Delivery, E, Events
 from prepclient.errors import PrepClientError
 from prepclient.finish import Finish, Finisher, RowLook
+from prepclient.pinning import PinDriver, open_driver
 
 _ALIGN_BYTES = 256  # each small field begins where a GPU reads it at full width
 
@@ -51,6 +54,9 @@ class Engine(Events[E], Protocol[E]):
 
     def launch(self, work: Callable[[], None]) -> None:
         """Queues work on the consumer's stream."""
+
+    def pin_driver(self) -> PinDriver:
+        """Page-locks the memory that copies come from."""
 
     def retire(self, buffer: torch.Tensor) -> None:
         """The buffer is dropped soon: its memory may not be reused before the consumer's queued reads."""
@@ -89,6 +95,10 @@ class CudaEngine:
     def launch(self, work: Callable[[], None]) -> None:
         """Kernels are asynchronous by themselves, on the current stream of the tensors' device."""
         work()
+
+    def pin_driver(self) -> PinDriver:
+        """libcuda's, or the runtime's where there is none."""
+        return open_driver(self._device)
 
     def retire(self, buffer: torch.Tensor) -> None:
         """Tells the caching allocator who else reads the block; it matters once, when it is freed."""
@@ -129,6 +139,20 @@ class CudaEngine:
         self._copies.synchronize()
 
 
+def check_device(device: torch.device) -> torch.device:
+    """What can be said of a device without a call to CUDA, which a process may be forked after.
+
+    Raises:
+        DeviceUnavailable: Neither the CPU nor CUDA, or torch was built without CUDA.
+    """
+    if device.type not in ("cpu", "cuda"):
+        raise DeviceUnavailable(f"device = {str(device)!r}: use 'cpu' or 'cuda[:i]'")
+    if device.type == "cuda" and not (torch.version.cuda or getattr(torch.version, "hip", None)):
+        why = "was built without CUDA"
+        raise DeviceUnavailable(f"device = {str(device)!r}: torch {torch.__version__} {why}; 'cpu' works")
+    return device
+
+
 def cuda_device(device: torch.device | str) -> torch.device:
     """A CUDA device with its index, initialised.
 
@@ -138,12 +162,11 @@ def cuda_device(device: torch.device | str) -> torch.device:
     Raises:
         DeviceUnavailable: torch was built without CUDA, sees no GPU, or has no GPU of that index.
     """
-    wanted = torch.device(device)
+    wanted = check_device(torch.device(device))
     if wanted.type != "cuda":
-        raise DeviceUnavailable(f"device = {str(wanted)!r}: use 'cpu' or 'cuda[:i]'")
+        raise DeviceUnavailable(f"device = {str(wanted)!r}: use 'cuda[:i]'")
     if not _cuda.is_available():
-        built = torch.version.cuda or getattr(torch.version, "hip", None)
-        why = "sees no GPU (nvidia-smi, CUDA_VISIBLE_DEVICES)" if built else "was built without CUDA"
+        why = "sees no GPU (nvidia-smi, CUDA_VISIBLE_DEVICES)"
         raise DeviceUnavailable(f"device = {str(wanted)!r}: torch {torch.__version__} {why}; 'cpu' works")
     _cuda.init()
     index = _cuda.current_device() if wanted.index is None else wanted.index
@@ -210,6 +233,9 @@ class DeviceStage:
         zero_copy: Lend the device buffers (see above).
         engine: The device's streams and memory; CUDA's by default.
 
+    Attributes:
+        small: Names of the small fields.
+
     Raises:
         DeviceUnavailable: No such device.
         SpecError: `finish` does not fit `look`.
@@ -232,6 +258,7 @@ class DeviceStage:
         self._engine: Engine[Any] = CudaEngine(cuda_device(device)) if engine is None else engine
         self._look = look
         self._max_batch = max_batch
+        self.small = tuple(small)
         self._packing = _Packing(small, max_batch)
         self._delivery = Delivery(self._engine, depth)
         # Also for a user who starts inside inference_mode: such tensors could not be written outside of it.
@@ -239,6 +266,9 @@ class DeviceStage:
             self._finisher = Finisher(finish or Finish(), look, self._engine.device)
             self._allocate(self._delivery.slots)
         self._lends = zero_copy and self._finisher.is_plain
+        self._pid = os.getpid()
+        of_cuda = _OfCuda(self._pid, self._engine, self._delivery, self._buffers, self._staging)
+        self._end = weakref.finalize(self, _retire, of_cuda)
 
     def _allocate(self, slots: int) -> None:
         """Device buffers and host staging of every slot."""
@@ -248,6 +278,7 @@ class DeviceStage:
             for _ in range(slots)
         ]
         self._blocks = [self._engine.buffer(self._packing.nbytes) for _ in range(slots)]
+        self._buffers = [*(rows for views in self._rows for rows in views), *self._blocks]
         self._staging = [self._engine.staging(self._packing.nbytes) for _ in range(slots)]
         self._counts = [0] * slots
 
@@ -255,6 +286,10 @@ class DeviceStage:
     def device(self) -> torch.device:
         """Where the batches arrive, with its index."""
         return self._engine.device
+
+    def pin_driver(self) -> PinDriver:
+        """Page-locks the memory that rows are submitted from."""
+        return self._engine.pin_driver()
 
     @property
     def room(self) -> int:
@@ -354,7 +389,12 @@ class DeviceStage:
 
     def advance(self) -> None:
         """The consumer asks for its next batch: what was lent may be overwritten, behind its queued work."""
-        self._delivery.advance()
+        self._delivery.ask()
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether the device has done all the work that was queued before the last :meth:`advance`."""
+        return self._delivery.caught_up
 
     def poll(self) -> list[int]:
         """Keys of the batches whose host rows are free since the last call, in the order of submission."""
@@ -372,8 +412,22 @@ class DeviceStage:
         """Forgets the batches that nobody took; :meth:`poll` still says when their host rows are free."""
         self._delivery.discard()
 
+    def reset(self) -> bool:
+        """Makes ready for the rows of another ring, with the same stream and buffers; drained and with nothing to take.
+
+        Returns:
+            False if an error has cost a buffer: then it is closed, and another stage is to be made.
+        """
+        self.drain()
+        self.discard()
+        self.advance()
+        if self.room == self._delivery.slots == len(self._staging):
+            return True
+        self.close()
+        return False
+
     def close(self) -> list[int]:
-        """Drains and gives the device memory back. Calling it again does nothing.
+        """Drains and gives the device memory back. Calling it again, or in a forked child, does nothing.
 
         Returns:
             As :meth:`drain`.
@@ -381,8 +435,31 @@ class DeviceStage:
         Raises:
             RuntimeError: What CUDA reports of a broken context; nothing reads host rows then either.
         """
-        freed = self._delivery.close()
-        for buffer in (*(rows for views in self._rows for rows in views), *self._blocks):
-            self._engine.retire(buffer)
-        self._rows, self._blocks, self._staging = [], [], []
-        return freed
+        try:
+            return self._delivery.close() if os.getpid() == self._pid else []
+        finally:
+            self._end()
+            self._rows, self._blocks, self._buffers, self._staging = [], [], [], []
+
+
+class _OfCuda(NamedTuple):
+    """All of a stage whose end calls CUDA."""
+
+    pid: int
+    engine: Engine[Any]
+    delivery: Delivery[Any]
+    buffers: list[torch.Tensor]
+    staging: list[torch.Tensor]
+
+
+_of_parents: list[_OfCuda] = []
+"""In a forked child, what must never end: the end of an event, a stream or page-locked memory calls CUDA."""
+
+
+def _retire(stage: _OfCuda) -> None:
+    """Also runs when a stage is dropped."""
+    if os.getpid() != stage.pid:
+        _of_parents.append(stage)
+        return
+    for buffer in stage.buffers:
+        stage.engine.retire(buffer)

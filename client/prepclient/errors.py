@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-
-class PrepClientError(Exception):
-    """Base of all errors of this package. Subclasses say which; the text says what to do."""
+from prepserver.pipeline.errors import PrepClientError as PrepClientError
 
 
 class NoServer(PrepClientError):
@@ -41,6 +39,22 @@ class MemoryRefused(PrepClientError):
 
 class SourceUnavailable(PrepClientError):
     """The dataset is missing, empty or unreadable for the daemon."""
+
+
+class SourceChanged(PrepClientError):
+    """The dataset has changed since the epoch that is to go on was begun."""
+
+
+class ForkedClient(PrepClientError, RuntimeError):
+    """A client that attached in one process is used in a fork of it."""
+
+
+class ServerBusy(PrepClientError):
+    """The daemon serves as many clients as it may, and had no place within `timeout_s`."""
+
+
+class TooFewDescriptors(PrepClientError):
+    """This process may not open as many files as a client needs (``ulimit -n``)."""
 
 
 class BadSampleError(PrepClientError):

@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import logging
 import os
+import random
 import time
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from prepclient.chain import RingChain
 from prepclient.errors import (
     BatchTimeout,
+    InvalidSpec,
     MemoryRefused,
     PrepClientError,
     ProtocolViolation,
+    ServerBusy,
     ServerGone,
     SourceUnavailable,
 )
@@ -44,6 +48,8 @@ _SAY_JOINING_AFTER_S = 1.0
 _JOIN_WAITS = 3  # so many times what was foreseen must fit into timeout_s
 _LEAST_WAIT_S = 0.0005
 _HELLO_WAIT_S = 5.0
+_BUSY_FIRST_S = 0.1
+_BUSY_MOST_S = 2.0
 _STATUS_S = 1.0
 
 
@@ -56,6 +62,7 @@ class Start:
         position: Or exactly here, in the line of all shards,
         epoch_start: in the epoch that began here,
         rounds: and so many batches of this rank later.
+        first: Without `position`: the epoch begins where it does if epoch 0 begins here; None for anywhere.
         checkpoint: Where all ranks stand then: what a checkpoint taken here holds. None for `position`.
     """
 
@@ -64,6 +71,25 @@ class Start:
     epoch_start: int | None = None
     rounds: int = 0
     checkpoint: int | None = None
+    first: int | None = None
+
+
+class Listing(NamedTuple):
+    """Which samples a source has.
+
+    Attributes:
+        samples: How many.
+        content: Names them wherever the dataset lies; empty if unknown.
+        digest: Names them and the dataset; empty if unknown.
+    """
+
+    samples: int
+    content: str
+    digest: str = ""
+
+    def agrees(self, other: Listing) -> bool:
+        """Whether nothing that both know tells them apart."""
+        return all(a == b for a, b in zip(self, other, strict=True) if a != "" and b != "")
 
 
 def join_wait(join_wait_s: float, timeout_s: float) -> float:
@@ -78,14 +104,14 @@ class Feed(Protocol):
     """Rows for one session.
 
     Attributes:
-        samples: Of the source.
+        listing: Of the source.
         num_classes: Distinct labels, 0 if unknown.
         epoch_start: Where the job's epoch begins.
         position: Its first row.
         rows: Read access to the rings.
     """
 
-    samples: int
+    listing: Listing
     num_classes: int
     epoch_start: int
     position: int
@@ -103,6 +129,7 @@ class Feed(Protocol):
         timeout_s: float,
         until: Callable[[], bool],
         pace_s: Callable[[], float | None] = lambda: None,
+        held_up: Callable[[], bool] = lambda: True,
     ) -> None:
         """Waits until `until()`, which more announcements or passing time may make true.
 
@@ -111,12 +138,14 @@ class Feed(Protocol):
             timeout_s: The longest wait.
             until: Asked after every arrival, and as often as `pace_s` says.
             pace_s: The longest time until `until` is asked again; None for no limit.
+            held_up: Whether missing rows hold up the training loop. They do not while its device is still busy; then
+                the daemon does not hear that this job waits.
 
         Raises:
             PrepClientError: The rows will not come, or did not in time.
         """
 
-    def release(self, session: Session, wait_ns: int, batches: int) -> None:
+    def release(self, session: Session) -> None:
         """Tells that `session.released_upto` has moved."""
 
     def sharing_factor(self) -> float | None:
@@ -127,6 +156,28 @@ class Feed(Protocol):
 
     def close(self) -> None:
         """Ends. Idempotent."""
+
+
+def _admitted(runtime_dir: Path, attach: Attach, timeout_s: float, on_scanning: Callable[[int], None]) -> Lease:
+    """A lease, asked for again and again while the daemon is busy.
+
+    Raises:
+        ServerBusy: It still was after `timeout_s`.
+    """
+    deadline_s = time.monotonic() + timeout_s
+    pause_s = _BUSY_FIRST_S
+    while True:
+        try:
+            return Lease(runtime_dir, attach, timeout_s, on_scanning)
+        except ServerBusy as e:
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0:
+                raise ServerBusy(f"{e}; it still was after timeout_s = {timeout_s:g}") from None
+            if pause_s == _BUSY_FIRST_S:
+                log.warning("%s. Trying again for up to %g s (timeout_s)", str(e), timeout_s)
+        # Not in step with the others that were refused.
+        time.sleep(min(left_s, pause_s * random.uniform(0.5, 1.0)))
+        pause_s = min(_BUSY_MOST_S, 1.5 * pause_s)
 
 
 class ServedFeed:
@@ -176,6 +227,7 @@ class ServedFeed:
             epoch=start.epoch,
             position=start.position,
             epoch_start=start.epoch_start,
+            first=start.first,
             rounds=start.rounds,
             join_wait_s=join_wait(join_wait_s, timeout_s),
             lag=lag,
@@ -183,25 +235,27 @@ class ServedFeed:
             shard_index=spec.shape.shard.index,
             batching=spec.shape.batching,
         )
-        self._lease = Lease(runtime_dir, attach, timeout_s, on_scanning)
-        self._closed = False
+        self._lease = _admitted(runtime_dir, attach, timeout_s, on_scanning)
         self._pid = os.getpid()
         self._session: Session | None = None
         welcome = self._lease.welcome
+        # The descriptors of the rings, kept so that a device can map one a second time, to write.
+        self._fds: dict[int, int] = {}
+        self._end = weakref.finalize(self, _let_all_go, self._lease, self._fds)
+        self._end.atexit = False  # the kernel closes them as well
         try:
             self.layout = RingLayout.from_wire(welcome.layout)
             first = Rows.map(self._lease.segment_fd, self.layout)
         except SegmentError as e:
-            self._lease.close()
+            self._end()
             raise MemoryRefused(f"the daemon's ring cannot be mapped: {e}") from e
         except ProtocolError as e:
-            self._lease.close()
+            self._end()
             raise ProtocolViolation(f"from the daemon: {e}") from e
         self.rows = RingChain(first)
-        # Kept, so that a device can map a ring a second time, to write.
-        self._fds: dict[int, int] = {id(first): self._lease.segment_fd}
+        self._fds[id(first)] = self._lease.segment_fd
         self._lease.segment_fd = -1
-        self.samples = welcome.samples
+        self.listing = Listing(welcome.samples, welcome.content_digest, welcome.source_digest)
         self.num_classes = welcome.num_classes
         self.epoch_start = welcome.epoch_start
         self.position = welcome.position
@@ -225,6 +279,7 @@ class ServedFeed:
         timeout_s: float,
         until: Callable[[], bool],
         pace_s: Callable[[], float | None] = lambda: None,
+        held_up: Callable[[], bool] = lambda: True,
     ) -> None:
         """See `Feed`."""
         if until():
@@ -244,6 +299,8 @@ class ServedFeed:
             if until():
                 return
             now_s = time.monotonic()
+            if not held_up():
+                sync_s = now_s + _SYNC_AFTER_S
             if now_s >= sync_s:
                 self._lease.send(Sync(session.released_upto))
                 sync_s = now_s + _SYNC_AFTER_S
@@ -292,7 +349,9 @@ class ServedFeed:
             os.close(self._fds.pop(id(rows)))
 
     def _gone(self, fault: Fault) -> PrepClientError:
-        kinds: dict[str, type[PrepClientError]] = {"protocol": ProtocolViolation, "source": SourceUnavailable}
+        kinds: dict[str, type[PrepClientError]] = {
+            "protocol": ProtocolViolation, "source": SourceUnavailable, "spec": InvalidSpec,
+        }  # fmt: skip
         return kinds.get(fault.code, ServerGone)(f"the daemon ended this job: {fault.text}")
 
     def _what_is_missing(self, session: Session, waited_s: float) -> str:
@@ -302,10 +361,11 @@ class ServedFeed:
             "`prepserver status` shows whether its workers are busy, and whether a slower job holds this one back"
         )
 
-    def release(self, session: Session, wait_ns: int, batches: int) -> None:
+    def release(self, session: Session) -> None:
         """See `Feed`."""
+        totals = session.handed.totals
         self._let_go(self.rows.forget_below(session.released_upto))
-        self._lease.release(Release(session.released_upto, wait_ns, batches))
+        self._lease.release(Release(session.released_upto, totals.wait_ns, totals.batches))
 
     def sharing_factor(self) -> float | None:
         """See `Feed`. Asks the daemon, which takes some milliseconds."""
@@ -323,13 +383,13 @@ class ServedFeed:
     def close(self) -> None:
         """See `Feed`."""
         # In a forked child the connection is its parent's: a Bye from here would end the parent's job.
-        if self._closed or os.getpid() != self._pid:
-            return
-        self._closed = True
-        if self._session is not None:
+        if self._session is not None and os.getpid() == self._pid:
             self._lease.say_bye(self._session.stands)
-            self._session = None
-        self._lease.close()
-        for fd in self._fds.values():
-            os.close(fd)
-        self._fds.clear()
+        self._session = None
+        self._end()
+
+
+def _let_all_go(lease: Lease, fds: dict[int, int]) -> None:
+    lease.close()
+    while fds:
+        os.close(fds.popitem()[1])

@@ -17,11 +17,14 @@ from typing import Literal, TypeAlias
 
 import torch
 
+from prepserver.pipeline.color import check_mean
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.ops import ToLayout
-from prepserver.pipeline.pipeline import Pipeline
+from prepserver.pipeline.pipeline import Pipeline, RowFormat
 
 Layout: TypeAlias = Literal["HWC", "CHW"]
+
+_CACHED_ELEMENTS = 1 << 18  # 1 MiB of float32
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 
@@ -68,6 +71,12 @@ class RowLook:
             return rows
         return rows.permute(0, 3, 1, 2) if self.stored == "HWC" else rows.permute(0, 2, 3, 1)
 
+    def back(self, images: torch.Tensor) -> torch.Tensor:
+        """The inverse of :meth:`view`."""
+        if self.stored == self.seen:
+            return images
+        return images.permute(0, 2, 3, 1) if self.stored == "HWC" else images.permute(0, 3, 1, 2)
+
     def together(self, batches: Sequence[torch.Tensor]) -> torch.Tensor | tuple[torch.Tensor, ...]:
         """What the user gets as images: one batch for each view in a tuple, or where there is but one, that one."""
         return batches[0] if self.views == 1 else tuple(batches)
@@ -106,6 +115,18 @@ class Finish:
             reason = "torch.channels_last or torch.contiguous_format"
             raise SpecError("memory_format", self.memory_format, reason)
 
+    def check_range(self, row: RowFormat) -> None:
+        """Refuses a `normalize` that cannot be meant for rows with such values.
+
+        Raises:
+            SpecError: They are normalised already, or a mean is above 1 for values in [0, 1].
+        """
+        if self.normalize is None:
+            return
+        if row.top is None:
+            raise SpecError("normalize", self.normalize, "the pipeline has a Normalize already: leave out one of them")
+        check_mean("normalize", self.normalize[0], 1.0 if row.dtype == "uint8" else row.top)
+
 
 def _checked_normalize(value: object) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """``(mean, std)`` as two tuples of finite floats of one length, every std above zero."""
@@ -124,8 +145,9 @@ class Finisher:
     """A :class:`Finish` made ready for one kind of row on one device.
 
     Arithmetic is one multiply-add in float32, ``x * scale + bias``, with the 255, the mean and the std folded
-    into two constants per channel, and one rounding to the type asked for: one kernel that reads the stored
-    bytes once and writes the result once, whatever the layout.
+    into two constants per channel, and one rounding to the type asked for: the stored bytes are read once and the
+    result is written once, whatever the layout. On a GPU that is one kernel. On the CPU, torch would widen the whole
+    batch first; there it is done a few images at a time, which stay in the core's cache.
 
     Args:
         finish: What is wanted.
@@ -140,6 +162,7 @@ class Finisher:
     def __init__(self, finish: Finish, look: RowLook, device: torch.device) -> None:
         self._look = look
         self._device = device
+        self._scratch: torch.Tensor | None = None
         self._scale: torch.Tensor | None = None
         self._bias: torch.Tensor | None = None
         if finish.memory_format == torch.channels_last and look.seen == "HWC":
@@ -170,9 +193,13 @@ class Finisher:
         """Constants shaped so that they broadcast over a seen image.
 
         At least one axis, float32: a 0-dim tensor or a python number would take part in type promotion as a
-        mere scalar and let half rows be computed in half.
+        mere scalar and let half rows be computed in half. On the CPU they broadcast over `_flat` images instead.
         """
         constants = torch.tensor(numbers, dtype=torch.float32, device=self._device)
+        if self._device.type == "cpu":
+            if self._look.stored == "CHW":
+                return constants.reshape(-1, 1)
+            return constants.repeat(self._look.shape[1]) if len(numbers) > 1 else constants
         return constants.reshape(-1, 1, 1) if self._look.seen == "CHW" else constants
 
     @property
@@ -207,13 +234,38 @@ class Finisher:
         for part in parts:
             target = out[begin : begin + len(part)]
             begin += len(part)
-            seen = self._look.view(part)
             if self._scale is None:
-                target.copy_(seen)
-            elif self._bias is None:
-                torch.mul(seen, self._scale, out=target)
+                target.copy_(self._look.view(part))
+            elif self._device.type == "cpu":
+                self._compute_by_images(target, part)
             else:
-                torch.addcmul(self._bias, seen, self._scale, out=target)
+                self._compute(target, self._look.view(part))
+
+    def _compute(self, out: torch.Tensor, values: torch.Tensor) -> None:
+        assert self._scale is not None
+        if self._bias is None:
+            torch.mul(values, self._scale, out=out)
+        else:
+            torch.addcmul(self._bias, values, self._scale, out=out)
+
+    def _compute_by_images(self, out: torch.Tensor, rows: torch.Tensor) -> None:
+        at_once = max(1, _CACHED_ELEMENTS // math.prod(self._look.shape))
+        if self._scratch is None:
+            with torch.inference_mode(False):  # it is written in whatever mode the user is then
+                shape = (at_once, *self._look.shape)
+                self._scratch = torch.empty(shape, dtype=torch.float32, device=self._device)
+        for target, stored in zip(torch.split(out, at_once), torch.split(rows, at_once), strict=True):
+            wide = self._scratch[: len(stored)]
+            wide.copy_(stored)
+            if self._keeps_order and self.dtype == torch.float32:
+                self._compute(self._flat(self._look.back(target)), self._flat(wide))
+            else:
+                self._compute(self._flat(wide), self._flat(wide))
+                target.copy_(self._look.view(wide))
+
+    def _flat(self, images: torch.Tensor) -> torch.Tensor:
+        """Images as stored, with an innermost axis that is long: over three channels a loop is slow."""
+        return images.flatten(2)  # (n, H, W * C) or (n, C, H * W)
 
     def __call__(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
         """A fresh finished batch from its stored parts (see :meth:`fill`)."""

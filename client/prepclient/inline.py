@@ -14,7 +14,7 @@ import torch
 
 from prepclient.chain import RingChain
 from prepclient.errors import InvalidSpec, SourceUnavailable
-from prepclient.feed import Start
+from prepclient.feed import Listing, Start
 from prepclient.rows import DTYPES, Rows
 from prepclient.session import Session
 from prepclient.spec import Spec
@@ -42,19 +42,27 @@ class InlineFeed:
         from prepserver import inline  # the server's rooms: only here, only now
 
         try:
-            self._maker = inline.InlineMaker(
-                spec.source, spec.pipeline, spec.shuffle, spec.seed, on_scanning, spec.shape.shard,
-                batch_rows(spec.shape.batching, spec.shape.batch_size),
-            )  # fmt: skip
+            with torch.device("cpu"):  # whatever the user's default device is: the ops make constants
+                self._maker = inline.InlineMaker(
+                    spec.source, spec.pipeline, spec.shuffle, spec.seed, on_scanning, spec.shape.shard,
+                    batch_rows(spec.shape.batching, spec.shape.batch_size),
+                )  # fmt: skip
         except inline.SourceError as e:
             raise SourceUnavailable(str(e)) from e
-        self.samples = self._maker.samples
+        self.listing = Listing(self._maker.samples, self._maker.content_digest, self._maker.digest)
         self.num_classes = self._maker.num_classes
         shard = spec.shape.shard
-        self.epoch_start = self.position = start.epoch * shard.positions(self.samples)
+        self.epoch_start = self.position = (start.first or 0) + start.epoch * shard.positions(self._maker.samples)
+        if start.first and shard.count > 1:
+            raise InvalidSpec(f"start = {start.first}: the machines of a run begin at position 0", "start")
+        if start.first and start.position is None:
+            try:
+                self._maker.check_start(start.first, start.epoch)
+            except ValueError as e:
+                raise InvalidSpec(str(e), "start") from e
         if start.epoch_start is not None and start.position is not None:
             try:
-                place = shard.place(start.epoch, start.epoch_start, start.position, self.samples)
+                place = shard.place(start.epoch, start.epoch_start, start.position, self._maker.samples)
                 self.epoch_start, self.position = place
             except ValueError as e:
                 raise InvalidSpec(str(e), "num_shards") from e
@@ -63,7 +71,7 @@ class InlineFeed:
             raise InvalidSpec(f"rows of {row.dtype} are not supported", "pipeline")
         rows, views = _ROUNDS * spec.shape.batch_size * spec.shape.world_size, spec.pipeline.views
         self.layout = sample_layout(rows, row.shape, row.dtype, views)
-        images = [torch.empty((rows, *row.shape), dtype=DTYPES[row.dtype]) for _ in range(views)]
+        images = [torch.empty((rows, *row.shape), dtype=DTYPES[row.dtype], device="cpu") for _ in range(views)]
         made = Rows(self.layout, images, np.empty(rows, np.int64), np.empty(rows, np.int64))
         self._arrays = made.writable_arrays()
         self.rows = RingChain(made)
@@ -80,6 +88,7 @@ class InlineFeed:
         timeout_s: float,
         until: Callable[[], bool],
         pace_s: Callable[[], float | None] = lambda: None,
+        held_up: Callable[[], bool] = lambda: True,
     ) -> None:
         """See `Feed`. A device's copies must have let go of the rows that are filled now."""
         while not until():
@@ -88,10 +97,11 @@ class InlineFeed:
 
     def _fill(self, session: Session) -> None:
         batch = session.upcoming
-        bad = self._maker.fill(batch.start, batch.stop, self._arrays)
+        with torch.device("cpu"):
+            bad = self._maker.fill(batch.start, batch.stop, self._arrays)
         session.ready(batch.stop, bad)
 
-    def release(self, session: Session, wait_ns: int, batches: int) -> None:
+    def release(self, session: Session) -> None:
         """See `Feed`."""
 
     def sharing_factor(self) -> float | None:
@@ -106,6 +116,7 @@ class InlineFeed:
             rows, mapping = Rows.map_writable(fd, self.layout)
         finally:
             os.close(fd)  # the mapping keeps the memory
+        mapping.populate(write=True)
         self.rows = RingChain(rows)
         self._arrays = rows.writable_arrays()
         return rows, mapping

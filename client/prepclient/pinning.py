@@ -11,22 +11,28 @@ that fails leaves an error behind in the thread, which torch reports later on an
 
 from __future__ import annotations
 
-import atexit
 import ctypes
 import os
 import threading
+import time
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal, Protocol, TypeAlias
 
 import torch
 
 PORTABLE = 1  # CU_MEMHOSTREGISTER_PORTABLE: locked for every context, so also for a second GPU
-ALREADY_REGISTERED = 712  # CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, the same number in driver and runtime
+RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
+CAPTURE_ERRORS = range(900, 909)  # CUDA_ERROR_STREAM_CAPTURE_*, the same numbers in driver and runtime
 
-# One call for 512 GiB or more fails in the driver (LMCache#5177: an allocation sized by an int).
-CHUNK_BYTES = 64 << 30
+_CAPTURE_TRIES = 100
+_CAPTURE_PAUSE_S = 0.05
+_PAGES_PATIENCE_S = 5.0  # how long to wait for pages that nobody touches
+_PAGES_POLL_S = 0.02
+
+_still_locked: list[object] = []
+"""Mappings that could not be unlocked: the driver may still write to or read from their addresses."""
 
 PinState: TypeAlias = Literal["pending", "pinned", "pageable", "closed"]
 
@@ -70,6 +76,7 @@ class LibCuda:
             self._pop = self._function("cuCtxPopCurrent_v2", pointer)
             self._register = self._function("cuMemHostRegister_v2", handle, ctypes.c_size_t, ctypes.c_uint)
             self._unregister = self._function("cuMemHostUnregister", handle)
+            self._exchange_mode = self._function("cuThreadExchangeStreamCaptureMode", ctypes.POINTER(ctypes.c_int))
             self._error_string = self._function("cuGetErrorString", ctypes.c_int, ctypes.POINTER(ctypes.c_char_p))
         except AttributeError as error:
             raise OSError(f"libcuda.so.1 lacks a function: {error}") from error
@@ -88,6 +95,9 @@ class LibCuda:
         A thread that has not yet called the runtime has none. Pushed and popped, because setting it would
         change the user's current device. The retain is never undone: torch keeps the context for the life
         of the process anyway, and the last release would destroy it.
+
+        Meanwhile this thread may do what a capture of a graph in another one forbids by default: that would fail
+        here, and end the capture there.
         """
         code = 0
         if self._context is None:
@@ -97,9 +107,13 @@ class LibCuda:
             if code == 0:
                 self._context = context.value
         code = code or self._push(self._context)
+        mode = ctypes.c_int(RELAXED)
+        exchanged = code == 0 and self._exchange_mode(ctypes.byref(mode)) == 0
         try:
             yield code
         finally:
+            if exchanged:
+                self._exchange_mode(ctypes.byref(mode))
             if code == 0:
                 self._pop(ctypes.byref(ctypes.c_void_p()))
 
@@ -163,25 +177,37 @@ class HostPin:
     Locking must begin at the mapping's first byte: torch asks about a tensor's storage, not its data, so a
     storage that starts before the locked range counts as pageable.
 
-    The owner's order at the end: drain the copies, :meth:`close`, drop the tensors, unmap. An exit of the
-    interpreter closes too. A forked child never touches the driver: the lock is its parent's, and CUDA does
-    not survive a fork.
+    The owner's order at the end: drain the copies, :meth:`close`, drop the tensors, unmap. The owner sees to it at
+    the interpreter's exit, too. What cannot be unlocked stays mapped for ever. A forked child never touches the
+    driver: the lock is its parent's, and CUDA does not survive a fork.
 
     Args:
         address: First byte of the mapping.
         nbytes: Its size; 0 is locked by doing nothing.
         driver: Does the locking.
         keep: Whatever the mapping ends with: it is kept alive until :meth:`close`.
-        chunk_bytes: Most that one call locks.
+        cuts: Offsets at which another call of the driver goes on, on pages. No copy may straddle one.
+        absent_from: See `Mapping.absent_from`: locking begins when all pages are there, because the driver makes
+            missing ones slowly and holds up every other process on the machine that starts CUDA.
     """
 
     def __init__(
-        self, address: int, nbytes: int, driver: PinDriver, *, keep: object = None, chunk_bytes: int = CHUNK_BYTES
+        self,
+        address: int,
+        nbytes: int,
+        driver: PinDriver,
+        *,
+        keep: object = None,
+        cuts: Sequence[int] = (),
+        absent_from: Callable[[int], int] | None = None,
     ) -> None:
-        self._chunks = [(address + begin, min(chunk_bytes, nbytes - begin)) for begin in range(0, nbytes, chunk_bytes)]
+        ends = [*cuts, nbytes]
+        self._chunks = [(address + begin, end - begin) for begin, end in zip([0, *cuts], ends, strict=True) if nbytes]
         self._nbytes = nbytes
         self._driver = driver
         self._keep = keep
+        self._absent_from = absent_from
+        self._closing = threading.Event()
         self._owner_pid = os.getpid()
         self._locked: list[int] = []
         self._state: PinState = "pending"
@@ -199,44 +225,51 @@ class HostPin:
         return self._reason
 
     def start(self) -> None:
-        """Begins locking in the background (about 0.1 s per GB of memory that is already there).
-
-        A mapping of more than one chunk is locked before this returns: the driver refuses a copy that
-        straddles locked and unlocked memory, so none may be issued in between.
-        """
-        atexit.register(self.close)
-        if len(self._chunks) > 1:
-            self._lock()
-            return
-        # A daemon, so that an exit runs `close` (which waits for it) instead of waiting here first.
+        """Begins locking in the background (about 0.1 s per GB of memory that is already there)."""
+        # A daemon, so that an exit runs the owner's hook (which waits for it) instead of waiting here first.
         self._thread = threading.Thread(target=self._lock, name="prepclient-pin", daemon=True)
         self._thread.start()
 
     def _lock(self) -> None:
-        reason = None
+        self._await_pages()
         for address, nbytes in self._chunks:
+            if self._closing.is_set():
+                return
             try:
-                code = self._driver.register(address, nbytes)
+                code = _call(lambda: self._driver.register(address, nbytes))  # noqa: B023 - called at once
+                reason = "" if code == 0 else self._driver.describe(code)
             except (OSError, RuntimeError, ValueError, ctypes.ArgumentError) as error:
                 reason = str(error)
-                break
-            if code == 0:
-                self._locked.append(address)
-            elif code != ALREADY_REGISTERED:  # somebody else's lock serves as well; it is theirs to undo
-                reason = self._driver.describe(code)
-                break
-        if reason is None:
-            self._state = "pinned"
-            return
-        self._unlock()
-        self._reason = f"{self._nbytes / 2**20:.0f} MiB of shared memory could not be page-locked: {reason}"
-        self._state = "pageable"
+            if reason:
+                # Also if somebody else has locked some of it: nobody knows how much, and for how long. What was
+                # locked before stays so, because copies may be reading it.
+                self._reason = f"{self._nbytes / 2**20:.0f} MiB of shared memory could not be page-locked: {reason}"
+                self._state = "pageable"
+                return
+            self._locked.append(address)
+        self._state = "pinned"
 
-    def _unlock(self) -> None:
-        while self._locked:
-            # What it answers is of no use: after a lost context or a driver's shutdown nothing is locked.
-            with suppress(OSError, RuntimeError):
-                self._driver.unregister(self._locked.pop())
+    def _await_pages(self) -> None:
+        """Waits for whoever faults the memory in, as long as that goes on."""
+        present, moved_s = 0, time.monotonic()
+        while self._absent_from is not None and (upto := self._absent_from(present)) < self._nbytes:
+            now_s = time.monotonic()
+            if upto > present:
+                present, moved_s = upto, now_s
+            if now_s - moved_s > _PAGES_PATIENCE_S or self._closing.wait(_PAGES_POLL_S):
+                return
+
+    def _unlock(self) -> bool:
+        """Whether nothing of it is locked any more."""
+        unlocked = True
+        for address in self._locked:
+            try:
+                code = _call(lambda: self._driver.unregister(address))  # noqa: B023 - called at once
+            except (OSError, RuntimeError):
+                code = -1
+            unlocked &= code == 0
+        self._locked.clear()
+        return unlocked
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Waits until locking was done or refused.
@@ -274,8 +307,19 @@ class HostPin:
             # Not even the thread is waited for: it was not copied, and a lock that it held stays held.
             self._state = "closed"
             return
+        self._closing.set()
         self.wait()
-        self._unlock()
-        self._keep = None
+        if not self._unlock():
+            _still_locked.append(self._keep)
+        self._keep = self._absent_from = None
         self._state = "closed"
-        atexit.unregister(self.close)
+
+
+def _call(call: Callable[[], int]) -> int:
+    """Calls a driver, again while it refuses because a graph is captured."""
+    for _ in range(_CAPTURE_TRIES):
+        code = call()
+        if code not in CAPTURE_ERRORS:
+            break
+        time.sleep(_CAPTURE_PAUSE_S)
+    return code

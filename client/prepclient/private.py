@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import atexit
+import contextlib
+import fcntl
+import logging
 import os
 import shutil
 import signal
@@ -10,18 +12,47 @@ import subprocess
 import sys
 import tempfile
 import time
+import weakref
 from pathlib import Path
+from typing import IO
 
 import prepserver
 from prepclient.errors import NoServer
 from prepclient.transport import connect
+from prepserver.protocol.places import PRIVATE_LOG
 
+log = logging.getLogger("prepclient")
+
+_PREFIX = "prepserver-private-"
 _START_TIMEOUT_S = 90.0
 _STOP_TIMEOUT_S = 10.0
+_SWEPT_AFTER_S = 600.0  # long after any daemon has taken its lock
+
+_running: weakref.WeakValueDictionary[int, PrivateDaemon] = weakref.WeakValueDictionary()
+"""By pid: a forked child has its parent's entry, and starts one of its own."""
+
+
+def private_daemon(workers: int) -> PrivateDaemon:
+    """The private daemon of this process, which is started if there is none. It ends when nobody refers to it.
+
+    Args:
+        workers: Its worker processes, if it is started now.
+
+    Raises:
+        NoServer: It did not come up; the text has the end of its log.
+    """
+    running = _running.get(os.getpid())
+    if running is None or not running.is_alive:
+        _running[os.getpid()] = running = PrivateDaemon(workers)
+    elif running.workers != workers:
+        log.warning(
+            "workers = %d: the private daemon of this process runs already, with %d workers", workers, running.workers
+        )
+    return running
 
 
 class PrivateDaemon:
-    """A daemon that ends when this process does, however it does.
+    """A daemon that ends with this object, and with this process, however that ends.
 
     Args:
         workers: Its worker processes.
@@ -34,10 +65,11 @@ class PrivateDaemon:
     """
 
     def __init__(self, workers: int) -> None:
+        self.workers = workers
         base = os.environ.get("XDG_RUNTIME_DIR")
-        self.runtime_dir = Path(tempfile.mkdtemp(prefix="prepserver-", dir=base if base else None))
-        self._owner_pid = os.getpid()
-        self._log = (self.runtime_dir / "log").open("w+")
+        self.runtime_dir = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=base if base else None))
+        _sweep_beside(self.runtime_dir)
+        said = (self.runtime_dir / PRIVATE_LOG).open("w+")
         command = [
             *(sys.executable, "-m", "prepserver.cli", "start", "--workers", str(workers)),
             *("--runtime-dir", str(self.runtime_dir), "--lifeline", str(os.getpid())),
@@ -47,24 +79,29 @@ class PrivateDaemon:
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
         # A session of its own: Ctrl-C in the terminal is for the training script, which then ends its daemon.
         self._process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log, env=env, start_new_session=True
+            command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, env=env, start_new_session=True
         )
-        atexit.register(self.close)
+        self._end = weakref.finalize(self, _end, os.getpid(), self._process, said, self.runtime_dir)
         try:
-            self._wait_up()
+            self._wait_up(said)
         except BaseException:
-            self.close()
+            self._end()
             raise
 
-    def _wait_up(self) -> None:
+    @property
+    def is_alive(self) -> bool:
+        """Whether its process runs."""
+        return self._process.poll() is None
+
+    def _wait_up(self, said: IO[str]) -> None:
         deadline_s = time.monotonic() + _START_TIMEOUT_S
         while True:
             try:
                 connect(self.runtime_dir).close()
             except NoServer:
-                if self._process.poll() is not None or time.monotonic() > deadline_s:
-                    self._log.seek(0)
-                    tail = self._log.read()[-2000:].strip()
+                if not self.is_alive or time.monotonic() > deadline_s:
+                    said.seek(0)
+                    tail = said.read()[-2000:].strip()
                     raise NoServer(
                         f"the private daemon (workers=) did not come up: {tail or 'it said nothing'}"
                     ) from None
@@ -72,19 +109,42 @@ class PrivateDaemon:
             else:
                 return
 
-    def close(self) -> None:
-        """Ends it. Idempotent; does nothing in a forked child."""
-        if os.getpid() != self._owner_pid or self._log.closed:
-            return
-        atexit.unregister(self.close)
-        if self._process.poll() is None:
-            # twice: there is no job to drain for
-            for _ in range(2):
-                self._process.send_signal(signal.SIGTERM)
-            try:
-                self._process.wait(_STOP_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait(_STOP_TIMEOUT_S)
-        self._log.close()
-        shutil.rmtree(self.runtime_dir, ignore_errors=True)
+
+def _end(owner: int, process: subprocess.Popen[bytes], said: IO[str], runtime_dir: Path) -> None:
+    if os.getpid() != owner:
+        return  # a forked child: it is its parent's
+    if process.poll() is None:
+        # twice: there is no job to drain for
+        for _ in range(2):
+            process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(_STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(_STOP_TIMEOUT_S)
+    said.close()
+    shutil.rmtree(runtime_dir, ignore_errors=True)
+
+
+def _sweep_beside(new: Path) -> None:
+    """Removes what daemons of ours that were killed themselves have left."""
+    now_s = new.stat().st_mtime
+    for path in new.parent.glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):
+            info = path.lstat()
+            if info.st_uid == os.getuid() and now_s - info.st_mtime > _SWEPT_AFTER_S and not _is_locked(path):
+                shutil.rmtree(path)
+
+
+def _is_locked(path: Path) -> bool:
+    try:
+        fd = os.open(path / "lock", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False

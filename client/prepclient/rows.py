@@ -6,8 +6,9 @@ it is a segmentation fault instead. Page-locking needs a writable mapping, which
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy.typing as npt
@@ -16,7 +17,10 @@ import torch
 from prepserver.memory.mapping import Mapping
 from prepserver.memory.ring import field_array
 from prepserver.memory.segment import check_segment
-from prepserver.protocol.layout import PAGE_BYTES, RingLayout
+from prepserver.protocol.layout import PAGE_BYTES, RingLayout, whole_page_rows
+
+CHUNK_BYTES = 64 << 30
+"""About so much is page-locked at a time: a call for 512 GiB fails in the driver (LMCache#5177)."""
 
 DTYPES = {"uint8": torch.uint8, "float16": torch.float16, "float32": torch.float32, "int64": torch.int64}
 
@@ -30,12 +34,19 @@ class Rows:
             mapped twice end to end, so that any run is one piece.
         label: int64, shape ``(rows,)``.
         index: int64, shape ``(rows,)``.
+        cuts: Rows before which a run of images is cut: a device's copy must not straddle two page-locked chunks.
     """
 
     def __init__(
-        self, layout: RingLayout, images: Sequence[torch.Tensor], label: npt.NDArray[Any], index: npt.NDArray[Any]
+        self,
+        layout: RingLayout,
+        images: Sequence[torch.Tensor],
+        label: npt.NDArray[Any],
+        index: npt.NDArray[Any],
+        cuts: Sequence[int] = (),
     ) -> None:
         self.layout = layout
+        self._cuts = cuts
         self._images = images
         self._small = {"label": label, "index": index}
         self._mapped_twice = len(images[0]) == 2 * layout.rows
@@ -51,7 +62,20 @@ class Rows:
         if self._mapped_twice or not spans:  # an empty batch is one piece, too
             first = start % self.layout.rows
             return [images[first : first + stop - start]]
-        return [images[a:b] for a, b in spans]
+        return [images[a:b] for first, last in spans for a, b in self._uncut(first, last)]
+
+    def _uncut(self, first: int, last: int) -> Iterator[tuple[int, int]]:
+        return itertools.pairwise([first, *(cut for cut in self._cuts if first < cut < last), last])
+
+    @property
+    def cut_bytes(self) -> list[int]:
+        """Offsets in the segment at which page-locking is cut. All are on pages; each view begins at one."""
+        if not self._cuts:
+            return []
+        row_bytes = self.layout.field("image").row_bytes
+        return [self.layout.offset(name) + row * row_bytes for name in self.layout.images for row in (0, *self._cuts)][
+            1:
+        ]
 
     def small(self, name: str, start: int, stop: int) -> list[npt.NDArray[Any]]:
         """``label`` or ``index`` of positions [start, stop), int64: no copies, in pieces where they wrap."""
@@ -86,19 +110,29 @@ class Rows:
         )
 
     @classmethod
-    def map_writable(cls, fd: int, layout: RingLayout) -> tuple[Rows, Mapping]:
+    def map_writable(cls, fd: int, layout: RingLayout, chunk_bytes: int = CHUNK_BYTES) -> tuple[Rows, Mapping]:
         """Maps a segment writable and once, for page-locking; nothing of it may reach user code.
+
+        Args:
+            fd: The segment.
+            layout: Of it.
+            chunk_bytes: Most of one view that is page-locked at a time, rounded to rows that fill whole pages.
 
         Raises:
             SegmentError: The descriptor does not fit the layout.
         """
         check_segment(fd, layout.nbytes)
         whole = Mapping(fd, 0, layout.nbytes, writable=True)
+        row_bytes = layout.field("image").row_bytes
+        least = whole_page_rows(row_bytes)
+        step = max(least, chunk_bytes // row_bytes // least * least)
+        cuts = range(step, layout.rows, step) if layout.nbytes > chunk_bytes else ()
         rows = cls(
             layout,
             [_image_tensor(whole, layout, layout.offset(name), layout.rows) for name in layout.images],
             field_array(whole.buffer, layout, "label"),
             field_array(whole.buffer, layout, "index"),
+            cuts,
         )
         return rows, whole
 

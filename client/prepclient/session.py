@@ -7,8 +7,10 @@ computes with too; so an announcement is one number.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from prepserver.pipeline.batches import Batch, Batching, BatchLine
 from prepserver.pipeline.shard import WHOLE, Shard
@@ -35,11 +37,32 @@ class Bad:
     reason: str
 
 
+class Totals(NamedTuple):
+    """What the training loop got in all, over all attachments."""
+
+    batches: int = 0
+    images: int = 0
+    bad: int = 0
+    wait_ns: int = 0
+
+
+class Handed(NamedTuple):
+    """How far the training loop has got. A step replaces this object as a whole, so it happens or it does not.
+
+    Attributes:
+        line: Stands at the next batch; nobody advances it.
+        totals: What the training loop got before that.
+    """
+
+    line: BatchLine
+    totals: Totals
+
+
 class Session:
     """See the module.
 
     Two places move along the same line of batches: `staged` is how far rows were picked up (a GPU copy is
-    under way, or a view was made), `consumed` how far the training loop has got. A checkpoint holds the latter.
+    under way, or a view was made), `handed` how far the training loop has got. A checkpoint holds the latter.
 
     Args:
         samples: Of the source.
@@ -48,10 +71,21 @@ class Session:
         position: Position of the first batch, in that epoch.
         shape: Of the batches.
         rounds: Batches from there that this rank has had already.
+        totals: What earlier attachments handed out.
+
+    Attributes:
+        handed: How far the training loop has got; whoever hands out a batch replaces it.
     """
 
     def __init__(
-        self, samples: int, epoch: int, epoch_start: int, position: int, shape: Shape, rounds: int = 0
+        self,
+        samples: int,
+        epoch: int,
+        epoch_start: int,
+        position: int,
+        shape: Shape,
+        rounds: int = 0,
+        totals: Totals = Totals(),  # noqa: B008 - immutable
     ) -> None:
         line = (
             samples, epoch_start, position, shape.batch_size, shape.drop_last, shape.rank, shape.world_size, rounds,
@@ -61,7 +95,7 @@ class Session:
         self._shard = shape.shard
         self.ready_upto = position
         self._ahead = BatchLine(*line)
-        self._consumed = BatchLine(*line)
+        self.handed = Handed(BatchLine(*line), totals)
         self._first_epoch_start = epoch_start
         self._first_epoch = epoch
         self._staged: list[tuple[Batch, int]] = []  # with the number of batches skipped before it
@@ -138,7 +172,7 @@ class Session:
             del self._held[key]
         self.released_upto = next(iter(self._held), self._ahead.peek().start)
         if self._bad:
-            for position in [p for p in self._bad if p < min(self.released_upto, self._consumed.peek().start)]:
+            for position in [p for p in self._bad if p < min(self.released_upto, self.handed.line.peek().start)]:
                 del self._bad[position]
         return self.released_upto > before
 
@@ -149,33 +183,40 @@ class Session:
         """Batches picked up and not handed out yet."""
         return len(self._staged)
 
-    def hand_out(self) -> tuple[Batch, list[Bad]]:
-        """The oldest staged batch goes to the training loop, with its replaced rows."""
+    def offer(self) -> tuple[Batch, list[Bad], BatchLine]:
+        """The oldest staged batch, its replaced rows, and the line that stands behind it.
+
+        The batch counts as handed out when `handed` is replaced.
+        """
         batch, skipped = self._staged.pop(0)
+        line = copy.copy(self.handed.line)
         for _ in range(skipped + 1):
-            self._consumed.advance()
-        bad = [self._bad[p] for p in sorted(self._bad) if batch.start <= p < batch.stop] if self._bad else []
-        return batch, bad
+            line.advance()
+        return batch, self.bad_of(batch), line
+
+    def bad_of(self, batch: Batch) -> list[Bad]:
+        """The replaced rows of a batch that is ready."""
+        return [self._bad[p] for p in sorted(self._bad) if batch.start <= p < batch.stop] if self._bad else []
 
     @property
     def epoch(self) -> int:
         """Number of the epoch that the next batch belongs to."""
-        return self._first_epoch + (self._consumed.epoch_start - self._first_epoch_start) // self._consumed.n
+        return self._first_epoch + (self.handed.line.epoch_start - self._first_epoch_start) // self.handed.line.n
 
     @property
     def epoch_start(self) -> int:
         """Where the epoch of the next batch began, as `position`."""
-        return self._of_all(self._consumed.epoch_start)
+        return self._of_all(self.handed.line.epoch_start)
 
     @property
     def position(self) -> int:
         """Where all ranks of all shards stand when this one has consumed what it has: what a checkpoint holds."""
-        return self._of_all(self._consumed.position)
+        return self._of_all(self.handed.line.position)
 
     @property
     def place(self) -> tuple[int, int, int]:
         """Exactly where this rank stands: (epoch_start, start of its run of batches, batches of it consumed)."""
-        return self.epoch_start, self._of_all(self._consumed.plan.start), self._consumed.number
+        return self.epoch_start, self._of_all(self.handed.line.plan.start), self.handed.line.number
 
     def _of_all(self, position: int) -> int:
         return self._shard.to_all(position, self.samples)
@@ -183,19 +224,19 @@ class Session:
     @property
     def stands(self) -> int:
         """Where the next batch starts that the training loop gets."""
-        return self._consumed.peek().start
+        return self.handed.line.peek().start
 
     @property
     def batches_left(self) -> int:
         """Batches until the end of the epoch."""
-        return len(self._consumed.plan) - self._consumed.number
+        return len(self.handed.line.plan) - self.handed.line.number
 
     @property
     def at_epoch_start(self) -> bool:
         """Whether nothing of the epoch has been consumed yet."""
-        return self._consumed.at_epoch_start
+        return self.handed.line.at_epoch_start
 
     @property
     def batches_per_epoch(self) -> int:
         """Of the whole epoch that the next batch belongs to, for this rank."""
-        return self._consumed.batches_per_epoch
+        return self.handed.line.batches_per_epoch

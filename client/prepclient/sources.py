@@ -24,7 +24,9 @@ def FileList(path: str | os.PathLike[str]) -> sources.FileList:  # noqa: N802 --
     """Images named by a text file (``path label`` per line) or a CSV file (``path,label``).
 
     Args:
-        path: The list; paths in it are relative to its folder, or absolute.
+        path: The list; paths in it are relative to its folder, or absolute. If all labels are integers, they are taken
+            as they are; otherwise each distinct label is the name of a class, and its place among the sorted names
+            (by code point) is the label. Numbers that are not integers are refused.
     """
     return sources.FileList(os.path.abspath(os.path.expanduser(os.fspath(path))))
 

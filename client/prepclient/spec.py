@@ -10,13 +10,15 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, cast, get_args
+from typing import Literal, cast, get_args
 
 import torch
 
+from prepclient.equivalents import refuse_torchvision
 from prepclient.errors import InvalidSpec, UnknownField
 from prepclient.session import Shape
 from prepserver.pipeline.batches import Batching, batch_rows
+from prepserver.pipeline.checks import integer
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.ops import Op
 from prepserver.pipeline.pipeline import Pipeline
@@ -104,8 +106,6 @@ def make_spec(
     Raises:
         InvalidSpec: Naming the field, the value and what would be right.
     """
-    if not isinstance(source, SourceSpec):
-        raise _invalid("source", source, "ImageFolder(...), FileList(...), SyntheticImages(...) or Packed(...)")
     if not isinstance(shuffle, bool | str) or shuffle not in _SHUFFLES:
         raise _invalid("shuffle", shuffle, "True (cyclic blocks), False (sequential) or 'full'")
     check_choice("order", order, get_args(Batching))
@@ -115,12 +115,15 @@ def make_spec(
         if wire_shuffle == "none":
             raise _invalid("shuffle", shuffle, "True or 'full' with order='batch-shuffle-repeat'")
         wire_shuffle = "full"  # the batches of a pass are one permutation, and its short batch is its last
-    _whole("batch_size", batch_size, 1, 2**20)
-    _whole("seed", seed, 0, 2**63 - 1)
+    batch_size = whole("batch_size", batch_size, 1, 2**20)
+    seed = whole("seed", seed, 0, 2**63 - 1)
+    refuse_torchvision(source, ops)
+    if not isinstance(source, SourceSpec):
+        raise _invalid("source", source, "ImageFolder(...), FileList(...), SyntheticImages(...) or Packed(...)")
     if not isinstance(ops, Sequence) or isinstance(ops, str):
         raise _invalid("ops", ops, "a list of ops, such as [RandomResizedCrop(224)]")
-    if job is not None and not (isinstance(job, str) and 0 < len(job) <= 256):
-        raise _invalid("job", job, "a name of 1 to 256 characters")
+    if job is not None and not (isinstance(job, str) and 0 < len(job) <= 256 and job.isprintable()):
+        raise _invalid("job", job, "a name of 1 to 256 characters that can be shown, so no control characters")
     try:
         pipeline = Pipeline.from_ops(list(ops), views)
     except SpecError as e:
@@ -212,15 +215,13 @@ def _local_ranks(environ: Mapping[str, str], rank: int, world_size: int) -> tupl
 
 
 def _checked(rank: int, world_size: int, local: tuple[int, int] | None, shard: Shard) -> Ranks:
-    _whole("world_size", world_size, 1, 2**16)
-    _whole("rank", rank, 0, world_size - 1)
-    return Ranks(rank, world_size, local, shard)
+    world_size = whole("world_size", world_size, 1, 2**16)
+    return Ranks(whole("rank", rank, 0, world_size - 1), world_size, local, shard)
 
 
 def _shard(num_shards: int, shard_index: int) -> Shard:
-    _whole("num_shards", num_shards, 1, MAX_SHARDS)
-    _whole("shard_index", shard_index, 0, num_shards - 1)
-    return Shard(num_shards, shard_index)
+    num_shards = whole("num_shards", num_shards, 1, MAX_SHARDS)
+    return Shard(num_shards, whole("shard_index", shard_index, 0, num_shards - 1))
 
 
 def check_fields(fields: object, on_error: str) -> tuple[str, ...] | None:
@@ -258,7 +259,8 @@ def check_choice(field: str, value: object, allowed: Sequence[object]) -> None:
 
 def _job_name(ranks: Ranks) -> str:
     if ranks.world_size == 1:
-        return f"{os.path.basename(sys.argv[0]) or 'python'}-{os.getpid()}"
+        script = "".join(c if c.isprintable() else "_" for c in os.path.basename(sys.argv[0]))
+        return f"{script or 'python'}-{os.getpid()}"
     env = os.environ
     for name in ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID"):
         if env.get(name, "none") != "none":
@@ -280,9 +282,16 @@ def _number(environ: Mapping[str, str], name: str) -> int:
         raise InvalidSpec(f"${name} = {environ[name]!r} is not a number", name) from None
 
 
-def _whole(field: str, value: Any, low: int, high: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        raise _invalid(field, value, f"a whole number in [{low}, {high}]")
+def whole(field: str, value: object, low: int, high: int) -> int:
+    """The value, of any integer type, as an int in [low, high].
+
+    Raises:
+        InvalidSpec: Naming the field, the value and the limits.
+    """
+    try:
+        return integer(field, value, low, high)
+    except SpecError as e:
+        raise _invalid(field, value, f"a whole number in [{low}, {high}]") from e
 
 
 def _invalid(field: str, value: object, reason: str) -> InvalidSpec:

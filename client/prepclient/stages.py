@@ -7,8 +7,9 @@ on a side stream and gives rows back when a copy has completed.
 
 from __future__ import annotations
 
+import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -19,13 +20,15 @@ from prepclient.chain import Numbers, RingChain
 from prepclient.device import DeviceStage
 from prepclient.feed import Feed
 from prepclient.finish import Finish, Finisher, RowLook
-from prepclient.pinning import HostPin, PinDriver, open_driver
+from prepclient.pinning import HostPin
 from prepclient.rows import Rows
 from prepclient.session import Bad, Session
-from prepserver.pipeline.batches import Batch
+from prepserver.pipeline.batches import Batch, BatchLine
 
 _POLL_S = 0.0005  # while copies are under way, whose rows the daemon may be waiting for
+_BUSY_POLL_S = 0.005  # while the device still works: how exactly the end of that is known
 _SMALL = ("label", "index")
+VALID = "valid"
 
 
 class Step(NamedTuple):
@@ -34,20 +37,26 @@ class Step(NamedTuple):
     Attributes:
         batch: Its rows.
         bad: Those that hold a replacement.
+        line: Stands behind it, for `Session.handed`.
         fields: ``image``, ``label`` and ``index``: tensors, but for the images of several views, which are a tuple
-            of tensors.
+            of tensors. From a device also ``valid``, where its stage has that field.
+        wait_ns: How long missing rows held up the training loop.
     """
 
     batch: Batch
     bad: list[Bad]
+    line: BatchLine
     fields: dict[str, Any]
+    wait_ns: int
 
 
 class Stage(Protocol):
     """How a session's rows become tensors."""
 
     def step(self, timeout_s: float) -> Step:
-        """The next batch.
+        """The next batch, which the caller then enters into `Session.handed`.
+
+        After any exception only `close` is left.
 
         Raises:
             PrepClientError: It will not come, or did not within `timeout_s`.
@@ -55,6 +64,14 @@ class Stage(Protocol):
 
     def close(self) -> None:
         """Lets go of all rows: after this, the ring may be unmapped."""
+
+
+def valid_rows(batch: Batch, bad: Iterable[Bad]) -> torch.Tensor:
+    """Of each row of a batch, whether it is the sample itself and no replacement."""
+    valid = torch.ones(batch.stop - batch.start, dtype=torch.bool, device="cpu")
+    for one in bad:
+        valid[one.position - batch.start] = False
+    return valid
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +111,6 @@ class HostStage:
     Args:
         session: Whose batches.
         feed: Whose rows.
-        release: Called when rows have been given back.
         look: How the rows look.
         finish: What is computed on top.
         max_batch: Most rows in one batch.
@@ -105,7 +121,6 @@ class HostStage:
         self,
         session: Session,
         feed: Feed,
-        release: Callable[[], None],
         look: RowLook,
         finish: Finish,
         max_batch: int,
@@ -114,7 +129,6 @@ class HostStage:
     ) -> None:
         self._session = session
         self._feed = feed
-        self._release = release
         self._look = look
         self._finisher = Finisher(finish, look, torch.device("cpu"))
         self._lends = zero_copy and self._finisher.is_plain
@@ -131,20 +145,23 @@ class HostStage:
         # What can be made before the rows are there is not made after: a process that has slept runs cold. Nor is
         # what was made taken down, which is why it is kept here.
         ahead = self._ahead = self._look_ahead()
+        wait_ns = 0
         if session.next_ready() is None:
+            began_ns = time.monotonic_ns()
             self._feed.wait(session, timeout_s, self._is_ready)
+            wait_ns = time.monotonic_ns() - began_ns
             if (ahead.batch, ahead.rings) != (session.upcoming, rows.rings):
                 ahead = self._ahead = self._look_ahead()
         batch = session.stage()
         fields: dict[str, Any] = {"image": self._look.together([self._image(view) for view in ahead.views])}
         fields |= {name: numbers.fill() for name, numbers in ahead.small.items()}
-        _, bad = session.hand_out()
+        _, bad, line = session.offer()
         if self._lends:
             self._lent = batch
             self._views.append(fields)
         elif session.give_back(batch.start):
-            self._release()
-        return Step(batch, bad, fields)
+            self._feed.release(self._session)
+        return Step(batch, bad, line, fields, wait_ns)
 
     def _look_ahead(self) -> _Ahead:
         rows, batch = self._feed.rows, self._session.upcoming
@@ -182,7 +199,7 @@ class HostStage:
             # Kept so long that the last views of it go now, and not when the training loop gets the next batch.
             self._views.popleft()
         if self._lent is not None and self._session.give_back(self._lent.start):
-            self._release()
+            self._feed.release(self._session)
         self._lent = None
 
     def close(self) -> None:
@@ -206,28 +223,27 @@ class CudaStage:
     Args:
         session: Whose batches.
         feed: Whose rows; its ring is page-locked.
-        release: Called when rows have been given back.
         stage: The device's side.
-        driver: Page-locks; the device's own by default.
     """
 
     def __init__(
         self,
         session: Session,
         feed: Feed,
-        release: Callable[[], None],
         stage: DeviceStage,
-        driver: PinDriver | None = None,
     ) -> None:
         self._session = session
         self._feed = feed
-        self._release = release
         self._stage = stage
-        self._driver = open_driver(stage.device) if driver is None else driver
+        self._driver = stage.pin_driver()
         self._pins: dict[int, _Pinned] = {}
         first = feed.rows.links[0]
         self._rings = first.number + 1  # how many are followed
-        self._rows = RingChain(self._pinned(first.rows))
+        try:
+            self._rows = RingChain(self._pinned(first.rows))
+        except BaseException:
+            self.close()
+            raise
 
     def step(self, timeout_s: float) -> Step:
         """See `Stage`."""
@@ -237,24 +253,45 @@ class CudaStage:
         self._stage.advance()
         self._feed.poll(self._session)
         self._submit()
+        wait_ns = 0
         if not self._stage.waiting:
-            self._feed.wait(self._session, timeout_s, self._next_is_ready, pace_s=self._pace_s)
+            wait_ns = self._wait(timeout_s)
             self._submit()
         taken = self._stage.take()
-        batch, bad = self._session.hand_out()
-        return Step(batch, bad, taken.fields)
+        batch, bad, line = self._session.offer()
+        return Step(batch, bad, line, taken.fields, wait_ns)
 
-    def _next_is_ready(self) -> bool:
-        self._take_back()
-        return self._session.next_ready() is not None
+    def _wait(self, timeout_s: float) -> int:
+        """Waits for the next batch's rows.
 
-    def _pace_s(self) -> float | None:
-        return _POLL_S if self._stage.travelling else None
+        Returns:
+            For how many nanoseconds the device had nothing else to do. The host runs ahead of it: while it works off
+            the steps before this one, nobody is held up.
+        """
+        idle_since_ns: int | None = None
+
+        def is_ready() -> bool:
+            nonlocal idle_since_ns
+            self._take_back()
+            if idle_since_ns is None and self._stage.caught_up:
+                idle_since_ns = time.monotonic_ns()
+            return self._session.next_ready() is not None
+
+        def pace_s() -> float | None:
+            if self._stage.travelling:
+                return _POLL_S
+            return _BUSY_POLL_S if idle_since_ns is None else None
+
+        self._feed.wait(self._session, timeout_s, is_ready, pace_s, lambda: idle_since_ns is not None)
+        return 0 if idle_since_ns is None else time.monotonic_ns() - idle_since_ns
 
     def _pinned(self, shown: Rows) -> Rows:
         """A second mapping of a ring, to write, which is page-locked from now on."""
         rows, mapping = self._feed.map_writable(shown)
-        pin = HostPin(mapping.address, mapping.nbytes, self._driver, keep=mapping)
+        pin = HostPin(
+            mapping.address, mapping.nbytes, self._driver, keep=mapping, cuts=rows.cut_bytes,
+            absent_from=mapping.absent_from,
+        )  # fmt: skip
         self._pins[id(rows)] = _Pinned(rows, pin)
         pin.start()
         return rows
@@ -279,19 +316,21 @@ class CudaStage:
         self._follow()
         while self._stage.room and (batch := self._session.next_ready()) is not None:
             small = {name: [self._rows.small(name, batch.start, batch.stop).fill()] for name in _SMALL}
+            if VALID in self._stage.small:
+                small[VALID] = [valid_rows(batch, self._session.bad_of(batch))]
             self._stage.submit(batch.start, self._rows.images(batch.start, batch.stop), small)
             self._session.stage()
 
     def _take_back(self) -> None:
         moved = [self._session.give_back(start) for start in self._stage.poll()]
         if any(moved):
-            self._release()
+            self._feed.release(self._session)
 
     def close(self) -> None:
         """See `Stage`."""
         # ORDER: no copy may read the ring when its lock goes, and the lock goes before the mapping.
         try:
-            self._stage.close()
+            self._stage.drain()
         finally:
             for pinned in self._pins.values():
                 pinned.pin.close()

@@ -1,4 +1,4 @@
-"""Sockets to the daemon: the lease on `attach.sock`, which carries positions too, and `ctl.sock` beside it.
+"""Sockets to the daemon: the lease on `attach.sock`, which carries positions too, and the control line beside it.
 
 Thin: it moves messages and notices that the daemon is gone. What they mean is the session's business.
 """
@@ -9,11 +9,12 @@ import contextlib
 import errno
 import json
 import os
+import resource
 import select
 import socket
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,7 @@ from prepserver import __version__
 from prepserver.protocol.codec import MAX_MESSAGE_BYTES, decode, encode
 from prepserver.protocol.messages import (
     ATTACH_SOCKET,
-    CONTROL_SOCKET,
     FROM_ATTACH,
-    FROM_CONTROL,
     AskStatus,
     Attach,
     Bye,
@@ -42,17 +41,23 @@ from prepserver.protocol.messages import (
 from prepserver.protocol.schema import ProtocolError
 
 _MOST_FDS = 4
+_WELCOME_FDS = 2  # the segment, and the socket of the control line
+_LINE = "ipc://control-line"  # libzmq wants a name for a socket that it is given
 _UNREAD_MOST = 64
 """A connection takes some 270 messages of ours that the daemon does not read."""
 _MOVE_TIMEOUT_S = 10.0  # it was sent before the message that counts it
 
 # As plain numbers: to join flags of an enumeration takes longer than to send with them.
 _AT_ONCE = int(socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
-_POLLIN = int(zmq.POLLIN)
 
 _contexts: dict[int, zmq.Context[zmq.Socket[bytes]]] = {}
 
+_DESCRIPTORS = 20
+"""A client holds ten at most: five of libzmq's context, two of its socket, the lease, and two rings while it moves. The
+rest is for whatever is opened for a moment, such as an import, and by other threads meanwhile."""
+
 _REFUSALS: dict[str, type[errors.PrepClientError]] = {
+    "busy": errors.ServerBusy,
     "memory": errors.MemoryRefused,
     "permission": errors.NoPermission,
     "protocol": errors.VersionMismatch,
@@ -80,17 +85,17 @@ class Lease:
 
     def __init__(self, runtime_dir: Path, attach: Attach, timeout_s: float, on_scanning: Callable[[int], None]) -> None:
         self.runtime_dir = runtime_dir
-        self._attach = connect(runtime_dir)
         self._dealer: zmq.Socket[bytes] | None = None
         self.segment_fd = -1
         self._moves: list[tuple[Moved, int]] = []
         self._moves_taken = 0
         self._unread = 0  # messages on the lease since the daemon last showed that it reads
         self._early: list[Any] = []  # announcements that came while a move was waited for
+        self._attach = connect(runtime_dir)
         try:
             self._ask(attach)
-            self.welcome, self.segment_fd = self._await_welcome(timeout_s, on_scanning)
-            self._connect_control()
+            self.welcome, self.segment_fd, line = self._await_welcome(timeout_s, on_scanning)
+            self._open_line(line)
         except BaseException:
             self.close()
             raise
@@ -98,42 +103,55 @@ class Lease:
     def _ask(self, attach: Attach) -> None:
         try:
             self._attach.send(encode(attach))
-        except OSError as e:  # it was killed with our connection still in its queue
+        except OSError as e:  # it was killed with our connection still in its queue, or has refused us already
+            with contextlib.suppress(errors.ServerGone, errors.BatchTimeout):
+                message, _ = receive(self._attach, 0.0, self.runtime_dir)
+                if isinstance(message, Refused):
+                    raise refusal(message) from e
             raise errors.ServerGone(
                 f"the prepserver daemon in {self.runtime_dir} ended while this client was attaching: {e.strerror}"
             ) from e
 
-    def _await_welcome(self, timeout_s: float, on_scanning: Callable[[int], None]) -> tuple[Welcome, int]:
+    def _await_welcome(self, timeout_s: float, on_scanning: Callable[[int], None]) -> tuple[Welcome, int, int]:
         while True:
-            message, fd = receive(self._attach, timeout_s, self.runtime_dir)
+            message, fds = _receive_within(self._attach, timeout_s, self.runtime_dir)
             match message:
                 case Scanning(samples):
                     on_scanning(samples)
                 case Welcome():
-                    if fd < 0:
-                        raise errors.ProtocolViolation("the daemon's welcome came without a segment")
-                    return message, fd
+                    if len(fds) != _WELCOME_FDS:
+                        _close_all(fds)
+                        raise errors.ProtocolViolation(
+                            f"the daemon's welcome came with {len(fds)} descriptors instead of {_WELCOME_FDS}"
+                        )
+                    segment, line = fds
+                    return message, segment, line
                 case Refused():
                     raise refusal(message)
                 case _:
                     raise errors.ProtocolViolation(f"unexpected {type(message).__name__} from the daemon")
 
-    def _connect_control(self) -> None:
-        dealer = _context().socket(zmq.DEALER)
-        self._dealer = dealer
-        dealer.setsockopt(zmq.ROUTING_ID, self.welcome.token)
-        dealer.setsockopt(zmq.LINGER, 0)
-        dealer.setsockopt(zmq.IMMEDIATE, 1)
-        dealer.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
-        dealer.setsockopt(zmq.RECONNECT_IVL, 20)
-        dealer.connect(f"ipc://{self.runtime_dir / CONTROL_SOCKET}")
+    def _open_line(self, listener: int) -> None:
+        """Takes the daemon's connection, which waits on `listener`."""
+        try:
+            with _opening(1):  # libzmq aborts the process where it cannot accept for want of a descriptor
+                os.close(os.dup(listener))
+            dealer = self._dealer = _context().socket(zmq.DEALER)
+            dealer.setsockopt(zmq.LINGER, 0)
+            dealer.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
+            dealer.setsockopt(zmq.USE_FD, listener)
+            dealer.bind(_LINE)  # libzmq closes `listener` from here on
+        except errors.TooFewDescriptors:
+            os.close(listener)
+            raise
+        except (OSError, zmq.ZMQError) as e:
+            os.close(listener)
+            if e.errno == errno.EMFILE:
+                raise _too_few_descriptors(2) from e
+            raise errors.PrepClientError(f"no control line to the daemon in {self.runtime_dir}: {e.strerror}") from e
         self._attach.setblocking(False)
         self._attached = select.poll()
         self._attached.register(self._attach, select.POLLIN)
-        self._attach_fd = self._attach.fileno()
-        self._poller = select.poll()
-        self._poller.register(dealer, select.POLLIN)
-        self._poller.register(self._attach, select.POLLIN)
 
     def moves(self, count: int) -> list[tuple[Moved, int]]:
         """What `Moved` messages have come since the last call, with their descriptors (the caller's from here on).
@@ -155,7 +173,7 @@ class Lease:
         return taken
 
     def send(self, message: Any, wait_s: float = 0.0) -> bool:
-        """Sends on the control channel.
+        """Sends on the control line.
 
         Returns:
             False if it could not be queued in `wait_s` (not connected, or the daemon does not read): the
@@ -185,7 +203,7 @@ class Lease:
             pass  # the daemon has ended: `receive` says so
 
     def receive(self, timeout_s: float) -> list[Any]:
-        """Messages on either channel, waiting up to `timeout_s` for the first.
+        """What the daemon says, waiting up to `timeout_s` for the first message.
 
         Raises:
             ServerGone: The daemon's end of the lease is closed.
@@ -195,24 +213,20 @@ class Lease:
         if got or timeout_s <= 0:
             return got
         # poll counts in milliseconds and a device's copies end in between.
-        # ORDER: `_take` has just emptied the control channel, whose descriptor is edge-triggered.
-        arrived = self._poller.poll(max(1, round(timeout_s * 1000)))
-        if any(fd == self._attach_fd for fd, _ in arrived):
-            return self._take_one()
-        return self._drain()
+        return self._take_one() if self._attached.poll(max(1, round(timeout_s * 1000))) else []
 
     def _take(self) -> list[Any]:
         got, self._early = self._early, []
-        return [*got, *self._drain_attach(), *self._drain()]
+        return [*got, *self._drain_attach()]
 
     def _drain_attach(self) -> list[Any]:
-        """What has come on the attach connection: the daemon's short way for announcements, and moves.
+        """What has come on the attach connection: announcements and moves.
 
         Raises:
             PrepClientError: It is at its end and held nothing more, or the daemon's last word.
         """
         got: list[Any] = []
-        # Asked first, as in `_drain`.
+        # Asked first: it is mostly nothing, and an exception that says so costs several times as much.
         while self._attached.poll(0):
             try:
                 got += self._take_one()
@@ -224,44 +238,29 @@ class Lease:
 
     def _take_one(self) -> list[Any]:
         try:
-            message, fd = _read(self._attach, self.runtime_dir)
+            message, fds = _read(self._attach, self.runtime_dir)
         except BlockingIOError:
             return []
         self._unread = 0
         match message:
             case Ready() | Fault():
                 return [message]
-            case Moved() if fd >= 0:
-                self._moves.append((message, fd))
+            case Moved() if len(fds) == 1:
+                self._moves.append((message, fds[0]))
                 return []
             case Refused():
                 raise refusal(message)
             case _:
                 raise errors.ProtocolViolation(f"unexpected {type(message).__name__} from the daemon")
 
-    def _drain(self) -> list[Any]:
-        assert self._dealer is not None
-        messages: list[Any] = []
-        # Asked first: it is mostly nothing, and an exception that says so costs several times as much.
-        while int(self._dealer.getsockopt(zmq.EVENTS)) & _POLLIN:
-            try:
-                data = self._dealer.recv(zmq.DONTWAIT)
-            except zmq.Again:
-                return messages
-            try:
-                messages.append(decode(data, FROM_CONTROL))
-            except ProtocolError as e:
-                raise errors.ProtocolViolation(f"from the daemon: {e}") from e
-        return messages
-
     def say_bye(self, upto: int) -> None:
         """The last word: this rank's training loop got its batches that start below `upto`."""
-        # On the attach connection: the other one may lose what is sent just before its end.
+        # On the attach connection: the control line may lose what is sent just before its end.
         with contextlib.suppress(OSError):
             self._attach.send(encode(Bye(upto)), _AT_ONCE)
 
     def close(self) -> None:
-        """Ends the lease. Idempotent."""
+        """Ends the lease. Idempotent; a forked child only drops its copies."""
         if self._dealer is not None:
             self._dealer.close(linger=0)
             self._dealer = None
@@ -287,15 +286,53 @@ def _context() -> zmq.Context[zmq.Socket[bytes]]:
     return _contexts[pid]
 
 
+def check_descriptors() -> None:
+    """Asked before a client opens anything: libzmq aborts the process where it cannot open what it needs.
+
+    Raises:
+        TooFewDescriptors: This process may not open as many files as a client needs.
+    """
+    held: list[int] = []
+    try:
+        with _opening(_DESCRIPTORS):
+            for _ in range(_DESCRIPTORS):
+                held.append(os.dup(held[0]) if held else os.eventfd(0, os.EFD_CLOEXEC))
+    finally:
+        for fd in held:
+            os.close(fd)
+
+
+@contextlib.contextmanager
+def _opening(count: int) -> Iterator[None]:
+    """Turns an error for want of descriptors into one that says so."""
+    try:
+        yield
+    except OSError as e:
+        if e.errno not in (errno.EMFILE, errno.ENFILE):
+            raise
+        raise _too_few_descriptors(count) from e
+
+
+def _too_few_descriptors(needed: int) -> errors.TooFewDescriptors:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return errors.TooFewDescriptors(
+        f"a client needs {needed} free file descriptors, and this process has fewer left: its limit (RLIMIT_NOFILE, "
+        f"`ulimit -n`) is {soft}, which may be raised to {hard}. Raise it, or close files: /proc/{os.getpid()}/fd "
+        "lists what is open"
+    )
+
+
 def connect(runtime_dir: Path) -> socket.socket:
     """A connection to the attach socket.
 
     Raises:
         NoServer: Nobody listens there.
         NoPermission: The socket may not be opened by this user.
+        TooFewDescriptors: This process may open no socket.
     """
     path = runtime_dir / ATTACH_SOCKET
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+    with _opening(1):
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
     try:
         sock.connect(os.fspath(path))
     except PermissionError as e:
@@ -324,10 +361,8 @@ def ask_status(runtime_dir: Path, timeout_s: float) -> dict[str, Any]:
         PrepClientError: It is not there, or gives no proper answer within `timeout_s`.
     """
     with connect(runtime_dir) as sock:
-        try:
+        with contextlib.suppress(OSError):  # as in `Lease`
             sock.send(encode(AskStatus(__version__)))
-        except OSError as e:
-            raise errors.ServerGone(f"the prepserver daemon in {runtime_dir} ended: {e.strerror}") from e
         message, fd = receive(sock, timeout_s, runtime_dir)
     try:
         if isinstance(message, Refused):
@@ -349,9 +384,21 @@ def receive(sock: socket.socket, timeout_s: float, runtime_dir: Path) -> tuple[A
     """The next message on an attach connection and the descriptor that came with it (-1 if none).
 
     Raises:
+        PrepClientError: See `_receive_within`.
+    """
+    message, fds = _receive_within(sock, timeout_s, runtime_dir)
+    _close_all(fds[1:])
+    return message, fds[0] if fds else -1
+
+
+def _receive_within(sock: socket.socket, timeout_s: float, runtime_dir: Path) -> tuple[Any, list[int]]:
+    """The next message on an attach connection and the descriptors that came with it.
+
+    Raises:
         ServerGone: The connection ended.
         BatchTimeout: Nothing within `timeout_s`.
         ProtocolViolation: Not a message of this channel.
+        TooFewDescriptors: The descriptor that came with it could not be taken.
     """
     sock.settimeout(max(0.001, timeout_s))
     try:
@@ -363,38 +410,48 @@ def receive(sock: socket.socket, timeout_s: float, runtime_dir: Path) -> tuple[A
         ) from e
 
 
-def _read(sock: socket.socket, runtime_dir: Path) -> tuple[Any, int]:
+def _read(sock: socket.socket, runtime_dir: Path) -> tuple[Any, list[int]]:
     try:
-        data, fds = _receive_with_fds(sock)
+        try:
+            data, fds = _receive_with_fds(sock)
+        except ConnectionResetError:
+            # The daemon closed with something of ours unread. Linux says that once, and before the daemon's last word.
+            data, fds = _receive_with_fds(sock)
     except (TimeoutError, BlockingIOError):
         raise
     except OSError as e:
         raise errors.ServerGone(f"the daemon in {runtime_dir} ended: {e.strerror}") from e
-    for extra in fds[1:]:
-        os.close(extra)
-    fd = fds[0] if fds else -1
     if not data:
+        _close_all(fds)
         raise errors.ServerGone(
             f"the prepserver daemon in {runtime_dir} ended or was killed. Its log says why; start it again with "
             "`prepserver start` and go on from `state_dict()`"
         )
     try:
-        return decode(data, FROM_ATTACH), fd
+        return decode(data, FROM_ATTACH), fds
     except ProtocolError as e:
-        if fd >= 0:
-            os.close(fd)
+        _close_all(fds)
         raise errors.ProtocolViolation(f"from the daemon: {e}") from e
 
 
 def _receive_with_fds(sock: socket.socket) -> tuple[bytes, list[int]]:
     """One message and its descriptors, close-on-exec from the start (`socket.recv_fds` drops that flag)."""
     room = socket.CMSG_SPACE(_MOST_FDS * struct.calcsize("i"))
-    data, ancillary, _, _ = sock.recvmsg(MAX_MESSAGE_BYTES + 1, room, socket.MSG_CMSG_CLOEXEC)
+    data, ancillary, flags, _ = sock.recvmsg(MAX_MESSAGE_BYTES + 1, room, socket.MSG_CMSG_CLOEXEC)
     fds: list[int] = []
     for level, kind, payload in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             fds += struct.unpack(f"{len(payload) // 4}i", payload[: len(payload) // 4 * 4])
+    if flags & socket.MSG_CTRUNC:  # the kernel drops what there is no free number for, and says no more than this
+        for fd in fds:
+            os.close(fd)
+        raise _too_few_descriptors(1)
     return data, fds
+
+
+def _close_all(fds: list[int]) -> None:
+    for fd in fds:
+        os.close(fd)
 
 
 def refusal(message: Refused) -> errors.PrepClientError:

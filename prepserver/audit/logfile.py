@@ -12,6 +12,7 @@ import hashlib
 import os
 import re
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +29,7 @@ ASIDE_BYTES = 1 << 20
 """A file larger than this is put aside before a new attachment, if nobody writes to it."""
 
 MAX_JOBS = 256
-"""The logs that were written to longest ago go first."""
+"""Where there are more, the user who has most of them loses the one that was written to longest ago."""
 
 _LOOKS = 5
 _LOOK_AGAIN_S = 0.02
@@ -65,7 +66,7 @@ class LogFile:
             self._size = data.rfind(b"\n") + 1  # a line that was not written to its end is written over
             os.ftruncate(self._fd, self._size)
             if self._size == 0:
-                _tidy(folder)
+                _tidy(folder, self.path, uid)
                 self.append(Job(VERSION, job, uid))
         except BaseException:
             os.close(self._fd)
@@ -198,10 +199,25 @@ def _read(path: Path) -> bytes:
         return f.read(MAX_FILE_BYTES + 1)
 
 
-def _tidy(folder: Path) -> None:
-    for old in _newest_first(folder)[MAX_JOBS:]:
+def _tidy(folder: Path, new: Path, owner: int) -> None:
+    uids = {path: owner if path == new else _uid_of(path) for path in _newest_first(folder)}
+    while len(uids) > MAX_JOBS:
+        held = Counter(uids.values())
+        most = max(held, key=lambda uid: (held[uid], uid == owner))
+        old = next(path for path in reversed(uids) if uids[path] == most)
+        del uids[old]
         for path in (old, aside(old)):
             path.unlink(missing_ok=True)
+
+
+def _uid_of(path: Path) -> int | None:
+    """Whose log it is; None where that cannot be read."""
+    try:
+        with path.open("rb") as file:
+            head = _head(file.read(4096))
+    except OSError:
+        return None
+    return head.uid if head is not None else None
 
 
 def _newest_first(folder: Path) -> list[Path]:

@@ -1,4 +1,4 @@
-"""The command line: ``prepserver start | status | stop | quarantine | audit | replay | pack | demo``.
+"""The command line: ``prepserver start | status | stop | quarantine | audit | replay | pack | demo | completion``.
 
 Data goes to stdout, everything else to stderr. Each command imports what it needs when it runs: asking a
 daemon for its state must not wait for torch.
@@ -7,6 +7,7 @@ daemon for its state must not wait for torch.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -37,6 +38,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(arguments.run(arguments))
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:  # the reader of stdout has seen enough, as `head` has
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is flushed at exit
+        return 141
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -56,6 +60,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_replay(commands)
     add_pack(commands)
     _add_demo(commands)
+    _add_completion(commands)
     return parser
 
 
@@ -66,9 +71,9 @@ def _add_start(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         description="Runs the daemon in the foreground and logs to stderr. SIGTERM or Ctrl-C lets jobs finish for "
         "drain_s seconds (default 5), then ends everything within 3 s more; a second signal skips the wait.",
         epilog="Settings come from the command line, then --config, then defaults. The file is TOML with workers, "
-        "memory, runtime_dir, cache_dir, log_level, chunk_rows, sample_timeout_s, drain_s, nice, socket_group, "
-        "socket_mode, [sources] roots and [limits] memory_per_uid, jobs_per_uid, streams_per_uid. SIGHUP reads it "
-        "again. " + exits.EPILOG,
+        "memory, runtime_dir, cache_dir, log_level, chunk_rows, sample_timeout_s, drain_s, nice, sandbox, "
+        "socket_group, socket_mode, [sources] roots and [limits] memory_per_uid, jobs_per_uid, streams_per_uid. SIGHUP "
+        "reads it again. " + exits.EPILOG,
     )
     p.add_argument("--workers", metavar="N|auto", help="worker processes (default auto: usable CPUs, less one)")
     p.add_argument(
@@ -98,12 +103,22 @@ def _add_status(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     p = commands.add_parser(
         "status",
         help="what the daemon does",
-        description="Workers, jobs, streams and lanes with their sharing factor (rows delivered per row made), rates, "
-        "memory, GPUs where there is a driver.",
+        description="Workers, jobs (where each stands in its epoch, its images/s, how much of its time it waits and "
+        "for what), streams and lanes with their sharing factor (rows delivered per row made), memory, GPUs where "
+        "there is a driver. Rates and shares are of the last ten seconds. A job waits for the workers, another job (by "
+        "its id), ranks of its own that have not come, a stream that it is to join, or the place at which it begins.",
         epilog=exits.EPILOG,
     )
     p.add_argument("--runtime-dir", metavar="DIR", help=_RUNTIME_DIR_HELP)
     p.add_argument("--json", action="store_true", help="everything, for machines")
+    p.add_argument(
+        "--watch",
+        metavar="SECONDS",
+        nargs="?",
+        const=2.0,
+        type=_seconds,
+        help="show it again every SECONDS (default 2) until Ctrl-C; with --json one line each time",
+    )
     p.add_argument(
         "--quarantine",
         action="store_true",
@@ -111,6 +126,13 @@ def _add_status(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     )
     p.add_argument("--cache-dir", metavar="DIR", help=f"with --quarantine: {_CACHE_DIR_HELP}")
     p.set_defaults(run=_status)
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0.1 <= value <= 86400:
+        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds from 0.1 to 86400")
+    return value
 
 
 def _add_stop(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -205,6 +227,19 @@ def _add_demo(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     p.set_defaults(run=_demo)
 
 
+def _add_completion(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    p = commands.add_parser(
+        "completion",
+        help="completion for your shell",
+        description="Prints a script that completes commands and options: "
+        'source <(prepserver completion bash), in zsh eval "$(prepserver completion zsh)", in fish '
+        "prepserver completion fish | source.",
+        epilog=exits.EPILOG,
+    )
+    p.add_argument("shell", choices=("bash", "zsh", "fish"))
+    p.set_defaults(run=_completion)
+
+
 def _start(arguments: argparse.Namespace) -> int:
     from prepserver.cli.start import start
 
@@ -249,6 +284,13 @@ def _demo(arguments: argparse.Namespace) -> int:
     from prepserver.demo import run_demo
 
     return run_demo(arguments)
+
+
+def _completion(arguments: argparse.Namespace) -> int:
+    from prepserver.cli.completion import script
+
+    sys.stdout.write(script(_parser(), arguments.shell))
+    return exits.OK
 
 
 if __name__ == "__main__":

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +39,8 @@ def ask(runtime_dir: str | None, question: Any) -> tuple[Any, int, Path]:
     """
     path = _find(runtime_dir)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
-        sock.settimeout(_ANSWER_S)
+        # Not yet a timeout of Python's: its connect would not wait while the daemon's queue is full.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(_ANSWER_S), 0))
         try:
             sock.connect(os.fspath(path / ATTACH_SOCKET))
         except PermissionError as e:
@@ -46,9 +49,11 @@ def ask(runtime_dir: str | None, question: Any) -> tuple[Any, int, Path]:
             raise AskError(f"no daemon runs in {path}", exits.NO_DAEMON) from e
         except OSError as e:
             raise AskError(f"cannot reach the daemon in {path}: {e}", exits.FAILED) from e
+        sock.settimeout(_ANSWER_S)
         try:
-            sock.send(encode(question))
-            data, fds, _, _ = socket.recv_fds(sock, MAX_MESSAGE_BYTES + 1, 4)
+            with contextlib.suppress(ConnectionError):  # the daemon may have hung up and said why
+                sock.send(encode(question))
+            data, fds, _, _ = _answer(sock)
             answer = decode(data, FROM_ATTACH)
         except TimeoutError as e:
             raise AskError(f"the daemon in {path} did not answer within {_ANSWER_S:g} s", exits.FAILED) from e
@@ -57,6 +62,13 @@ def ask(runtime_dir: str | None, question: Any) -> tuple[Any, int, Path]:
     if isinstance(answer, Refused):
         raise AskError(answer.text, exits.NO_PERMISSION if answer.code == "permission" else exits.FAILED)
     return answer, fds[0] if fds else -1, path
+
+
+def _answer(sock: socket.socket) -> tuple[bytes, list[int], int, Any]:
+    try:
+        return socket.recv_fds(sock, MAX_MESSAGE_BYTES + 1, 4)
+    except ConnectionResetError:  # said once, and before what the daemon had sent
+        return socket.recv_fds(sock, MAX_MESSAGE_BYTES + 1, 4)
 
 
 def ask_status(runtime_dir: str | None) -> dict[str, Any]:

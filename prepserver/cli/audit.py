@@ -137,7 +137,11 @@ class _Names:
                 self._source = open_source(source_from_wire(self._where[0]), Path(self._where[1]))
             except (SourceError, ValueError):
                 self._source = None
-        return {"index": index, "path": self._source.name(index) if self._source is not None else None}
+        if self._source is None:
+            return {"index": index, "path": None}
+        from prepserver.source.errors import printable
+
+        return {"index": index, "path": printable(self._source.name(index))}
 
 
 def _show(verdict: dict[str, Any]) -> None:

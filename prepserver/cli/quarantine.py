@@ -10,11 +10,12 @@ import dataclasses
 import json
 import sys
 
-from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from prepserver.cli import exits
 from prepserver.cli.state import find_state_dir
+from prepserver.cli.table import console
 from prepserver.daemon.quarantine import FOLDER, Entry, clear, entries
 
 
@@ -27,12 +28,15 @@ def show(arguments: argparse.Namespace) -> int:
     if not kept:
         sys.stderr.write("no sample is quarantined\n")
         return exits.OK
-    table = Table(box=None, pad_edge=False)
-    for column in ("sample", "path", "dataset", "since", "reason"):
-        table.add_column(column, overflow="fold")
+    listed = Table(box=None, pad_edge=False)
+    for column in ("sample", "path", "dataset", "pipeline", "since", "reason"):
+        listed.add_column(column, overflow="fold")  # a path is there to be copied
     for entry in kept:
-        table.add_row(str(entry.index), entry.path or "-", entry.dataset, entry.time, entry.reason)
-    Console().print(table)
+        # As `Text`: a path with brackets is no markup.
+        pipeline = f"{entry.pipeline[:12]} ({entry.ops})" if entry.pipeline else "all"
+        cells = (str(entry.index), entry.path or "-", entry.dataset, pipeline, entry.time, entry.reason)
+        listed.add_row(*map(Text, cells))
+    console().print(listed)
     return exits.OK
 
 
@@ -52,7 +56,8 @@ def run(arguments: argparse.Namespace) -> int:
         sys.stderr.write(f"prepserver quarantine: {e}\n")
         return exits.NO_PERMISSION if isinstance(e, PermissionError) else exits.FAILED
     for entry in chosen:
-        sys.stdout.write(f"cleared: sample {entry.index} {entry.path}\n")
+        pipeline = f" for pipeline {entry.pipeline[:12]}" if entry.pipeline else ""
+        sys.stdout.write(f"cleared: sample {entry.index} {entry.path}{pipeline}\n")
     return exits.OK
 
 

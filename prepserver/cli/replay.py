@@ -33,7 +33,8 @@ def replay(arguments: argparse.Namespace) -> int:
         pipeline = Pipeline.from_wire(rows.pipeline)
         if arguments.view is not None and not 0 <= arguments.view < pipeline.views:
             raise NoLog(f"--view {arguments.view}: the job has {pipeline.views} of each sample, from 0")
-        bad = {entry.index for entry in entries(found.state_dir / FOLDER) if entry.source == rows.digest}
+        kept = [entry for entry in entries(found.state_dir / FOLDER) if entry.source == rows.digest]
+        bad = {entry.index for entry in kept if entry.pipeline in ("", pipeline.digest)}
         row = remake(
             source_from_wire(rows.source), Path(rows.index), pipeline, rows.shuffle, rows.seed, rows.n, position, bad,
             rows.shard, rows.batch_rows,

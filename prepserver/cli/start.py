@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import functools
 import grp
 import logging
 import os
-import resource
 import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 from prepserver.cli import exits
+from prepserver.cli.doubts import doubts
 from prepserver.cli.state import state_dir_of
 from prepserver.config import ConfigError, Settings, auto_workers, load_settings
 from prepserver.daemon.activation import ActivationError, check_place, take_attach_socket
+from prepserver.daemon.complaints import OneLine
+from prepserver.daemon.descriptors import DescriptorsShort, clients_allowed, raise_limit
+from prepserver.daemon.pool import NotConfined
 from prepserver.daemon.runtime_dir import AlreadyRunning, Door, RuntimeDir, RuntimeDirError
 from prepserver.daemon.server import Daemon
 from prepserver.memory.budget import machine_free_bytes
@@ -34,6 +36,8 @@ def start(arguments: argparse.Namespace) -> int:
     flags = {name: getattr(arguments, name) for name in _FLAGS}
     try:
         settings = load_settings(arguments.config, flags)
+        for doubt in doubts(settings):
+            sys.stderr.write(f"prepserver start: warning: {doubt}\n")
     except ConfigError as e:
         return _say(f"prepserver start: {e}", exits.USAGE)
     if arguments.daemon and arguments.foreground:
@@ -42,7 +46,7 @@ def start(arguments: argparse.Namespace) -> int:
         passed = take_attach_socket(os.environ)
         group = _group(settings.socket_group)
         path = Path(settings.runtime_dir) if settings.runtime_dir else None
-        place = RuntimeDir(path, attach_is_ours=passed is None, group=group)
+        place = RuntimeDir(path, attach_is_ours=passed is None, group=group, is_private=arguments.lifeline is not None)
         if passed is not None:
             check_place(passed, place.attach_socket)
     except (ActivationError, ConfigError) as e:
@@ -77,11 +81,15 @@ def _serve(
     lifeline: int | None,
     ready: Callable[[], None],
 ) -> int:
-    logging.basicConfig(
-        level=settings.log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
-    _raise_descriptor_limit()
+    handler = logging.StreamHandler()
+    handler.setFormatter(OneLine("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=settings.log_level.upper(), handlers=[handler])
     workers = settings.workers or auto_workers()
+    try:
+        most_clients = clients_allowed(raise_limit(), workers)
+    except DescriptorsShort as e:
+        place.close()
+        return _say(f"prepserver start: {e}", exits.USAGE)
     memory_bytes = settings.memory_bytes or machine_free_bytes()[0] // 2
     state_dir = state_dir_of(settings.cache_dir, os.environ)
     cache_dir = Path(settings.cache_dir) if settings.cache_dir else state_dir / "index"
@@ -98,17 +106,13 @@ def _serve(
                 door=door,
                 attach_socket=passed,
                 reread=reread,
+                most_clients=most_clients,
             )
             return exits.OK if daemon.run(ready) else exits.FAILED
+    except NotConfined as e:
+        return _say(f"prepserver start: {e}", exits.USAGE)
     except (ZygoteError, OSError) as e:
         return _say(f"prepserver start: {e}", exits.FAILED)
-
-
-def _raise_descriptor_limit() -> None:
-    """As many descriptors as we may have: a client takes three, and shells commonly start us with 1024."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _detach(serve: Callable[[Callable[[], None]], int], place: RuntimeDir) -> int:

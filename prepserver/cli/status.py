@@ -1,76 +1,129 @@
-"""``prepserver status``: the daemon's state as tables for people or JSON for machines."""
+"""``prepserver status``: the daemon's state as tables for people or JSON for machines, once or again and again."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
+import time
+from collections.abc import Iterator
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.text import Text
 
 from prepserver.cli import exits
 from prepserver.cli.ask import AskError, ask_status
+from prepserver.cli.table import console, table
 
 
 def status(arguments: argparse.Namespace) -> int:
     """Runs the command."""
     try:
-        found = ask_status(arguments.runtime_dir)
+        if arguments.json:
+            for found in _answers(arguments):
+                sys.stdout.write(json.dumps(found, indent=None if arguments.watch else 2) + "\n")
+                sys.stdout.flush()
+        else:
+            _show(_answers(arguments), console(), is_watched=arguments.watch is not None)
     except AskError as e:
         sys.stderr.write(f"prepserver status: {e}\n")
         return e.code
-    if arguments.json:
-        sys.stdout.write(json.dumps(found, indent=2) + "\n")
-    else:
-        _show(found, Console())  # rich leaves colours out where NO_COLOR is set or stdout is no terminal
     return exits.OK
 
 
-def _show(found: dict[str, Any], console: Console) -> None:
+def _answers(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """The daemon's state: once, or every ``watch`` seconds until Ctrl-C.
+
+    Raises:
+        AskError: It does not answer, or not any more.
+    """
+    yield ask_status(arguments.runtime_dir)
+    while arguments.watch is not None:
+        try:
+            time.sleep(arguments.watch)
+        except KeyboardInterrupt:
+            return
+        yield ask_status(arguments.runtime_dir)
+
+
+def _show(answers: Iterator[dict[str, Any]], out: Console, *, is_watched: bool) -> None:
+    if not (is_watched and out.is_terminal):
+        for number, found in enumerate(answers):
+            out.print(*([""] if number else []), *tables(found), sep="\n")
+        return
+    with Live(console=out, screen=True, auto_refresh=False) as live:
+        for found in answers:
+            live.update(Group(*tables(found)), refresh=True)
+
+
+def tables(found: dict[str, Any]) -> Iterator[RenderableType]:
+    """The daemon's state as a line and tables."""
     memory = found["memory"]
-    console.print(
+    yield Text(
         f"prepserver {found['version']} (pid {found['pid']}) in {found['runtime_dir']}: {found['state']} for "
-        f"{_time(found['uptime_s'])}, {found['rows_per_s']:.0f} rows/s, rings {_mib(memory['rings_bytes'])} of "
-        f"{_mib(memory['budget_bytes'])}, {found['kernels']['path']} kernels ({found['kernels']['why']})",
-        highlight=False,
+        f"{_time(found['uptime_s'])}, {found['rows_per_s']:.0f} images/s, rings {_mib(memory['rings_bytes'])} of "
+        f"{_mib(memory['budget_bytes'])}, {found['kernels']['path']} kernels ({found['kernels']['why']})"
     )
-    _table(
-        console, "workers", ("n", "pid", "state", "rows", "bad", "busy", "restarts"),
-        [
-            (w["number"], w["pid"] or "-", w["state"], w.get("rows", 0), w.get("bad_rows", 0),
-             f"{100 * w.get('busy_fraction', 0):.0f} %", w["restarts"])
-            for w in found["workers"]
-        ],
-    )  # fmt: skip
-    _table(
-        console, "jobs", ("id", "job", "rank", "pid", "stream", "lane", "batch", "batches", "ready", "waited", "for"),
-        [
-            (j["id"], j["name"], _rank(j), j["pid"], j["stream"], j["lane"], j["batch_size"],
-             j["batches"], j["ready_rows"], f"{j['wait_s']:.1f} s", _time(j["attached_s"]))
-            for j in found["jobs"]
-        ],
-    )  # fmt: skip
-    _table(
-        console, "streams", ("id", "samples", "position", "ready up to", "made", "delivered", "sharing", "lanes"),
-        [
-            (s["id"], s["samples"], s["position"], s["ready_upto"], s["rows_filled"], s["rows_delivered"],
-             f"{s['sharing_factor']:.2f}",
-             ", ".join(map(_lane, s["lanes"])))
-            for s in found["streams"]
-        ],
-    )  # fmt: skip
-    _table(
-        console, "GPUs", ("n", "name", "busy", "memory"),
-        [
-            (g["index"], g["name"], "-" if g["utilisation_percent"] is None else f"{g['utilisation_percent']} %",
-             f"{_mib(g['memory_used_bytes'])} of {_mib(g['memory_total_bytes'])}")
-            for g in found.get("gpus", [])
-        ],
-    )  # fmt: skip
+    everywhere = [s["id"] for s in found["streams"] if s["reads_everywhere"]]
+    yield Text(_sandbox(found["sandbox"], everywhere))
+    if found["workers"]:
+        yield table(
+            "workers", ("n", "pid", "state", "busy", "images", "bad", "restarts"),
+            [
+                (w["number"], w["pid"] or "-", w["state"], _percent(w.get("busy_fraction")), w.get("rows", 0),
+                 w.get("bad_rows", 0), w["restarts"])
+                for w in found["workers"]
+            ],
+            gives_way="state",
+        )  # fmt: skip
+    if found["jobs"]:
+        yield table(
+            "jobs", ("id", "job", "rank", "stream", "epoch", "images/s", "waits", "for", "ready"),
+            [
+                (j["id"], j["name"], _rank(j), j["stream"], _epoch(j), _rate(j.get("images_per_s")),
+                 _percent(j.get("wait_fraction")), j.get("waits_for") or "-", j["ready_rows"])
+                for j in found["jobs"]
+            ],
+            gives_way="job",
+        )  # fmt: skip
+    if found["streams"]:
+        yield table(
+            "streams", ("id", "samples", "position", "ready", "made", "delivered", "sharing", "waits for", "lanes"),
+            [
+                (s["id"], s["samples"], s["position"], s["ready_upto"] - s["position"], s["rows_filled"],
+                 s["rows_delivered"], f"{s['sharing_factor']:.2f}",
+                 "-" if s["waits_for"] is None else f"stream {s['waits_for']}", ", ".join(map(_lane, s["lanes"])))
+                for s in found["streams"]
+            ],
+            gives_way="lanes",
+        )  # fmt: skip
+    if found.get("gpus"):
+        yield table(
+            "GPUs", ("n", "name", "busy", "memory"),
+            [
+                (g["index"], g["name"], "-" if g["utilisation_percent"] is None else f"{g['utilisation_percent']} %",
+                 f"{_mib(g['memory_used_bytes'])} of {_mib(g['memory_total_bytes'])}")
+                for g in found["gpus"]
+            ],
+            gives_way="name",
+        )  # fmt: skip
     for source, indices in found["quarantined"].items():
-        console.print(f"quarantined in source {source[:12]}: samples {', '.join(map(str, indices))}", highlight=False)
+        yield Text(f"quarantined in source {source[:12]}: samples {', '.join(map(str, indices))}")
+    for each in found.get("quarantined_for_pipelines", []):
+        yield Text(
+            f"quarantined in source {each['source'][:12]} for pipeline {each['pipeline'][:12]}: samples "
+            f"{', '.join(map(str, each['samples']))}"
+        )
+
+
+def _sandbox(sandbox: dict[str, str], everywhere: list[int]) -> str:
+    if sandbox["mode"] == "off":
+        return "sandbox: off"
+    missing = f"; missing: {sandbox['missing']}" if sandbox["missing"] else ""
+    open_ = f"; but workers may read all files, for the datasets of streams {', '.join(map(str, everywhere))}"
+    return f"sandbox: {sandbox['parts']}{missing}{open_ if everywhere else ''}"
 
 
 def _lane(lane: dict[str, Any]) -> str:
@@ -78,20 +131,21 @@ def _lane(lane: dict[str, Any]) -> str:
     return f"{lane['id']}: {lane['rows']} rows{views}, {_mib(lane['ring_bytes'])}, {lane['jobs']} jobs"
 
 
-def _table(console: Console, title: str, columns: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
-    if not rows:
-        return
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-    for column in columns:
-        table.add_column(column)
-    for row in rows:
-        table.add_row(*map(str, row))
-    console.print(table)
-
-
 def _rank(job: dict[str, Any]) -> str:
     part = f" of shard {job['shard_index']}/{job['num_shards']}" if job["num_shards"] > 1 else ""
     return f"{job['rank']}/{job['world_size']}{part}"
+
+
+def _epoch(job: dict[str, Any]) -> str:
+    return f"{job['epoch']} ({100 * job['epoch_fraction']:.0f} %)" if "epoch" in job else "-"
+
+
+def _rate(per_s: float | None) -> str:
+    return "-" if per_s is None else f"{per_s:.0f}"
+
+
+def _percent(fraction: float | None) -> str:
+    return "-" if fraction is None else f"{100 * fraction:.0f} %"
 
 
 def _mib(nbytes: int) -> str:

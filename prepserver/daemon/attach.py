@@ -8,23 +8,27 @@ sees a death that an inherited copy of the socket would hide.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import select
 import socket
 import struct
+import time
 from collections import deque
 from pathlib import Path
 from typing import Any
 
 from prepserver.daemon.runtime_dir import Door
 from prepserver.protocol.codec import MAX_MESSAGE_BYTES, decode, encode
-from prepserver.protocol.messages import TO_ATTACH, Bye, Release
+from prepserver.protocol.messages import TO_ATTACH, Bye, Refused, Release
 from prepserver.protocol.schema import ProtocolError
 
 _SO_PEERPIDFD = 77  # Linux 6.5
 _UCRED = struct.Struct("3i")
 _BACKLOG = 128
-MAX_PEERS = 4096
+_KEPT_MOST = 4
+_NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
+_PAUSE_S = 0.01
 
 
 class Peer:
@@ -35,6 +39,7 @@ class Peer:
         pidfd: Readable when the process is dead, or -1 where the kernel gives none.
         pid: As the kernel says, in the daemon's pid namespace.
         uid: As the kernel says.
+        since_s: When it was accepted, monotonic.
         asked: True after its one question: a second one is an error.
         cursor: The daemon's number of its attachment, once it has one.
     """
@@ -46,6 +51,7 @@ class Peer:
             sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
         )
         self.pidfd = _peer_pidfd(sock, self.pid)
+        self.since_s = time.monotonic()
         self.asked = False
         self.cursor: int | None = None
         self._kept: deque[tuple[Any, int]] = deque()  # with descriptors of our own
@@ -90,13 +96,13 @@ class Peer:
             # what the peer had sent: its last word is still to be read.
             return self.sock.recv(MAX_MESSAGE_BYTES + 1)
 
-    def send(self, message: Any, fd: int | None = None) -> bool:
-        """Sends `message`, with a descriptor if one is given. False if the peer is gone or does not read."""
+    def send(self, message: Any, *fds: int) -> bool:
+        """Sends `message`, with descriptors if any are given. False if the peer is gone or does not read."""
         try:
-            if fd is None:
-                self.sock.send(encode(message), socket.MSG_NOSIGNAL)
+            if fds:
+                socket.send_fds(self.sock, [encode(message)], fds, socket.MSG_NOSIGNAL)
             else:
-                socket.send_fds(self.sock, [encode(message)], [fd], socket.MSG_NOSIGNAL)
+                self.sock.send(encode(message), socket.MSG_NOSIGNAL)
         except (OSError, ProtocolError):
             return False
         return True
@@ -105,9 +111,11 @@ class Peer:
         """Sends `message` with a descriptor, or keeps both for `send_kept`: one who does not read may only be stopped.
 
         Raises:
-            OSError: There was no room, and it cannot be kept for want of descriptors.
+            OSError: There was no room, and it cannot be kept: no descriptor is left, or too many are kept already.
         """
         if self._kept or not self.send(message, fd):
+            if len(self._kept) >= _KEPT_MOST:
+                raise OSError(errno.ENOBUFS, f"{_KEPT_MOST} moves wait for a client that reads nothing")
             self._kept.append((message, os.dup(fd)))
 
     @property
@@ -120,6 +128,14 @@ class Peer:
         while self._kept and self.send(*self._kept[0]):
             os.close(self._kept.popleft()[1])
         return not self._kept
+
+    def turn_away(self, text: str) -> None:
+        """Says that the daemon is busy, and closes."""
+        # A question that is left unread would reset the connection, and the client would read that first.
+        with contextlib.suppress(OSError):
+            self.sock.recv(1)
+        self.send(Refused("busy", text))
+        self.close()
 
     def hang_up(self) -> None:
         """Ends the connection; that is then read from it, as if the peer had ended it."""
@@ -146,6 +162,7 @@ class Listener:
     """
 
     def __init__(self, path: Path, door: Door, made: socket.socket | None = None) -> None:
+        self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         if made is not None:
             self.sock = made
             return
@@ -155,7 +172,7 @@ class Listener:
             door.hang(path)
             self.sock.listen(_BACKLOG)
         except OSError:
-            self.sock.close()
+            self.close()
             raise
 
     def fileno(self) -> int:
@@ -166,7 +183,9 @@ class Listener:
         """The next peer, or None."""
         try:
             sock, _ = self.sock.accept()
-        except OSError:  # nobody there any more, or out of descriptors: the others go on
+        except OSError as e:  # mostly: nobody is there any more
+            if e.errno in _NO_DESCRIPTOR:
+                self._turn_away()
             return None
         try:
             return Peer(sock)
@@ -174,9 +193,24 @@ class Listener:
             sock.close()
             return None
 
+    def _turn_away(self) -> None:
+        """Takes a connection by the spare descriptor, to say no. One left in the queue would wake the loop for ever."""
+        spare, self._spare = self._spare, -1
+        try:
+            if spare >= 0:
+                os.close(spare)
+            sock, _ = self.sock.accept()
+            Peer(sock).turn_away("the daemon is out of descriptors: try again later")
+            self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            time.sleep(_PAUSE_S)
+
     def close(self) -> None:
         """Stops listening."""
         self.sock.close()
+        if self._spare >= 0:
+            os.close(self._spare)
+            self._spare = -1
 
 
 def _peer_pidfd(sock: socket.socket, pid: int) -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import logging
-import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,7 +19,7 @@ from prepserver.daemon.access import Access, Denied, Holding
 from prepserver.daemon.attach import Peer
 from prepserver.daemon.rings import Rings, ring_rows
 from prepserver.memory.errors import MemoryShort
-from prepserver.order import make_order
+from prepserver.order import Order, check_start, make_order
 from prepserver.pipeline.batches import BatchLine, batch_rows
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.pipeline import Pipeline
@@ -29,17 +28,18 @@ from prepserver.pipeline.sources import source_from_wire
 from prepserver.protocol import work
 from prepserver.protocol.layout import Field, sample_fields
 from prepserver.protocol.messages import PROTOCOL, Attach, Moved, Refused, Welcome
-from prepserver.schedule.actions import Action, Behind, Joined, Move
+from prepserver.schedule.actions import Action, Joined, Move
 from prepserver.schedule.early import PATIENCE
 from prepserver.schedule.join import Place, Request, place
-from prepserver.schedule.lag import LagWatch, Parting, still_holds
+from prepserver.schedule.lag import LagWatch, Parting, left_out, still_holds
 from prepserver.schedule.scheduler import TASKS_PER_WORKER, Scheduler
 from prepserver.schedule.stream import Cursor, Lane, Stream
 
 log = logging.getLogger(__name__)
 
-_TOKEN_BYTES = 16
 _ABSENT_S = 120.0  # ranks of one run start within seconds of each other; a slow import takes longer
+_WORLD_SIZE = 3  # its place in a group's key
+_NO_ROOM_S = 10.0  # how long a job may hold back another user's for want of the memory to part from it
 _RUN_FIELDS = 7  # of a group's key: what names the run, before where it stands
 _LOCAL_RANKS_MOST = 1024  # each is a cursor that every decision looks at
 _FARTHEST = 2**60  # where a job may begin; messages count up to 2**62
@@ -72,11 +72,12 @@ class Attachment:
         cursor: The daemon's number.
         peer: Its lease.
         attach: What it asked for.
-        token: Its routing id on the control channel.
         stream: Which it reads.
         lane: Whose rows it reads.
         group: The job that it is a rank of.
-        connected: Whether it has said Hello on the control channel.
+        epoch_start: Where the epoch `attach.epoch` begins, in the line of its shard.
+        connected: Whether it has said Hello on its control line.
+        is_owed: Whether an announcement found no room on its connection: then everything is to be said again.
         moves: How often it was moved to another ring.
         since_s: When it attached, monotonic.
     """
@@ -84,11 +85,12 @@ class Attachment:
     cursor: int
     peer: Peer
     attach: Attach
-    token: bytes
     stream: int
     lane: int
     group: int
+    epoch_start: int
     connected: bool = False
+    is_owed: bool = False
     moves: int = 0
     since_s: float = field(default_factory=time.monotonic)
 
@@ -149,18 +151,17 @@ class Jobs:
         self._setups: dict[int, _StreamSetup] = {}
         self._groups: dict[int, _Group] = {}
         self._lag = LagWatch(scheduler.chunk_rows)
-        self._no_room_said: set[int] = set()  # groups that could not part for want of memory
+        self._no_room_s: dict[int, float] = {}  # groups that cannot part for want of memory, since when
         self._left_said: set[int] = set()  # groups that were left behind
         self.attachments: dict[int, Attachment] = {}
-        self.by_token: dict[bytes, Attachment] = {}
 
     def setup_messages(self) -> Iterable[tuple[Any, Sequence[int]]]:
         """All that a new worker must know."""
         for setup in self._setups.values():
-            bad = sorted(self._scheduler.quarantined.get(self._scheduler.streams[setup.add.stream].source, ()))
-            yield work.AddStream(**{**_fields(setup.add), "quarantined": bad[:_MOST_QUARANTINED]}), ()
+            stream = self._scheduler.streams[setup.add.stream]
+            yield replace(setup.add, quarantined=self._bad(stream.source)), ()
             for lane, add in setup.lanes.items():
-                yield add, (self._rings.held[lane].fd,)
+                yield self._with_bad(add, stream), (self._rings.held[lane].fd,)
 
     def admit(self, peer: Peer, asked: Asked, listing: work.Indexed) -> tuple[Welcome, int, list[Action]]:
         """Gives a rank its place.
@@ -180,23 +181,22 @@ class Jobs:
                 "another name with job=",
                 "rank",
             )
-        token = b"p" + os.urandom(_TOKEN_BYTES)
         cursor = group.cursors[attach.rank]
         group.attached.add(attach.rank)
-        attachment = Attachment(cursor, peer, attach, token, group.stream, group.lane, group_id)
+        start = group.place.epoch_start
+        attachment = Attachment(cursor, peer, attach, group.stream, group.lane, group_id, start)
         self.attachments[cursor] = attachment
-        self.by_token[token] = attachment
         peer.cursor = cursor
         stream = self._scheduler.streams[group.stream]
         ring = self._rings.held[group.lane]
         welcome = Welcome(
             protocol=PROTOCOL,
             version=__version__,
-            token=token,
             job_id=cursor,
             samples=listing.samples,
             num_classes=listing.num_classes,
             source_digest=listing.digest,
+            content_digest=listing.content_digest,
             epoch_start=group.place.epoch_start,
             position=group.place.position,
             ahead=max(0, group.place.position - stream.watermark),
@@ -210,8 +210,6 @@ class Jobs:
         attachment = self.attachments.pop(cursor, None)
         if attachment is None:
             return []
-        del self.by_token[attachment.token]
-        self._rings.let_go(cursor, None)
         group = self._groups[attachment.group]
         rank = attachment.attach.rank
         group.attached.discard(rank)
@@ -222,7 +220,7 @@ class Jobs:
             for absent in group.cursors.values():
                 actions += self._scheduler.remove_cursor(absent)
             del self._groups[attachment.group]
-            self._no_room_said.discard(attachment.group)
+            self._no_room_s.pop(attachment.group, None)
             self._left_said.discard(attachment.group)
         return actions
 
@@ -232,6 +230,9 @@ class Jobs:
         self._give_up_absent(now_s)
         scheduler = self._scheduler
         for parting in self._lag.partings(scheduler.streams.values(), scheduler.workers_idle, now_s):
+            if still_holds(parting, scheduler.streams, scheduler.chunk_rows):
+                # Late, they get a stream of their own.
+                self._give_up(left_out(parting, scheduler.streams[parting.stream]))
             if still_holds(parting, scheduler.streams, scheduler.chunk_rows):
                 self._do(self._part(parting, now_s))
         while meetings := self._lag.meetings([s for s in scheduler.streams.values() if s.cap is None], now_s):
@@ -245,8 +246,6 @@ class Jobs:
         if attachment is None:
             return
         ring = self._rings.held[move.lane]
-        if attachment.lane in self._rings.held:  # not one that it was left behind with, and has used up
-            self._rings.linger(attachment.lane, move.cursor, move.start)
         attachment.lane = move.lane
         attachment.stream = self._scheduler.stream_of(move.cursor).id
         attachment.moves += 1
@@ -258,11 +257,6 @@ class Jobs:
                 "job %r rank %d cannot be told of its new ring and must attach anew: %s", attach.job, attach.rank, e
             )
             attachment.peer.hang_up()
-
-    def left_behind(self, behind: Behind) -> None:
-        """The scheduler leaves a rank behind with what it has: its ring goes when that is used up."""
-        attachment = self.attachments[behind.cursor]
-        self._rings.linger(attachment.lane, behind.cursor, behind.upto)
 
     def joined(self, joined: Joined) -> None:
         """The jobs of a stream are in another one: so are the lanes that went along, which workers know by number."""
@@ -277,6 +271,10 @@ class Jobs:
             add = self._setups[joined.stream].lanes.pop(lane)
             self._setups[joined.into].lanes[lane] = replace(add, stream=joined.into)
 
+    def reads_everywhere(self, stream: int) -> bool:
+        """Whether the sandbox of workers that read a stream lets them open every file."""
+        return "/" in self._setups[stream].add.places
+
     def drop_lane(self, lane: int) -> None:
         """The scheduler has dropped a lane."""
         self._rings.drop(lane)
@@ -289,11 +287,20 @@ class Jobs:
         del self._setups[stream]
         self._broadcast(work.DropStream(stream), ())
 
-    def quarantine(self, source: str, index: int) -> None:
-        """A sample killed workers twice: all workers are told."""
-        for stream_id, setup in self._setups.items():
-            if self._scheduler.streams[stream_id].source == source:
-                self._broadcast(work.Quarantine(setup.add.stream, [index]), ())
+    def quarantine(self, source: str, index: int, pipeline: str) -> None:
+        """A sample killed workers again and again, in one pipeline or for all (empty): all workers are told."""
+        for stream in self._scheduler.streams.values():
+            if stream.source == source and not pipeline:
+                self._broadcast(work.Quarantine(stream.id, [index]), ())
+            elif stream.source == source:
+                for lane in [lane.id for lane in stream.lanes.values() if lane.key[0] == pipeline]:
+                    self._broadcast(work.Quarantine(stream.id, [index], lane), ())
+
+    def _bad(self, source: str, pipeline: str = "") -> list[int]:
+        return sorted(self._scheduler.quarantined.get((source, pipeline), ()))[:_MOST_QUARANTINED]
+
+    def _with_bad(self, add: work.AddLane, stream: Stream) -> work.AddLane:
+        return replace(add, quarantined=self._bad(stream.source, stream.lanes[add.lane].key[0]))
 
     def _part(self, parting: Parting, now_s: float) -> list[Action]:
         stream = self._scheduler.streams[parting.stream]
@@ -303,21 +310,20 @@ class Jobs:
         try:
             own_lanes, shared = self._new_rings(parting, stream, leaving)
         except MemoryShort as e:
-            if parting.group not in self._no_room_said:
-                self._no_room_said.add(parting.group)
-                log.warning("job %r holds others back and cannot part from them: %s", attach.job, e)
+            self._cannot_part(parting, attach.job, e, now_s)
             return []
+        self._no_room_s.pop(parting.group, None)
         setup = self._setups[parting.stream]
         for old, lane in shared.items():
-            self._announce_lane(parting.stream, lane, setup.lanes[old].pipeline)
+            self._announce_lane(parting.stream, lane, setup.lanes[old].pipeline, stream.source)
         own: tuple[int, dict[int, Lane]] | None = None
         if own_lanes:
             own_id = next(self._ids)
-            add = work.AddStream(**{**_fields(setup.add), "stream": own_id})
+            add = replace(setup.add, stream=own_id, quarantined=self._bad(stream.source))
             self._setups[own_id] = _StreamSetup(add)
             self._broadcast(add, ())
             for old, lane in own_lanes.items():
-                self._announce_lane(own_id, lane, setup.lanes[old].pipeline)
+                self._announce_lane(own_id, lane, setup.lanes[old].pipeline, stream.source)
             own = (own_id, own_lanes)
             group.stream = own_id
             self._lag.parted(own_id, now_s)
@@ -333,6 +339,17 @@ class Jobs:
             "it is left behind and loses rows" if own is None else "it goes on in a stream of its own, the same bytes",
         )  # fmt: skip
         return self._scheduler.part(parting.stream, parting.group, own, shared)
+
+    def _cannot_part(self, parting: Parting, job: str, why: MemoryShort, now_s: float) -> None:
+        """Jobs of its own user wait for it; those of others do not: it may attach anew, as after a lost connection."""
+        if parting.group not in self._no_room_s:
+            self._no_room_s[parting.group] = now_s
+            log.warning("job %r holds others back and cannot part from them: %s", job, why)
+        elif parting.strangers and now_s - self._no_room_s[parting.group] >= _NO_ROOM_S:
+            log.warning("job %r holds back another user's job and must attach anew, for want of memory: %s", job, why)
+            for attachment in self.attachments.values():
+                if attachment.group == parting.group:
+                    attachment.peer.hang_up()
 
     def _new_rings(
         self, parting: Parting, stream: Stream, leaving: set[int]
@@ -363,13 +380,13 @@ class Jobs:
         """A lane of the same rows in a new ring."""
         layout = self._rings.held[lane.id].layout
         lane_id = next(self._ids)
-        self._rings.create(lane_id, layout.fields, (layout.rows, layout.rows))
+        self._rings.create(lane_id, lane.key[1], layout.fields, (layout.rows, layout.rows))
         made.append(lane_id)
         return Lane(lane_id, lane.key, layout.rows, start)
 
-    def _announce_lane(self, stream_id: int, lane: Lane, pipeline: list[Any]) -> None:
+    def _announce_lane(self, stream_id: int, lane: Lane, pipeline: list[Any], source: str) -> None:
         ring = self._rings.held[lane.id]
-        add = work.AddLane(lane.id, stream_id, pipeline, ring.layout.to_wire())
+        add = work.AddLane(lane.id, stream_id, pipeline, ring.layout.to_wire(), self._bad(source, lane.key[0]))
         self._setups[stream_id].lanes[lane.id] = add
         self._broadcast(add, (ring.fd,))
 
@@ -384,6 +401,21 @@ class Jobs:
                 )  # fmt: skip
                 for rank in absent:
                     self._do(self._scheduler.remove_cursor(group.cursors.pop(rank)))
+
+    def _give_up(self, absent: Iterable[Cursor]) -> None:
+        """The places of these ranks are kept no longer."""
+        for cursor in absent:
+            cursors = self._groups[cursor.group].cursors
+            del cursors[next(rank for rank, each in cursors.items() if each == cursor.id)]
+            self._do(self._scheduler.remove_cursor(cursor.id))
+
+    def ops_of(self, pipeline: str) -> str:
+        """The ops of the pipeline with this digest, for people."""
+        for stream in self._scheduler.streams.values():
+            for lane in stream.lanes.values():
+                if lane.key[0] == pipeline:
+                    return ", ".join(op["op"] for op in self._setups[stream.id].lanes[lane.id].pipeline)
+        return ""
 
     def dataset_of(self, source: str) -> str:
         """Where the source with this digest is, for people."""
@@ -401,12 +433,12 @@ class Jobs:
         # The roots are part of it: a stream may hold what one user may read and another may not.
         shard = f"{attach.shard_index}/{attach.num_shards}"
         order = f"{attach.shuffle} {batch_rows(attach.batching, attach.batch_size)} {attach.seed}"
-        stream_id = f"{listing.digest} {order} {shard} {listing.roots}"
+        stream_id = f"{listing.digest} {order} {shard} {listing.roots} {listing.places}"
         stream_key = hashlib.sha256(stream_id.encode()).hexdigest()
         lane_key = (asked.pipeline.digest, peer.uid)
         group_key = (
             lane_key, stream_key, attach.job, attach.world_size, attach.batch_size, attach.drop_last,
-            attach.batching, attach.epoch, attach.position, attach.epoch_start,
+            attach.batching, attach.epoch, attach.position, attach.epoch_start, attach.first,
         )  # fmt: skip
         siblings = None
         if attach.world_size > 1:
@@ -469,7 +501,7 @@ class Jobs:
             stream_key, lane_key, attach.shuffle, _shard(attach).positions(listing.samples), rows[1], attach.epoch,
             given.position if given else None, given.epoch_start if given else None,
             attach.join_wait_s, self._rows_behind(attach, listing.samples),
-            fixed=attach.num_shards > 1 or len(_local_ranks(attach)) < attach.world_size,
+            first=_first_of(attach, listing.samples),
         )  # fmt: skip
         where = self._place(request)
         if where.position > _FARTHEST:
@@ -531,7 +563,7 @@ class Jobs:
         lane_id = next(self._ids)
         wanted, needed = max(rows[0], where.rows), max(rows[1], where.rows)
         try:
-            self._rings.create(lane_id, fields, (wanted, needed), allow)
+            self._rings.create(lane_id, request.lane_key[1], fields, (wanted, needed), allow)
         except MemoryShort as e:
             if where.into is None:
                 raise Refusal("memory", str(e)) from e
@@ -540,12 +572,13 @@ class Jobs:
         return where, lane_id
 
     def _holding(self, uid: int) -> Holding:
-        groups = [group for group in self._groups.values() if group.key[0][1] == uid]
-        lanes = [lane for s in self._scheduler.streams.values() for lane in s.lanes.values() if lane.key[1] == uid]
+        groups = {k: group for k, group in self._groups.items() if group.key[0][1] == uid}
         return Holding(
-            jobs=len({group.key for group in groups}),
-            streams=len({self._shared_stream(group.stream) for group in groups}),
-            ring_bytes=sum(self._rings.held[lane.id].layout.nbytes for lane in lanes),
+            # Ranks that came late are in a group of their own and the same job. A job of one rank has no late ranks:
+            # two with equal arguments are two jobs.
+            jobs=len({(group.key, 0 if group.key[_WORLD_SIZE] > 1 else k) for k, group in groups.items()}),
+            streams=len({self._shared_stream(group.stream) for group in groups.values()}),
+            ring_bytes=self._rings.bytes_of(uid),
         )
 
     def _shared_stream(self, stream: int) -> int:
@@ -580,20 +613,22 @@ class Jobs:
     def _open_stream(self, stream_id: int, key: str, asked: Asked, listing: work.Indexed, position: int) -> None:
         attach = asked.attach
         whole = batch_rows(attach.batching, attach.batch_size)
-        order = make_order(attach.shuffle, listing.samples, attach.seed, _shard(attach), whole)
+        order = _order_of(attach, listing.samples)
         self._scheduler.add_stream(stream_id, key, listing.digest, order.n, order.next_start, position)
-        bad = sorted(self._scheduler.quarantined.get(listing.digest, ()))[:_MOST_QUARANTINED]
         add = work.AddStream(
-            stream_id, asked.source, listing.path, attach.shuffle, attach.seed, bad, listing.roots,
-            attach.num_shards, attach.shard_index, whole,
+            stream_id, asked.source, listing.path, attach.shuffle, attach.seed, self._bad(listing.digest),
+            listing.roots, attach.num_shards, attach.shard_index, whole, listing.places,
         )  # fmt: skip
         self._setups[stream_id] = _StreamSetup(add)
+        if self.reads_everywhere(stream_id):
+            log.warning("stream %d: workers may read all files, because its dataset lies in so many places", stream_id)
         self._broadcast(add, ())
 
     def _open_lane(self, stream_id: int, lane_id: int, key: tuple[str, int], pipeline: Pipeline, position: int) -> None:
         ring = self._rings.held[lane_id]
         self._scheduler.add_lane(stream_id, Lane(lane_id, key, ring.layout.rows, position))
-        self._announce_lane(stream_id, self._scheduler.streams[stream_id].lanes[lane_id], pipeline.to_wire())
+        stream = self._scheduler.streams[stream_id]
+        self._announce_lane(stream_id, stream.lanes[lane_id], pipeline.to_wire(), stream.source)
 
 
 def check(attach: Attach) -> Asked:
@@ -609,6 +644,7 @@ def check(attach: Attach) -> Asked:
             f"the client (prepserver {attach.version}) speaks protocol {lowest} to {highest}, this daemon "
             f"(prepserver {__version__}) speaks {PROTOCOL}: install the same release on both sides",
         )
+    _check_name(attach.job)
     if not 0 <= attach.rank < attach.world_size:
         raise Refusal("spec", f"rank = {attach.rank} is not in [0, world_size = {attach.world_size})", "rank")
     if attach.rank not in _local_ranks(attach) or _local_ranks(attach).stop > attach.world_size:
@@ -637,8 +673,38 @@ def check(attach: Attach) -> Asked:
     return Asked(attach, source.to_wire(), pipeline)
 
 
+def _check_name(job: str) -> None:
+    if not job.isprintable():
+        raise Refusal("spec", f"job = {job!r} holds characters that cannot be shown; use others", "job")
+
+
 def _shard(attach: Attach) -> Shard:
     return Shard(attach.num_shards, attach.shard_index)
+
+
+def _first_of(attach: Attach, samples: int) -> int | None:
+    """Where epoch 0 of a fresh job begins, None for anywhere.
+
+    Raises:
+        Refusal: It cannot begin there.
+    """
+    first = attach.first
+    if attach.num_shards > 1 or len(_local_ranks(attach)) < attach.world_size:
+        if first:
+            reason = "the machines of a run begin at position 0: only start='first' (or 0) can be asked for"
+            raise Refusal("spec", f"start = {first}: {reason}", "start")
+        return 0  # the other machines cannot be asked where they begin
+    if first is not None and attach.position is None:
+        try:
+            check_start(_order_of(attach, samples), first, attach.epoch)
+        except ValueError as e:
+            raise Refusal("spec", str(e), "start") from e
+    return first
+
+
+def _order_of(attach: Attach, samples: int) -> Order:
+    whole = batch_rows(attach.batching, attach.batch_size)
+    return make_order(attach.shuffle, samples, attach.seed, _shard(attach), whole)
 
 
 def _given_place(attach: Attach, samples: int) -> Place | None:
@@ -666,7 +732,3 @@ def _local_ranks(attach: Attach) -> range:
 def _rounds_of(attach: Attach, rank: int) -> int:
     # Siblings that come back as well may be a step or two behind; those that never left stay where they are.
     return attach.rounds if rank == attach.rank else max(0, attach.rounds - _SIBLINGS_BEHIND)
-
-
-def _fields(message: Any) -> dict[str, Any]:
-    return {name: getattr(message, name) for name in message.__dataclass_fields__}

@@ -6,6 +6,7 @@ Tells its owner of workers that are up or lost and of tasks that are done; decid
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -15,7 +16,8 @@ from typing import Any, Protocol
 from prepserver.daemon.poll import Poll
 from prepserver.protocol import work
 from prepserver.protocol.schema import ProtocolError
-from prepserver.schedule.scheduler import CRASH_STRIKES, KILL_STRIKES
+from prepserver.schedule.scheduler import CRASH_STRIKES, KILL_STRIKES, Suspect
+from prepserver.telemetry.page import NO_LANE, WorkerStats
 from prepserver.worker.channel import ChannelClosed
 from prepserver.worker.launch import (
     Child,
@@ -37,6 +39,10 @@ _REAP_S = 2.0  # a killed process that is still there after this waits inside th
 _CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL)
 
 
+class NotConfined(Exception):
+    """The sandbox that the settings ask for cannot be had; the text says what is missing."""
+
+
 class PoolEvents(Protocol):
     """What the pool's owner is told."""
 
@@ -46,7 +52,7 @@ class PoolEvents(Protocol):
     def worker_up(self, worker: int) -> None:
         """Worker `worker` takes tasks."""
 
-    def worker_lost(self, worker: int, suspect: int | None, strikes: int, stuck: bool) -> None:
+    def worker_lost(self, worker: int, suspect: Suspect | None, strikes: int, stuck: bool) -> None:
         """It is gone, or (`stuck`) given up on while its process is still there."""
 
     def task_soon(self, task: int) -> None:
@@ -66,7 +72,7 @@ class Seat:
     failures: int = 0
     due_s: float = 0.0
     killed_s: float | None = None  # when its deadline passed
-    blameless: bool = False  # killed because another worker was quicker
+    blameless: bool = False  # killed because another worker was quicker, or ended to be replaced
     restarts: int = 0
 
 
@@ -89,16 +95,25 @@ class WorkerPool:
         sample_timeout_s: Longest time for one sample.
         nice: Niceness of the children.
         log_level: Of the children.
+        sandbox: See `Settings`.
     """
 
     def __init__(
-        self, poll: Poll, events: PoolEvents, workers: int, sample_timeout_s: float, nice: int, log_level: str
+        self,
+        poll: Poll,
+        events: PoolEvents,
+        workers: int,
+        sample_timeout_s: float,
+        nice: int,
+        log_level: str,
+        sandbox: str = "auto",
     ) -> None:
         self._poll = poll
         self._events = events
         self._sample_timeout_ns = int(sample_timeout_s * 1e9)
-        self._zygote = Zygote(nice, log_level.upper())
-        self._make_zygote: Callable[[], Zygote] = lambda: Zygote(nice, log_level.upper())
+        self._make_zygote: Callable[[], Zygote] = lambda: Zygote(nice, log_level.upper(), sandbox)
+        self._zygote = self._make_zygote()
+        self._sandbox = sandbox
         self._zygote_fd = -1
         self._zygote_failures = 0
         self._zygote_due_s = 0.0
@@ -114,9 +129,19 @@ class WorkerPool:
 
         Raises:
             ZygoteError: It does not start.
+            NotConfined: The settings ask for a whole sandbox, and a part is missing.
         """
         self._start_zygote()
         self._zygote.wait_ready()
+        missing = self._zygote.unconfined
+        if self._sandbox == "on" and missing:
+            raise NotConfined(
+                f'sandbox = "on", but this machine lacks {missing}. With "auto" the daemon starts without that'
+            )
+        if self._sandbox == "off":
+            log.warning('sandbox = "off": workers parse files with all the rights of uid %d', os.getuid())
+        elif missing:
+            log.warning("the workers' sandbox is %s only: this machine lacks %s", self._zygote.sandbox, missing)
         self._read_zygote()
 
     @property
@@ -128,6 +153,11 @@ class WorkerPool:
     def kernels(self) -> tuple[str, str]:
         """Which path makes rows, ``native`` or ``pure``, and why."""
         return self._zygote.kernels
+
+    @property
+    def sandbox(self) -> dict[str, str]:
+        """The setting, the parts that workers have, and those that are missing and why."""
+        return {"mode": self._sandbox, "parts": self._zygote.sandbox, "missing": self._zygote.unconfined}
 
     @property
     def up(self) -> int:
@@ -170,14 +200,19 @@ class WorkerPool:
         seat.killed_s = time.monotonic()
         seat.child.kill()
 
-    def build_index(self, request: work.BuildIndex, report: Callable[[Any], None]) -> None:
+    def build_index(self, request: work.BuildIndex, report: Callable[[Any], None]) -> Callable[[], None]:
         """Lists a source in a process of its own: storage may hang.
 
         Args:
             request: What to list.
             report: Called with `Indexing` now and then, and at last with `Indexed` or `IndexFailed`.
+
+        Returns:
+            What cancels it: the process is killed, and `report` is not called any more.
         """
-        self._ask_indexer(_Question(request, report))
+        question = _Question(request, report)
+        self._ask_indexer(question)
+        return lambda: self._cancel(question)
 
     def tick(self, now_s: float) -> None:
         """Deadlines and replacements; call it several times a second."""
@@ -236,13 +271,7 @@ class WorkerPool:
         for event in self._zygote.receive():
             match event:
                 case ZygoteReady():
-                    self._zygote_failures = 0
-                    unasked, self._unasked = self._unasked, []
-                    for question in unasked:
-                        self._ask_indexer(question)
-                    for seat in self.seats:
-                        if seat.child is None:
-                            self._fill(seat)
+                    self._zygote_ready()
                 case ChildSpawned(child):
                     self._spawned(child)
                 case ChildExited(child, status, reason):
@@ -251,6 +280,18 @@ class WorkerPool:
                     self._zygote_gone(reason, time.monotonic(), children)
         if self._zygote_fd >= 0:
             self._poll.watch(self._zygote_fd, self._zygote_event, write=self._zygote.blocked)
+
+    def _zygote_ready(self) -> None:
+        self._zygote_failures = 0
+        path, why = self.kernels
+        if path == "pure":
+            log.warning("rows are made without the compiled kernels, at half the speed: %s", why)
+        unasked, self._unasked = self._unasked, []
+        for question in unasked:
+            self._ask_indexer(question)
+        for seat in self.seats:
+            if seat.child is None:
+                self._fill(seat)
 
     def _zygote_event(self) -> None:
         self._zygote.flush()
@@ -290,7 +331,8 @@ class WorkerPool:
     def _spawned(self, child: Child) -> None:
         seat = self._seat_of(child)
         if seat is None:
-            if child.ticket not in self._indexers:  # it has answered already, and was hung up on
+            if child.ticket not in self._indexers:  # it has answered already or was cancelled, and was hung up on
+                child.kill()
                 child.close()
             return
         self._by_worker[child.ticket] = seat
@@ -334,16 +376,21 @@ class WorkerPool:
         if child.ticket in self._by_worker:
             self._read_worker(child)  # tasks that it had done count
         stats = child.page.read()
-        suspect = stats.index if stats.busy else None
+        if status == work.EXIT_SEALED and stats.tasks:  # one that never filled a chunk must not end again and again
+            seat.blameless = True
+            seat.restarts -= 1  # planned: nothing for status to show
+            self._vacate(seat, None, 0, stuck=False)
+            return
+        suspect = _suspect(stats)
         crashed = seat.killed_s is not None or (status is not None and -status in _CRASHES)
         log.warning(
             "worker %d (pid %s) ended: %s%s%s", child.number, child.pid, reason,
-            f", at sample {suspect}" if suspect is not None else "",
+            f", at {_words(suspect)}" if suspect is not None else "",
             " after its time for one sample" if seat.killed_s is not None and not seat.blameless else "",
         )  # fmt: skip
         self._vacate(seat, suspect, CRASH_STRIKES if crashed else KILL_STRIKES, stuck=False)
 
-    def _vacate(self, seat: Seat, suspect: int | None, strikes: int, *, stuck: bool) -> None:
+    def _vacate(self, seat: Seat, suspect: Suspect | None, strikes: int, *, stuck: bool) -> None:
         child, now_s = seat.child, time.monotonic()
         assert child is not None
         if seat.blameless:
@@ -376,14 +423,14 @@ class WorkerPool:
                     "replaced; the rows that it may still write are kept out of use",
                     child.number, child.pid,
                 )  # fmt: skip
-                stats = child.page.read()
-                self._vacate(seat, stats.index if stats.busy else None, CRASH_STRIKES, stuck=True)
+                self._vacate(seat, _suspect(child.page.read()), CRASH_STRIKES, stuck=True)
             return
         stats = child.page.read()
-        if stats.busy and now_ns - stats.started_ns > self._sample_timeout_ns:
+        suspect = _suspect(stats)
+        if suspect is not None and now_ns - stats.started_ns > self._sample_timeout_ns:
             log.warning(
-                "worker %d is at sample %d for more than sample_timeout_s = %g s: killed",
-                child.number, stats.index, self._sample_timeout_ns / 1e9,
+                "worker %d is at %s for more than sample_timeout_s = %g s: killed",
+                child.number, _words(suspect), self._sample_timeout_ns / 1e9,
             )  # fmt: skip
             seat.killed_s = now_s
             child.kill()
@@ -415,6 +462,12 @@ class WorkerPool:
         self._indexers[child.ticket] = (child, question)
         self._poll.watch(child.fileno(), lambda: self._read_indexer(child))
         self._send(child, question.request, ())
+
+    def _cancel(self, question: _Question) -> None:
+        self._unasked = [other for other in self._unasked if other is not question]
+        for child, asked in list(self._indexers.values()):
+            if asked is question:
+                self._close_indexer(child)
 
     def _lost_indexer(self, child: Child, question: _Question, reason: str) -> None:
         """It has ended without an answer: another one is asked, for a job that comes back must not fail of it."""
@@ -479,6 +532,14 @@ class WorkerPool:
         self._waiting.discard(child.ticket)
         if child.fileno() >= 0:
             self._poll.forget(child.fileno())
+
+
+def _suspect(stats: WorkerStats) -> Suspect | None:
+    return Suspect(stats.index, None if stats.lane == NO_LANE else stats.lane) if stats.busy else None
+
+
+def _words(suspect: Suspect) -> str:
+    return f"sample {suspect.index}" + ("" if suspect.lane is None else f" (its row of lane {suspect.lane})")
 
 
 def _backoff_s(failures: int) -> float:

@@ -1,4 +1,4 @@
-"""Samples that killed workers, remembered over restarts: one small file for each.
+"""Samples that killed workers, remembered over restarts: one small file for each, or for each pipeline to blame.
 
 A file appears whole, by rename, and is never changed but for its path; so the command line may list them, and clear
 them by removing them, whether a daemon runs or not, without a lock.
@@ -30,8 +30,8 @@ MAX_ENTRIES = 4096
 _MAX_BYTES = 16 << 10
 _SUFFIX = ".json"
 
-Sample = tuple[str, int]
-"""(digest of the source's listing, index)."""
+Sample = tuple[str, int, str]
+"""(digest of the source's listing, index, digest of the pipeline)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,9 @@ class Entry:
         time: When, UTC.
         path: As the dataset names it; empty until a worker has passed over it.
         dataset: Where the dataset is, for people.
+        pipeline: Digest of the only pipeline for which it is bad; empty where reading or decoding it is to blame, and
+            it is bad for all.
+        ops: The ops of that pipeline, for people.
     """
 
     source: Annotated[str, Size(128)]
@@ -53,6 +56,13 @@ class Entry:
     time: Word
     path: Text = ""
     dataset: Text = ""
+    pipeline: Annotated[str, Size(128)] = ""
+    ops: Text = ""
+
+    @property
+    def sample(self) -> Sample:
+        """What it is about."""
+        return self.source, self.index, self.pipeline
 
 
 class Quarantine:
@@ -68,7 +78,7 @@ class Quarantine:
         self._unnamed: set[Sample] = set()
         self._known: tuple[int, list[Entry]] = (-1, [])  # time of the folder, and what was there then
 
-    def add(self, source: str, index: int, reason: str, dataset: str) -> None:
+    def add(self, source: str, index: int, reason: str, dataset: str, pipeline: str = "", ops: str = "") -> None:
         """A sample is not to be tried again: for as long as the daemon lives, and longer if the disk takes it.
 
         Args:
@@ -76,10 +86,13 @@ class Quarantine:
             index: Of the sample.
             reason: Why, one line.
             dataset: Where it is, for people.
+            pipeline: See `Entry`.
+            ops: See `Entry`.
         """
-        entry = Entry(source, index, reason, datetime.now(UTC).isoformat(timespec="seconds"), dataset=dataset)
-        self._unsaved[source, index] = entry
-        self._unnamed.add((source, index))
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        entry = Entry(source, index, reason, now, dataset=dataset, pipeline=pipeline, ops=ops[:1000])
+        self._unsaved[entry.sample] = entry
+        self._unnamed.add(entry.sample)
         if len(self._kept()) >= MAX_ENTRIES:
             log.warning("%d samples are quarantined already: sample %d is not remembered", MAX_ENTRIES, index)
             return
@@ -87,17 +100,18 @@ class Quarantine:
 
     def name(self, source: str, index: int, reason: str) -> None:
         """A worker passed over a sample; its `reason` begins with the path."""
-        if (source, index) not in self._unnamed:
+        path, quarantined, _ = reason.partition(": quarantined")
+        meant = {sample for sample in self._unnamed if sample[:2] == (source, index)}
+        if not meant:
             return
-        self._unnamed.discard((source, index))
-        known = next((e for e in self.of(source) if e.index == index), None)
-        path = reason.split(": quarantined: ")[0]
-        if known is not None and path != reason:
-            self._save(dataclasses.replace(known, path=path))
+        self._unnamed -= meant
+        for known in self.of(source) if quarantined else ():
+            if known.sample in meant:
+                self._save(dataclasses.replace(known, path=path))
 
     def of(self, source: str) -> Collection[Entry]:
         """What is known of a source's samples: from the files as they are now, and what could not be written."""
-        found = {(e.source, e.index): e for e in self._kept()} | self._unsaved
+        found = {e.sample: e for e in self._kept()} | self._unsaved
         return [e for e in found.values() if e.source == source]
 
     def _kept(self) -> list[Entry]:
@@ -120,20 +134,20 @@ class Quarantine:
             unfinished.replace(path)
         except OSError as e:
             log.warning("the quarantine of sample %d cannot be kept in %s: %s", entry.index, self._folder, e.strerror)
-            self._unsaved[entry.source, entry.index] = entry
+            self._unsaved[entry.sample] = entry
         else:
-            self._unsaved.pop((entry.source, entry.index), None)
+            self._unsaved.pop(entry.sample, None)
             self._known = (-1, [])
 
 
 def entries(folder: Path) -> list[Entry]:
-    """All that is kept in a folder, by source and index. What is no entry is passed over; no folder is no entry."""
+    """All that is kept in a folder, in order. What is no entry is passed over; no folder is no entry."""
     found = {}
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         for name in sorted(os.listdir(folder))[: 2 * MAX_ENTRIES]:
             entry = _read(folder / name) if name.endswith(_SUFFIX) else None
             if entry is not None:
-                found[entry.source, entry.index] = entry
+                found[entry.sample] = entry
     return [found[key] for key in sorted(found)]
 
 
@@ -149,7 +163,8 @@ def clear(folder: Path, chosen: Collection[Entry]) -> None:
 
 def file_name(entry: Entry) -> str:
     """Where an entry is kept."""
-    return f"{entry.source[:32]}-{entry.index}{_SUFFIX}"
+    pipeline = f"-{entry.pipeline[:16]}" if entry.pipeline else ""
+    return f"{entry.source[:32]}-{entry.index}{pipeline}{_SUFFIX}"
 
 
 def _read(path: Path) -> Entry | None:

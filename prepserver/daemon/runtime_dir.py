@@ -1,4 +1,4 @@
-"""The daemon's place in the file system: one directory, one lock, two sockets.
+"""The daemon's place in the file system: one directory, one lock, one socket that clients find.
 
 The lock decides who is the daemon of a directory. Sockets do not: binding over a live daemon's socket would
 take its clients away without either noticing.
@@ -6,6 +6,7 @@ take its clients away without either noticing.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import stat
@@ -14,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 
 from prepserver.protocol.messages import ATTACH_SOCKET, CONTROL_SOCKET
-from prepserver.protocol.places import runtime_dirs
+from prepserver.protocol.places import PRIVATE_LOG, runtime_dirs
 
 _MAX_SOCKET_PATH = 107  # sun_path, less its NUL
 
@@ -43,10 +44,9 @@ class Door:
         """Gives a socket its group and mode.
 
         Raises:
-            OSError: The daemon's user is not in that group.
+            OSError: The daemon may not give it to that group.
         """
-        if self.group is not None:
-            os.chown(path, -1, self.group)
+        _give_to(path, self.group)
         path.chmod(self.mode)
 
 
@@ -57,6 +57,7 @@ class RuntimeDir:
         path: Where, or None for the first usable of the usual places.
         attach_is_ours: False if somebody else has made the attach socket, and keeps it.
         group: A group whose members may pass through the directory to the sockets, if any.
+        is_private: The directory is this daemon's alone, and is removed with it, unless others keep files there.
 
     Attributes:
         path: The directory.
@@ -66,9 +67,17 @@ class RuntimeDir:
         AlreadyRunning: A daemon runs there.
     """
 
-    def __init__(self, path: Path | None = None, *, attach_is_ours: bool = True, group: int | None = None) -> None:
+    def __init__(
+        self,
+        path: Path | None = None,
+        *,
+        attach_is_ours: bool = True,
+        group: int | None = None,
+        is_private: bool = False,
+    ) -> None:
         self.path = _make(path) if path is not None else _first_usable()
         self._attach_is_ours = attach_is_ours
+        self._is_private = is_private
         _let_pass(self.path, group)
         self.attach_socket = self.path / ATTACH_SOCKET
         self.control_socket = self.path / CONTROL_SOCKET
@@ -118,10 +127,18 @@ class RuntimeDir:
         os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
 
     def close(self) -> None:
-        """Removes the sockets and gives the lock back. The lock file stays: removing it would race."""
+        """Removes the sockets and gives the lock back.
+
+        The lock file stays: removing it would race with the next daemon. A private directory has no next one.
+        """
         if self._lock < 0:
             return
         self._remove_sockets()
+        if self._is_private:
+            with contextlib.suppress(OSError):
+                for name in ("lock", PRIVATE_LOG):
+                    (self.path / name).unlink(missing_ok=True)
+                self.path.rmdir()
         os.truncate(self._lock, 0)
         os.close(self._lock)
         self._lock = -1
@@ -145,16 +162,23 @@ def _first_usable() -> Path:
     raise RuntimeDirError("no usable runtime directory: " + "; ".join(refused))
 
 
+def _give_to(path: Path, group: int | None) -> None:
+    # A daemon whose own group it is, or whose directory is setgid, needs no chown, which a sandbox may deny.
+    if group is not None and path.stat().st_gid != group:
+        os.chown(path, -1, group)
+
+
 def _let_pass(path: Path, group: int | None) -> None:
     if group is None or path.stat().st_mode & 0o001:
         return
     try:
-        os.chown(path, -1, group)
-        path.chmod(path.stat().st_mode & 0o7777 | 0o010)
+        _give_to(path, group)
+        if not path.stat().st_mode & 0o010:  # a chmod by an owner outside the group would take the setgid bit away
+            path.chmod(path.stat().st_mode & 0o7777 | 0o010)
     except OSError as e:
         raise RuntimeDirError(
             f"runtime_dir = {path} cannot be given to group {group}: {e.strerror}. The daemon's user must be in "
-            "socket_group"
+            "socket_group; where chown is denied, give the directory that group and the setgid bit"
         ) from e
 
 

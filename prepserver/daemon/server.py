@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,20 +21,23 @@ from prepserver.config import ConfigError, Settings
 from prepserver.daemon import jobs as jobs_room
 from prepserver.daemon import quarantine
 from prepserver.daemon.access import Access, Denied
-from prepserver.daemon.attach import MAX_PEERS, Listener, Peer
-from prepserver.daemon.control import Control, Received
+from prepserver.daemon.attach import Listener, Peer
+from prepserver.daemon.complaints import Complaints
+from prepserver.daemon.control import Control
+from prepserver.daemon.descriptors import MOST_CLIENTS
 from prepserver.daemon.gpus import Gpus
 from prepserver.daemon.jobs import Attachment, Jobs, Refusal
 from prepserver.daemon.ledger import Ledger, rows_of
 from prepserver.daemon.listings import Listings
 from prepserver.daemon.notify import Notifier
+from prepserver.daemon.peers import FIRST_WORD_S, Crowded, Peers
 from prepserver.daemon.poll import Poll
 from prepserver.daemon.pool import WorkerPool
 from prepserver.daemon.quarantine import Quarantine
 from prepserver.daemon.reload import reload
 from prepserver.daemon.rings import Rings
 from prepserver.daemon.runtime_dir import Door, RuntimeDir
-from prepserver.daemon.status import Rates, snapshot
+from prepserver.daemon.status import Rates, counts, snapshot
 from prepserver.memory.budget import machine_free_bytes
 from prepserver.protocol import work
 from prepserver.protocol.messages import (
@@ -67,7 +71,7 @@ from prepserver.schedule.actions import (
     QuarantineSample,
     Submit,
 )
-from prepserver.schedule.scheduler import CRASH_STRIKES, KILL_STRIKES, ReleaseError, Scheduler
+from prepserver.schedule.scheduler import CRASH_STRIKES, KILL_STRIKES, ReleaseError, Scheduler, Suspect
 from prepserver.schedule.stream import BadRow, Cursor
 
 log = logging.getLogger(__name__)
@@ -77,11 +81,13 @@ _END_WORDS = {
     KILL_STRIKES: "workers were killed while they were at it, by the kernel out of memory or by somebody",
 }
 _TICK_S = 0.2
-_FAILED_TASKS_MOST = 3  # in a row: then the stream's jobs are told instead of trying for ever
+_FAILED_TASKS_MOST = 3  # in a row: then the lane's or stream's jobs are told instead of trying for ever
 _BAD_ROWS_MOST = 1000  # in one announcement: 64 of them with a reason, 48 KiB in all
 _REASON_BYTES = 400
 _BAD_SAID_MOST = 10_000
 _LAST_WORDS = 1000
+_LEAVING_S = 5.0  # how long a newcomer waits for the memory of a job that has just left
+_ACCEPTED_AT_ONCE = 16
 KILL_S = 3.0
 """After the drain: the longest that ending the processes takes."""
 
@@ -100,6 +106,7 @@ class Daemon:
         door: Who may connect to the sockets that the daemon makes.
         attach_socket: One that listens already (socket activation), which then is not made here.
         reread: Reads the settings again, for SIGHUP; without it that signal means stop.
+        most_clients: Connections that it has descriptors for.
     """
 
     def __init__(
@@ -115,6 +122,7 @@ class Daemon:
         door: Door = Door(),  # noqa: B008 - frozen
         attach_socket: socket.socket | None = None,
         reread: Callable[[], Settings] | None = None,
+        most_clients: int = MOST_CLIENTS,
     ) -> None:
         self._settings = settings
         self._dir = runtime_dir
@@ -129,18 +137,22 @@ class Daemon:
         self._rates = Rates()
         self._gpus = Gpus()
         self._notifier = Notifier()
-        self._pool = WorkerPool(self._poll, self, workers, settings.sample_timeout_s, settings.nice, settings.log_level)
+        self._pool = WorkerPool(
+            self._poll, self, workers, settings.sample_timeout_s, settings.nice, settings.log_level, settings.sandbox
+        )
         self._jobs = Jobs(
             self._scheduler, self._rings, self._pool.broadcast, workers, self._rows_per_s, self._access, self._do
         )  # fmt: skip
-        self._listings = Listings(self._pool, cache_dir)
+        self._listings = Listings(self._pool, cache_dir, time.monotonic)
         self._state_dir = state_dir if state_dir is not None else cache_dir
         self._quarantine = Quarantine(self._state_dir / quarantine.FOLDER)
         self._ledger = Ledger(self._state_dir / logfile.FOLDER)
-        self._peers: dict[int, Peer] = {}
+        self._short: list[tuple[Peer, jobs_room.Asked, work.Indexed, float]] = []  # wait for memory
+        self._peers: Peers[Peer] = Peers(most_clients, os.getuid())
+        self._complaints = Complaints(log)
         self._listener: Listener | None = None
         self._control: Control | None = None
-        self._failed_in_a_row: dict[int, int] = {}
+        self._failed_in_a_row: Counter[tuple[int, int | None]] = Counter()  # by stream, and lane if one is to blame
         self._bad_said: set[tuple[int, str]] = set()
         self._last_end = ""  # of a worker, in words
         self._stops = 0
@@ -161,18 +173,19 @@ class Daemon:
 
         Raises:
             ZygoteError: The workers' parent does not start.
+            NotConfined: See `WorkerPool.start`.
             OSError: The sockets cannot be made.
         """
         self._watch_signals()
         try:
             self._pool.start()
             self._listener = Listener(self._dir.attach_socket, self._door, self._passed)
-            self._control = Control(self._dir.control_socket, self._door)
+            self._control = Control(self._dir.control_socket, self._peers.most, self._poll)
             self._poll.watch(self._listener.fileno(), self._accept)
-            self._poll.watch(self._control.fileno(), self._control.fired)
             log.info(
-                "ready in %s: %d workers, %d MiB for rings",
-                self._dir.path, len(self._pool.seats), self._rings.budget_bytes >> 20,
+                "ready in %s: %d workers, %d MiB for rings, up to %d connections, sandbox: %s",
+                self._dir.path, len(self._pool.seats), self._rings.budget_bytes >> 20, self._peers.most,
+                self._pool.sandbox["parts"],
             )  # fmt: skip
             if self._lifeline_fd >= 0:
                 self._poll.watch(self._lifeline_fd, self._lifeline_ended)
@@ -192,11 +205,19 @@ class Daemon:
                 next_tick_s = now_s + _TICK_S
                 self._pool.tick(now_s)
                 self._jobs.tick(now_s)
+                self._listings.tick()
+                self._rings.forget_free()
+                short, self._short = self._short, []
+                for question in short:
+                    self.admit(*question)
+                self._complaints.tick(now_s)
+                for silent in self._peers.overdue(now_s):
+                    self._drop_silent(silent, f"nothing was asked within {FIRST_WORD_S:g} s")
                 for worker in self._scheduler.overdue(now_s, self._settings.sample_timeout_s):
                     self._pool.end_if_idle(worker)
             if now_s >= next_mark_s:
                 next_mark_s = now_s + 1.0
-                self._rates.mark(now_s)
+                self._rates.mark(now_s, counts(self._scheduler, self._jobs, self._pool))
                 self._sign_of_life()
             assert self._control is not None
             self._read_control()
@@ -274,9 +295,11 @@ class Daemon:
 
     def _close(self) -> bool:
         signal.set_wakeup_fd(-1)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)  # it is ending; the interpreter would bring the defaults back
         if self._listener is not None:
             self._listener.close()
-        for peer in list(self._peers.values()):
+        for peer in self._peers:
             self._drop(peer)
         if self._control is not None:
             self._control.close()
@@ -284,6 +307,7 @@ class Daemon:
         self._rings.close()
         self._gpus.close()
         self._ledger.close()
+        self._complaints.close()
         self._poll.close()
         if self._lifeline_fd >= 0:
             os.close(self._lifeline_fd)
@@ -299,17 +323,33 @@ class Daemon:
 
     def _accept(self) -> None:
         assert self._listener is not None
-        peer = self._listener.accept()
-        if peer is None:
+        for _ in range(_ACCEPTED_AT_ONCE):
+            peer = self._listener.accept()
+            if peer is None:
+                return
+            self._take_in(peer)
+
+    def _take_in(self, peer: Peer) -> None:
+        try:
+            while (silent := self._peers.in_the_way_of(peer)) is not None:
+                self._drop_silent(silent, "others need the place of a client that asks nothing: try again later")
+        except Crowded as e:
+            self._complaints.warn(peer.uid, "pid %d (uid %d) turned away: %s", peer.pid, peer.uid, e)
+            peer.turn_away(str(e))
             return
-        if len(self._peers) >= MAX_PEERS:
-            peer.send(Refused("busy", f"the daemon has {MAX_PEERS} clients, its limit"))
-            peer.close()
-            return
-        self._peers[peer.fileno()] = peer
+        self._peers.add(peer)
         self._poll.watch(peer.fileno(), lambda: self._read_peer(peer))
         if peer.pidfd >= 0:
             self._poll.watch(peer.pidfd, lambda: self._died(peer))
+        self._read_peer(peer)  # its question is mostly there already
+
+    def _drop_silent(self, peer: Peer, text: str) -> None:
+        """Hangs up on a peer that has asked nothing, unless its question has come meanwhile."""
+        if peer.has_said_more():
+            self._read_peer(peer)
+        else:
+            peer.send(Refused("busy", text))
+            self._drop(peer)
 
     def _read_peer(self, peer: Peer) -> None:
         try:
@@ -317,10 +357,11 @@ class Daemon:
         except BlockingIOError:
             return
         except ProtocolError as e:
-            log.warning("pid %d (uid %d) on the attach socket: %s", peer.pid, peer.uid, e)
+            self._complaints.warn(peer.uid, "pid %d (uid %d) on the attach socket: %s", peer.pid, peer.uid, e)
             peer.send(Refused("protocol", str(e)[:4000]))
             self._drop(peer)
             return
+        self._peers.asked(peer)
         match message:
             case Attach():
                 self._asked(peer, message)
@@ -359,23 +400,40 @@ class Daemon:
         except Denied as e:
             self._refuse(peer, Refusal("permission", str(e)))
             return
-        self._listings.want(asked.source, _Admission(self, peer, asked), reading)
+        self._listings.want(asked.source, _Admission(self, peer, asked), peer.uid, reading)
 
-    def admit(self, peer: Peer, asked: jobs_room.Asked, listing: work.Indexed) -> None:
-        """The source of a question is listed: the job gets its place, if its client is still there."""
+    def admit(self, peer: Peer, asked: jobs_room.Asked, listing: work.Indexed, give_up_s: float | None = None) -> None:
+        """The source of a question is listed: the job gets its place, if its client is still there.
+
+        Where memory is short while a job's ring is on its way out, the question is asked again a little later: a
+        script that is started anew must not be refused for the ring of its own last run.
+        """
         if peer.fileno() < 0:
             return
         self._recall_quarantine(listing.digest)
         try:
             welcome, fd, actions = self._jobs.admit(peer, asked, listing)
         except Refusal as e:
-            self._refuse(peer, e)
+            now_s = time.monotonic()
+            until_s = now_s + _LEAVING_S if give_up_s is None else give_up_s
+            if e.message.code == "memory" and self._rings.are_leaving and now_s < until_s:
+                self._short.append((peer, asked, listing, until_s))
+            else:
+                self._refuse(peer, e)
             return
         except OSError as e:  # out of descriptors, say: those that are here go on
             self._refuse(peer, Refusal("busy", f"the daemon cannot take another job now: {e}"))
             return
         self._enter_in_ledger(peer, asked, listing, welcome)
-        sent = peer.send(welcome, fd)
+        try:
+            assert self._control is not None
+            line = self._control.open(welcome.job_id)
+        except OSError as e:
+            self._do(actions)
+            self._refuse(peer, Refusal("busy", f"the daemon cannot take another job now: {e}"))
+            return
+        sent = peer.send(welcome, fd, line)
+        os.close(line)
         self._do(actions)
         if not sent:
             self._drop(peer)
@@ -389,8 +447,10 @@ class Daemon:
     def _recall_quarantine(self, source: str) -> None:
         """What is known of a source's samples from before. Not while a job reads it: its rows must not change."""
         if all(stream.source != source for stream in self._scheduler.streams.values()):
-            self._scheduler.quarantined.pop(source, None)
-            self._scheduler.quarantine(source, [entry.index for entry in self._quarantine.of(source)])
+            for key in [key for key in self._scheduler.quarantined if key[0] == source]:
+                del self._scheduler.quarantined[key]
+            for entry in self._quarantine.of(source):
+                self._scheduler.quarantine(source, [entry.index], entry.pipeline)
 
     def _enter_in_ledger(self, peer: Peer, asked: jobs_room.Asked, listing: work.Indexed, welcome: Welcome) -> None:
         cursor = self._scheduler.cursor(welcome.job_id)
@@ -406,7 +466,7 @@ class Daemon:
             self._refuse(peer, Refusal(code, text))
 
     def _refuse(self, peer: Peer, refusal: Refusal) -> None:
-        log.warning("pid %d (uid %d) refused: %s", peer.pid, peer.uid, refusal.message.text)
+        self._complaints.warn(peer.uid, "pid %d (uid %d) refused: %s", peer.pid, peer.uid, refusal.message.text)
         peer.send(refusal.message)
         self._drop(peer)
 
@@ -450,21 +510,20 @@ class Daemon:
             log.info("job %r rank %d (pid %d) is gone", attach.job, attach.rank, peer.pid)
             self._ledger.left(peer.cursor)
             self._do(self._jobs.leave(peer.cursor))
+            assert self._control is not None
+            self._control.shut(peer.cursor)
         self._poll.forget(fd)
         if peer.pidfd >= 0:
             self._poll.forget(peer.pidfd)
-        self._peers.pop(fd, None)
+        self._peers.remove(peer)
         peer.close()
 
-    # -- the control channel ------------------------------------------------------------------------
+    # -- the control lines ------------------------------------------------------------------------
 
     def _read_control(self) -> None:
         assert self._control is not None
         for received in self._control.receive() if self._control.is_due else ():
-            attachment = self._jobs.by_token.get(received.token)
-            # a stranger's messages, and those of a client that has just left, go nowhere
-            if attachment is not None:
-                self._heard(attachment, _said(received, attachment.peer))
+            self._heard(self._jobs.attachments[received.cursor], received.message)
 
     def _heard(self, attachment: Attachment, message: Any) -> None:
         peer = attachment.peer
@@ -477,7 +536,7 @@ class Daemon:
                     self._announce(self._scheduler.repeat(attachment.cursor))
                 case Release(upto, wait_ns, batches):
                     self._released(attachment, upto, wait_ns, batches)
-                    if peer.is_owed:  # it reads again
+                    if attachment.is_owed or peer.is_owed:  # it reads again
                         self._announce(self._scheduler.repeat(attachment.cursor))
                 case Sync(upto, wait_ns, batches):
                     attachment.connected = True
@@ -489,14 +548,12 @@ class Daemon:
                     self._ledger.left(attachment.cursor, message.upto)
                     self._drop(peer)
         except (ProtocolError, ReleaseError) as e:
-            log.warning("job %r (pid %d): %s", attachment.attach.job, peer.pid, e)
-            assert self._control is not None
-            self._control.send(attachment.token, Fault("protocol", str(e)[:4000]))
+            self._complaints.warn(peer.uid, "job %r (pid %d): %s", attachment.attach.job, peer.pid, e)
+            peer.send(Fault("protocol", str(e)[:4000]))
             self._drop(peer)
 
     def _released(self, attachment: Attachment, upto: int, wait_ns: int, batches: int) -> None:
         self._cursor(attachment).says(wait_ns, batches)
-        self._rings.let_go(attachment.cursor, upto)
         self._do(self._scheduler.release(attachment.cursor, upto))
         self._ledger.released(attachment.cursor, upto)
 
@@ -521,13 +578,19 @@ class Daemon:
                 case DropLane(lane):
                     self._jobs.drop_lane(lane)
                 case DropStream(stream):
-                    self._failed_in_a_row.pop(stream, None)
+                    self._failed_in_a_row = Counter({k: n for k, n in self._failed_in_a_row.items() if k[0] != stream})
                     self._jobs.drop_stream(stream)
-                case QuarantineSample(source, index):
-                    log.error("sample %d killed workers repeatedly and is quarantined", index)
-                    self._quarantine.add(source, index, self._last_end, self._jobs.dataset_of(source))
-                    self._jobs.quarantine(source, index)
-                    self._end_those_at(source, index)
+                case QuarantineSample():
+                    self._put_away(action)
+
+    def _put_away(self, sample: QuarantineSample) -> None:
+        source, index, pipeline = sample.source, sample.index, sample.pipeline
+        ops = self._jobs.ops_of(pipeline)
+        where = f" for pipeline {pipeline[:12]} ({ops})" if pipeline else ""
+        log.error("sample %d killed workers repeatedly and is quarantined%s", index, where)
+        self._quarantine.add(source, index, self._last_end, self._jobs.dataset_of(source), pipeline, ops)
+        self._jobs.quarantine(source, index, pipeline)
+        self._end_those_at(source, index)
 
     def _end_those_at(self, source: str, index: int) -> None:
         """A worker that has just begun with a sample on which others died would be the next."""
@@ -545,7 +608,7 @@ class Daemon:
                     self._ledger.passed(cursor, stop)
                 self._jobs.moved(action)
             case Behind():
-                self._jobs.left_behind(action)
+                pass  # it keeps its ring, which counts until its client lets go
             case Joined():
                 self._jobs.joined(action)
             case GoesAlone(stream, why):
@@ -553,13 +616,13 @@ class Daemon:
 
     def _announce(self, announce: Announce) -> None:
         attachment = self._jobs.attachments.get(announce.cursor)
-        # ORDER: what counts a move comes after it. A client whose connection is full asks again when it reads again.
-        if attachment is not None and attachment.connected and attachment.peer.send_kept():
-            bad = [(position, index, _cut(reason)) for position, index, reason in announce.bad]
-            while len(bad) > _BAD_ROWS_MOST:  # a folder full of bad files must not make a message too large
-                self._tell(attachment, Ready(0, bad[:_BAD_ROWS_MOST], attachment.moves))
-                bad = bad[_BAD_ROWS_MOST:]
-            self._tell(attachment, Ready(announce.upto, bad, attachment.moves))
+        if attachment is None or not attachment.connected:
+            return
+        if attachment.is_owed:  # something was lost on the way, and this may not hold it
+            announce = self._scheduler.repeat(announce.cursor)
+        # ORDER: what counts a move comes after it.
+        attachment.is_owed = not (attachment.peer.send_kept() and self._tell(attachment, announce))
+        if not attachment.is_owed:
             # The client waits, the log's reader does not: it comes second, as its thread wants this interpreter.
             self._ledger.announced(announce.cursor, announce.upto, announce.bad)
 
@@ -568,14 +631,20 @@ class Daemon:
         if attachment is not None and attachment.connected and attachment.peer.send_kept():
             attachment.peer.send(Ready(0, [], attachment.moves))  # one that is lost is no loss
 
-    def _tell(self, attachment: Attachment, ready: Ready) -> None:
+    @staticmethod
+    def _tell(attachment: Attachment, announce: Announce) -> bool:
         """The short way: from this process to that one, with no thread of libzmq's to be woken on either side.
 
-        Where the client has not read for so long that its connection is full, ZeroMQ keeps the news.
+        Returns:
+            False where the client has not read for so long that its connection is full. Nothing is kept for it: it is
+            told everything when it reads again.
         """
-        if not attachment.peer.send(ready):
-            assert self._control is not None
-            self._control.send(attachment.token, ready)
+        bad = [(position, index, _cut(reason)) for position, index, reason in announce.bad]
+        while len(bad) > _BAD_ROWS_MOST:  # a folder full of bad files must not make a message too large
+            if not attachment.peer.send(Ready(0, bad[:_BAD_ROWS_MOST], attachment.moves)):
+                return False
+            bad = bad[_BAD_ROWS_MOST:]
+        return attachment.peer.send(Ready(announce.upto, bad, attachment.moves))
 
     def _rows_per_s(self) -> float:
         # before anything was measured: what a core decodes of ordinary photos
@@ -591,7 +660,7 @@ class Daemon:
         """See `PoolEvents`."""
         self._do(self._scheduler.worker_up(worker))
 
-    def worker_lost(self, worker: int, suspect: int | None, strikes: int, stuck: bool) -> None:
+    def worker_lost(self, worker: int, suspect: Suspect | None, strikes: int, stuck: bool) -> None:
         """See `PoolEvents`."""
         self._last_end = "a worker hung on it for good" if stuck else _END_WORDS.get(strikes, "")
         if stuck:
@@ -609,7 +678,8 @@ class Daemon:
         if isinstance(message, work.Filled):
             if task is not None:
                 self._rates.count(task.chunk.count)
-                self._failed_in_a_row.pop(task.stream, None)
+                for lane in (None, *task.chunk.lanes) if self._failed_in_a_row else ():
+                    self._failed_in_a_row.pop((task.stream, lane), None)
             bad = [BadRow(position, index, reason, tuple(lanes)) for position, index, reason, lanes in message.bad]
             for row in bad:
                 self._say_once(row)
@@ -620,10 +690,10 @@ class Daemon:
             return
         log.error("a worker could not run a task: %s", message.reason)
         if task is not None:
-            failures = self._failed_in_a_row.get(task.stream, 0) + 1
-            self._failed_in_a_row[task.stream] = failures
-            if failures >= _FAILED_TASKS_MOST:
-                self._give_up(task.stream, message.reason)
+            failed = task.stream, message.lane
+            self._failed_in_a_row[failed] += 1
+            if self._failed_in_a_row[failed] >= _FAILED_TASKS_MOST:
+                self._give_up(*failed, message.reason)
         self._do(self._scheduler.task_failed(worker, message.task))
 
     def _say_once(self, row: BadRow) -> None:
@@ -634,22 +704,14 @@ class Daemon:
                 self._bad_said.add(said)
             log.warning("bad sample %d: %s", row.index, row.reason)
 
-    def _give_up(self, stream: int, reason: str) -> None:
-        """Tells the jobs of a stream that cannot be filled, and ends them."""
-        assert self._control is not None
+    def _give_up(self, stream: int, lane: int | None, reason: str) -> None:
+        """Tells the jobs of a lane, or of a whole stream, that cannot be filled, and ends them."""
+        code, what = ("source", "these rows") if lane is None else ("spec", "the rows of this pipeline")
+        text = f"the workers cannot make {what}: {reason}"[:4000]
         for attachment in [a for a in self._jobs.attachments.values() if a.stream == stream]:
-            self._control.send(
-                attachment.token, Fault("source", f"the workers cannot make these rows: {reason}"[:4000])
-            )
-            attachment.peer.send(Refused("source", f"the workers cannot make these rows: {reason}"[:4000]))
-            self._drop(attachment.peer)
-
-
-def _said(received: Received, peer: Peer) -> Any:
-    """What came on the control channel, if it is from the process that the token was given to."""
-    if (received.uid, received.pid) == (peer.uid, peer.pid) or isinstance(received.message, ProtocolError):
-        return received.message
-    return ProtocolError(f"the token of pid {peer.pid} was used by pid {received.pid}")
+            if lane in (None, self._cursor(attachment).lane):
+                attachment.peer.send(Refused(code, text, None if lane is None else "pipeline"))
+                self._drop(attachment.peer)
 
 
 def _cut(reason: str) -> str:
@@ -665,6 +727,11 @@ class _Admission:
         self._daemon = daemon
         self._peer = peer
         self._asked = asked
+
+    @property
+    def is_gone(self) -> bool:
+        """See `Waiting`."""
+        return self._peer.fileno() < 0
 
     def scanning(self, samples: int) -> None:
         """See `Waiting`."""

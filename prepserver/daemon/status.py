@@ -5,22 +5,27 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from prepserver import __version__
 from prepserver.daemon.gpus import Gpus
 from prepserver.daemon.jobs import Jobs
 from prepserver.daemon.pool import WorkerPool
 from prepserver.daemon.rings import Rings
+from prepserver.schedule.lag import holding_back
 from prepserver.schedule.scheduler import Scheduler
-from prepserver.schedule.stream import Stream
+from prepserver.schedule.stream import Cursor, Stream
+from prepserver.telemetry.window import Window
 
-_RATE_WINDOW_S = 10.0
+Key = tuple[Literal["busy", "images", "waited"], int]
+"""A count: seconds of work of a worker (by ticket), images and seconds of waiting of a job's rank (by cursor)."""
+
 _BUSY_MARKS = 10
 
 
 class Rates:
-    """Rows per second over the last ten seconds.
+    """How fast counts have grown over the last ten seconds: rows made, and whatever else `mark` is given.
 
     Attributes:
         filled: Rows filled since the start, of all streams, also those that are gone.
@@ -28,28 +33,34 @@ class Rates:
 
     def __init__(self) -> None:
         self.filled = 0
-        self._marks: deque[tuple[float, int]] = deque()
-        self._busy: deque[tuple[float, int]] = deque(maxlen=_BUSY_MARKS)
+        self._rows = Window()
+        self._others: dict[Key, Window] = {}
+        self._busy: deque[tuple[float, float]] = deque(maxlen=_BUSY_MARKS)
 
     def count(self, rows: int) -> None:
         """`rows` more were filled."""
         self.filled += rows
 
-    def mark(self, now_s: float) -> None:
-        """Call it about once a second."""
-        if self._marks and self.filled > self._marks[-1][1]:
-            self._busy.append((now_s - self._marks[-1][0], self.filled - self._marks[-1][1]))
-        self._marks.append((now_s, self.filled))
-        while len(self._marks) > 2 and now_s - self._marks[0][0] > _RATE_WINDOW_S:
-            self._marks.popleft()
+    def mark(self, now_s: float, counts: Mapping[Key, float] | None = None) -> None:
+        """Call it about once a second, with the other counts; one that is missing is forgotten."""
+        last = self._rows.last
+        if last is not None and self.filled > last[1]:
+            self._busy.append((now_s - last[0], self.filled - last[1]))
+        self._rows.mark(now_s, self.filled)
+        counts = counts or {}
+        self._others = {key: self._others[key] if key in self._others else Window() for key in counts}
+        for key, count in counts.items():
+            self._others[key].mark(now_s, count)
+
+    def per_s(self, key: Key) -> float | None:
+        """Growth of another count; None while too little is known."""
+        window = self._others.get(key)
+        return window.per_s if window is not None else None
 
     @property
     def rows_per_s(self) -> float:
         """0 while too little is known."""
-        if len(self._marks) < 2:
-            return 0.0
-        (t0, n0), (t1, n1) = self._marks[0], self._marks[-1]
-        return (n1 - n0) / (t1 - t0) if t1 > t0 else 0.0
+        return self._rows.per_s or 0.0
 
     @property
     def busy_rows_per_s(self) -> float:
@@ -58,11 +69,28 @@ class Rates:
         return sum(rows for _, rows in self._busy) / seconds if seconds > 0 else 0.0
 
 
+def counts(scheduler: Scheduler, jobs: Jobs, pool: WorkerPool) -> dict[Key, float]:
+    """What `Rates` follows of each worker and each job."""
+    found: dict[Key, float] = {}
+    now_ns = time.monotonic_ns()
+    for seat in pool.seats:
+        if seat.child is not None:
+            stats = seat.child.page.read()
+            # A task is added up at its end: until then, count at least the sample in hand.
+            in_hand_ns = max(0, now_ns - stats.started_ns) if stats.busy else 0
+            found["busy", seat.child.ticket] = (stats.read_ns + stats.make_ns + in_hand_ns) / 1e9
+    for number, attachment in jobs.attachments.items():
+        cursor = scheduler.cursor(number)
+        found["images", number] = cursor.batches * attachment.attach.batch_size
+        found["waited", number] = cursor.wait_ns / 1e9
+    return found
+
+
 def snapshot(
     *, started_s: float, runtime_dir: str, state: str, scheduler: Scheduler, jobs: Jobs, pool: WorkerPool,
     rings: Rings, rates: Rates, gpus: Gpus, state_dir: str,
 ) -> dict[str, Any]:  # fmt: skip
-    """Everything at once; sizes in bytes, times in seconds."""
+    """Everything at once; sizes in bytes, times in seconds, rates and fractions over the last ten seconds."""
     now_s = time.monotonic()
     found: dict[str, Any] = {
         "version": __version__,
@@ -74,23 +102,32 @@ def snapshot(
         "rows_per_s": round(rates.rows_per_s, 1),
         "rows_filled": rates.filled,
         "kernels": {"path": pool.kernels[0], "why": pool.kernels[1]},
+        "sandbox": pool.sandbox,
         "memory": {"rings_bytes": rings.held_bytes, "budget_bytes": rings.budget_bytes},
-        "workers": [_worker(seat, now_s) for seat in pool.seats],
-        "streams": [_stream(stream, scheduler, rings) for stream in scheduler.streams.values()],
-        "jobs": [_job(attachment, scheduler, now_s) for attachment in jobs.attachments.values()],
-        "quarantined": {source: sorted(indices) for source, indices in scheduler.quarantined.items() if indices},
+        "workers": [_worker(seat, rates) for seat in pool.seats],
+        "streams": [_stream(stream, scheduler, rings, jobs) for stream in scheduler.streams.values()],
+        "jobs": [_job(attachment, scheduler, rates, now_s) for attachment in jobs.attachments.values()],
+        "quarantined": {
+            source: sorted(found)
+            for (source, pipeline), found in scheduler.quarantined.items()
+            if found and not pipeline
+        },
+        "quarantined_for_pipelines": [
+            {"source": source, "pipeline": pipeline, "samples": sorted(found)}
+            for (source, pipeline), found in scheduler.quarantined.items()
+            if found and pipeline
+        ],
     }
     if gpus.last is not None:
         found["gpus"] = gpus.last
     return found
 
 
-def _worker(seat: Any, now_s: float) -> dict[str, Any]:
+def _worker(seat: Any, rates: Rates) -> dict[str, Any]:
     child = seat.child
     if child is None:
         return {"number": seat.number, "pid": None, "state": "starting", "restarts": seat.restarts}
     stats = child.page.read()
-    alive_s = max(1e-9, now_s - seat.since_s)
     return {
         "number": seat.number,
         "pid": child.pid,
@@ -99,13 +136,13 @@ def _worker(seat: Any, now_s: float) -> dict[str, Any]:
         "chunks": stats.tasks,
         "rows": stats.rows,
         "bad_rows": stats.bad_rows,
-        "busy_fraction": round((stats.read_ns + stats.make_ns) / 1e9 / alive_s, 3),
+        "busy_fraction": _fraction(rates.per_s(("busy", child.ticket))),
         "read_s": round(stats.read_ns / 1e9, 3),
         "make_s": round(stats.make_ns / 1e9, 3),
     }
 
 
-def _stream(stream: Any, scheduler: Scheduler, rings: Rings) -> dict[str, Any]:
+def _stream(stream: Any, scheduler: Scheduler, rings: Rings, jobs: Jobs) -> dict[str, Any]:
     return {
         "id": stream.id,
         "samples": stream.n,
@@ -115,6 +152,7 @@ def _stream(stream: Any, scheduler: Scheduler, rings: Rings) -> dict[str, Any]:
         "rows_filled": stream.rows_filled,
         "rows_delivered": stream.rows_delivered,
         "sharing_factor": _sharing_factor(stream),
+        "reads_everywhere": jobs.reads_everywhere(stream.id),
         "lanes": [
             {
                 "id": lane.id,
@@ -130,9 +168,11 @@ def _stream(stream: Any, scheduler: Scheduler, rings: Rings) -> dict[str, Any]:
     }
 
 
-def _job(attachment: Any, scheduler: Scheduler, now_s: float) -> dict[str, Any]:
+def _job(attachment: Any, scheduler: Scheduler, rates: Rates, now_s: float) -> dict[str, Any]:
     stream = scheduler.stream_of(attachment.cursor)
     cursor = scheduler.cursor(attachment.cursor)
+    epoch, inside = divmod(max(0, cursor.released - attachment.epoch_start), stream.n)
+    images_per_s = rates.per_s(("images", attachment.cursor))
     return {
         "id": attachment.cursor,
         "name": attachment.attach.job,
@@ -145,13 +185,42 @@ def _job(attachment: Any, scheduler: Scheduler, now_s: float) -> dict[str, Any]:
         "stream": stream.id,
         "lane": cursor.lane,
         "batch_size": attachment.attach.batch_size,
+        "epoch": attachment.attach.epoch + epoch,
+        "epoch_fraction": round(inside / stream.n, 4),
         "position": cursor.released,
         "ready_rows": max(0, cursor.announced - cursor.released),
         "batches": cursor.batches,
         "sharing_factor": _sharing_factor(stream),
+        "images_per_s": None if images_per_s is None else round(images_per_s, 1),
         "wait_s": round(cursor.wait_ns / 1e9, 3),
+        "wait_fraction": 1.0 if cursor.waits else _fraction(rates.per_s(("waited", attachment.cursor))),
+        "waits_for": _waits_for(cursor, stream, scheduler),
         "attached_s": round(now_s - attachment.since_s, 3),
     }
+
+
+def _waits_for(cursor: Cursor, stream: Stream, scheduler: Scheduler) -> str | None:
+    """What a rank waits for at this moment: None while it has rows to read.
+
+    ``workers``, ``job ID`` (whose unreleased rows fill the ring), ``ranks`` (of its own job, which have not come),
+    ``stream ID`` (the shared one, which is to come by) or ``place`` (the position at which it may begin).
+    """
+    if not cursor.waits_now:
+        return None
+    if stream.cap is not None and stream.head >= stream.cap and stream.id in scheduler.waits_for:
+        return f"stream {scheduler.waits_for[stream.id]}"
+    if cursor.need > stream.head:
+        return "place"
+    present = {c.group: c.id for c in stream.cursors.values() if c.present}
+    for slow, others in holding_back(stream, scheduler.chunk_rows, is_still=False):
+        if cursor in others:
+            return f"job {present.get(slow.group, slow.id)}"
+    absent = any(not c.present and c.group == cursor.group and c.need == stream.low for c in stream.cursors.values())
+    return "ranks" if absent and stream.limit - stream.head < scheduler.chunk_rows else "workers"
+
+
+def _fraction(seconds_per_s: float | None) -> float | None:
+    return None if seconds_per_s is None else round(min(1.0, max(0.0, seconds_per_s)), 3)
 
 
 def _sharing_factor(stream: Stream) -> float:

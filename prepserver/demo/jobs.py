@@ -102,10 +102,13 @@ class TrainingJob:
         *lines, self._unread = (self._unread + data).split(b"\n")
         for line in lines:
             said = json.loads(line)
-            if said.pop("event") == "ready":
-                self.progress.device = said["device"]
-            else:
-                self.progress.reports.append(Report(**said))
+            match said.pop("event"):
+                case "ready":
+                    self.progress.device = said["device"]
+                case "failed":
+                    raise DemoFailure(f"training {self.name} failed: {said['why']}")
+                case _:
+                    self.progress.reports.append(Report(**said))
 
     def go(self) -> None:
         """Lets it begin."""

@@ -19,9 +19,14 @@ from torch.utils.data import DataLoader, Dataset
 
 from prepserver.pipeline.sources import source_from_wire
 from prepserver.source import open_source
+from prepserver.source.errors import printable
 
 _SCALE, _RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
 _TRIES = 10
+
+
+class DamagedFile(Exception):
+    """A sample that Pillow cannot decode; the text names the file, in one line."""
 
 
 class Photos(Dataset[tuple[torch.Tensor, int]]):
@@ -43,7 +48,10 @@ class Photos(Dataset[tuple[torch.Tensor, int]]):
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
         sample = self._source.read(index)
         assert isinstance(sample.data, bytes)  # what files and synthetic photos are
-        image = Image.open(io.BytesIO(sample.data)).convert("RGB")
+        try:
+            image = Image.open(io.BytesIO(sample.data)).convert("RGB")
+        except Exception as e:
+            raise DamagedFile(f"{printable(self._source.name(index))} cannot be decoded: {e}") from e
         box = draw_box(image.height, image.width)
         image = image.resize((self._size, self._size), Image.Resampling.BILINEAR, box=box)
         if random.random() < 0.5:

@@ -5,7 +5,7 @@ batches come from. It is the one module of the server's package that uses the cl
 user's script.
 
 Stdin brings a line of JSON (see `main`), then ``go``; whatever comes next, the end of stdin too, ends it.
-Stdout says ``{"event": "ready"}``, then a report now and then.
+Stdout says ``{"event": "ready"}``, then a report now and then, and ``{"event": "failed"}`` with the reason in one line.
 """
 
 from __future__ import annotations
@@ -56,7 +56,12 @@ def main() -> None:
     job = _Job(config, device)
     _say({"event": "ready", "device": device.type})
     if sys.stdin.readline().strip() == "go":
-        job.run()
+        try:
+            job.run()
+        except Exception as e:
+            # The last line: DataLoader puts the traceback of its process before it.
+            _say({"event": "failed", "why": str(e).strip().rpartition("\n")[2] or type(e).__name__})
+            raise
 
 
 class _Job:

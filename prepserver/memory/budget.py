@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from prepserver.memory.cgroups import memory_limits
 from prepserver.memory.errors import MemoryShort
 
 HEADROOM_BYTES = 256 << 20
@@ -39,54 +40,22 @@ def check_fits(asked_bytes: int, held_bytes: int, budget_bytes: int) -> None:
 
 def machine_free_bytes() -> tuple[int, str]:
     """Bytes that can be taken before the kernel would kill, and the name of the limit that says so."""
-    free = _mem_available() - HEADROOM_BYTES
+    free = _meminfo("MemAvailable") - HEADROOM_BYTES
     limit = "the machine's free memory (MemAvailable in /proc/meminfo, less 256 MiB)"
-    for group in _cgroups():
-        most = _number(group / "memory.max")
-        now = _number(group / "memory.current")
-        if most is None or now is None:
-            continue
-        # page cache counts in memory.current and goes away when asked
-        left = most - now + _inactive_file(group) - HEADROOM_BYTES
-        if left < free:
-            free = left
-            limit = f"{group}/memory.max is {most >> 20} MiB (systemd: MemoryMax=, docker: --memory)"
+    for group in memory_limits():
+        if group.left_bytes - HEADROOM_BYTES < free:
+            free, limit = group.left_bytes - HEADROOM_BYTES, group.text
     return max(0, free), limit
 
 
-def _mem_available() -> int:
+def machine_bytes() -> tuple[int, str]:
+    """The most memory that this process could ever have, and the name of the limit that says so."""
+    limits = [(group.limit_bytes, group.text) for group in memory_limits()]
+    return min([(_meminfo("MemTotal"), "the machine's memory (MemTotal in /proc/meminfo)"), *limits])
+
+
+def _meminfo(name: str) -> int:
     for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
+        if line.startswith(f"{name}:"):
             return int(line.split()[1]) * 1024
-    return 0
-
-
-def _cgroups() -> list[Path]:
-    """This process's cgroup (version 2) and its parents, innermost first."""
-    root = Path("/sys/fs/cgroup")
-    try:
-        for line in Path("/proc/self/cgroup").read_text().splitlines():
-            if line.startswith("0::"):
-                leaf = root / line[3:].lstrip("/")
-                return [p for p in (leaf, *leaf.parents) if p.is_relative_to(root)]
-    except OSError:
-        pass
-    return []
-
-
-def _number(path: Path) -> int | None:
-    try:
-        text = path.read_text().strip()
-    except OSError:
-        return None
-    return int(text) if text.isdigit() else None
-
-
-def _inactive_file(group: Path) -> int:
-    try:
-        for line in (group / "memory.stat").read_text().splitlines():
-            if line.startswith("inactive_file "):
-                return int(line.split()[1])
-    except OSError:
-        pass
     return 0

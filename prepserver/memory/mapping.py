@@ -20,6 +20,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
 _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 _MAP_FIXED = 0x10
@@ -83,6 +84,19 @@ class Mapping:
         for at in range(start, stop, _SLICE_BYTES):
             if _libc.madvise(self.address + at, min(_SLICE_BYTES, stop - at), advice) != 0:
                 return
+
+    def absent_from(self, start: int) -> int:
+        """The first byte of the first page from `start` on that is not in memory; `nbytes` if there is none."""
+        page = mmap.PAGESIZE
+        for at in range(start // page * page, self.nbytes, _SLICE_BYTES):
+            size = min(_SLICE_BYTES, self.nbytes - at)
+            found = (ctypes.c_ubyte * -(-size // page))()
+            if _libc.mincore(self.address + at, size, found) != 0:
+                break  # nobody can tell
+            missing = bytes(found).find(0)
+            if missing >= 0:
+                return at + missing * page
+        return self.nbytes
 
 
 def _unmap_in(pid: int, base: int, nbytes: int) -> None:

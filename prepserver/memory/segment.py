@@ -23,19 +23,48 @@ def create_segment(name: str, nbytes: int) -> int:
     """A new memfd of exactly `nbytes`, sealed against resizing; no page of it is allocated yet.
 
     Whether the memory is there is asked before (`prepserver.memory.budget`): past a cgroup's limit the
-    kernel kills instead of returning an error.
+    kernel kills instead of returning an error. Only this user may open the segment anew through ``/proc``.
 
     Returns:
         The descriptor, close-on-exec; the caller owns it.
     """
     fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
+        os.fchmod(fd, 0o600)
         os.ftruncate(fd, nbytes)
         fcntl.fcntl(fd, _F_ADD_SEALS, _F_SEAL_SHRINK | _F_SEAL_GROW | _F_SEAL_SEAL)
     except OSError:
         os.close(fd)
         raise
     return fd
+
+
+def open_again(fd: int) -> int:
+    """Opens a segment a second time, so that `is_open_elsewhere` can tell the two openings apart.
+
+    Returns:
+        A descriptor, close-on-exec; the caller owns it.
+    """
+    return os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
+
+
+def is_open_elsewhere(fd: int) -> bool:
+    """Whether another opening of a segment than that of `fd` is alive, in whatever process: a descriptor or a mapping.
+
+    The kernel grants a write lease only on a file that nobody else has open for writing; the lease is given back at
+    once. This sees descriptors that were passed on, which no list of processes would.
+
+    Args:
+        fd: From `open_again`, never passed on.
+    """
+    try:
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+    except BlockingIOError:
+        return True
+    except OSError:  # a kernel without leases on such files
+        return False
+    fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    return False
 
 
 def check_segment(fd: int, nbytes: int) -> None:

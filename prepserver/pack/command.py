@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 OK = 0
 FAILED = 1
 USAGE = 2
+INTERRUPTED = 130
 
 _DESCRIPTION = """\
 Writes the samples of SOURCE into a few large files in OUT, in their order, with labels, class names and names kept.
@@ -107,6 +108,12 @@ def run(arguments: argparse.Namespace) -> int:
                 "install it (Debian: libjpeg-turbo-progs) and begin anew"
             )
         summary = pack(spec, Path(os.path.abspath(arguments.out)), options, report)
+    except KeyboardInterrupt:
+        sys.stderr.write(
+            "prepserver pack: stopped. What is packed so far is safe: run the same command again to go on, or remove "
+            f"{os.path.abspath(arguments.out)} to begin anew\n"
+        )
+        return INTERRUPTED
     except (PackError, ConfigError, SpecError) as error:
         sys.stderr.write(f"prepserver pack: {error}\n")
         return FAILED if isinstance(error, PackError) and not error.usage else USAGE

@@ -12,7 +12,7 @@ from prepserver.pack.shards import Table
 from prepserver.source import Source
 from prepserver.source.container import write_container
 from prepserver.source.files import FileTable
-from prepserver.source.packed import INDEX_KEY, index_name, sections_crc
+from prepserver.source.packed import INDEX_KEY, index_name
 
 
 def write_index(folder: Path, source: Source, table: Table, sizes: Sequence[int], notes: Mapping[str, Any]) -> Path:
@@ -54,7 +54,6 @@ def write_index(folder: Path, source: Source, table: Table, sizes: Sequence[int]
         "content_digest": content_digest,
         "pack_digest": pack_digest,
         "shards": list(sizes),
-        "crc": sections_crc(sections),
         "packed": dict(notes),
     }
     path = folder / index_name(pack_digest)

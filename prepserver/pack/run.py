@@ -21,7 +21,7 @@ from prepserver.pack.finish import write_index
 from prepserver.pack.plan import LISTING_NAME, Plan, Workplace
 from prepserver.pack.report import Report
 from prepserver.pack.shards import ShardWriter
-from prepserver.pack.transcode import Transcoded, Transcoder, transcode
+from prepserver.pack.transcode import DAMAGED, NO_IMAGE, ODD, Transcoded, Transcoder, transcode
 from prepserver.pipeline.sources import Packed, SourceSpec
 from prepserver.protocol.packed import INDEXED, KEPT, SKIPPED, IndexedScan, skipped_record
 from prepserver.source import SampleError, Source, SourceError, build_index, open_source
@@ -29,7 +29,7 @@ from prepserver.source.errors import printable
 from prepserver.source.packed import INDEX_PATTERN, open_index
 
 _NAMED_AT_MOST = 20
-"""Skipped samples of this run that are named one by one."""
+"""Skipped and damaged files of this run that are named one by one, of each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ class _Packing:
         self._report = report
         self._how: Counter[str] = Counter()
         self._bytes_read = 0
-        self._left_out = 0
+        self._named: Counter[str] = Counter()
 
     def run(self) -> Summary:
         folder = self._place.folder
@@ -187,6 +187,8 @@ class _Packing:
         try:
             crew = Crew(work, self._options.workers)
             for answer in crew.run(table.done, len(source), lambda: self._report.progress(table.done)):
+                if answer.ok and answer.text in (DAMAGED, NO_IMAGE, ODD):
+                    self._name(source, answer, "kept")
                 writer.append(answer.record if answer.ok else self._leave_out(source, answer))
                 self._bytes_read += answer.read_bytes
                 self._how[answer.text if answer.ok else "skipped"] += 1
@@ -202,11 +204,16 @@ class _Packing:
                 f"{name}: {answer.text}. What is packed so far is safe: mend the file and run the same command "
                 "again, or add --on-error skip to leave such samples out"
             )
-        self._left_out += 1
-        if self._left_out <= _NAMED_AT_MOST:
-            more = "; further ones are only counted" if self._left_out == _NAMED_AT_MOST else ""
-            self._report.say(f"skipped {name}: {answer.text}{more}")
+        self._name(source, answer, "skipped")
         return skipped_record(answer.sample, answer.text)
+
+    def _name(self, source: Source, answer: Answer, what: str) -> None:
+        """Says what became of a file that is not as it should be; of the first ones only."""
+        self._named[what] += 1
+        if self._named[what] <= _NAMED_AT_MOST:
+            more = "; further ones are only counted" if self._named[what] == _NAMED_AT_MOST else ""
+            why = answer.text.removeprefix("kept: ")
+            self._report.say(f"{what} {printable(source.name(answer.sample))}: {why}{more}")
 
 
 def _read(source: Source, sample: int) -> bytes:

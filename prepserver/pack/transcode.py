@@ -62,6 +62,12 @@ class Transcoded:
     how: str
 
 
+DAMAGED = "kept: damaged"
+NO_IMAGE = "kept: no JPEG"
+ODD = "kept: damaged or unusual JPEG"
+"""`Transcoded.how` of files that their owner may want to look at."""
+
+
 class _Unable(Exception):
     """This image cannot be transcoded; the text says why."""
 
@@ -99,7 +105,7 @@ def _transcodable(data: bytes) -> Kind:
     kind = kind_of(data)
     if kind is None:
         raise _Unable(
-            "unusual JPEG" if data[:2] == b"\xff\xd8" else
+            "damaged or unusual JPEG" if data[:2] == b"\xff\xd8" else
             next((name for begin, name in _ENDINGS.items() if data.startswith(begin)), "no JPEG")
         )  # fmt: skip
     if kind.header.components == 4:

@@ -7,25 +7,34 @@ Knows types and ranges only, nothing of images.
 from __future__ import annotations
 
 import math
+import numbers
+import operator
 from collections.abc import Sequence
+from enum import Enum
 
 from prepserver.pipeline.errors import SpecError
+
+INTERPOLATIONS = ("bilinear", "bicubic")
 
 MAX_SIDE_PX = 16384
 """Longest side that a spec may ask for: beyond it one uint8 RGB row would pass 800 MB."""
 
 
 def integer(field: str, value: object, low: int, high: int) -> int:
-    """Return `value` as an int within [low, high].
+    """Return `value`, of any integer type (numpy's and torch's, too), as an int within [low, high].
 
     Raises:
-        SpecError: it is not an int (a bool is not one) or lies outside.
+        SpecError: it is no integer (a bool is not one) or lies outside.
     """
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise SpecError(field, value, "must be an integer")
-    if not low <= value <= high:
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        result = operator.index(value)  # type: ignore[arg-type]  # that is the question
+    except TypeError:
+        raise SpecError(field, value, "must be an integer") from None
+    if not low <= result <= high:
         raise SpecError(field, value, f"must lie between {low} and {high}")
-    return int(value)
+    return int(result)
 
 
 def number(field: str, value: object, low: float = -math.inf, high: float = math.inf) -> float:
@@ -34,7 +43,7 @@ def number(field: str, value: object, low: float = -math.inf, high: float = math
     Raises:
         SpecError: it is not a finite number or lies outside.
     """
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):  # numpy's numbers are Real
         raise SpecError(field, value, "must be a number")
     try:
         result = float(value)
@@ -67,6 +76,25 @@ def choice(field: str, value: object, options: Sequence[str]) -> str:
     if not isinstance(value, str) or value not in options:
         raise SpecError(field, value, "must be " + " or ".join(repr(option) for option in options))
     return value
+
+
+def interpolation(field: str, value: object) -> str:
+    """Return the name of a way to resize: the name itself, or a torchvision ``InterpolationMode``.
+
+    Raises:
+        SpecError: it is neither, or another way.
+    """
+    return choice(field, value.value if isinstance(value, Enum) else value, INTERPOLATIONS)
+
+
+def antialias(value: object) -> None:
+    """Accept torchvision's ``antialias=True``.
+
+    Raises:
+        SpecError: it is anything else.
+    """
+    if value is not True:
+        raise SpecError("antialias", value, "must be True: images are always resized with antialiasing")
 
 
 def items(field: str, value: object, lengths: Sequence[int]) -> tuple[object, ...]:

@@ -94,7 +94,7 @@ class Grayscale(Op):
     num_output_channels: int
 
     def __init__(self, num_output_channels: int = 1) -> None:
-        checks.integer("num_output_channels", num_output_channels, 1, 3)
+        num_output_channels = checks.integer("num_output_channels", num_output_channels, 1, 3)
         if num_output_channels == 2:
             raise SpecError("num_output_channels", num_output_channels, "must be 1 or 3")
         self._keep(num_output_channels=num_output_channels)
@@ -130,7 +130,9 @@ class ToDtype(Op):
         """
         if self.dtype == "uint8" and state.dtype != "uint8":
             raise SpecError("dtype", self.dtype, f"cannot follow {state.dtype}: leave the floats out instead")
-        return replace(state, dtype=self.dtype)
+        if state.dtype != "uint8" or self.dtype == "uint8":
+            return replace(state, dtype=self.dtype)
+        return replace(state, dtype=self.dtype, top=1.0 if self.scale else 255.0)
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -154,10 +156,10 @@ class Normalize(Op):
             raise SpecError("std", std, "must be above 0")
 
     def shape_after(self, state: ImageState) -> ImageState:
-        """Return the state as it is, for floats only.
+        """Return the state without a greatest value, for floats only.
 
         Raises:
-            SpecError: the image is uint8 here, or has another number of channels.
+            SpecError: the image is uint8 here, has another number of channels, or cannot have this mean.
         """
         if state.dtype == "uint8":
             raise SpecError(
@@ -166,7 +168,8 @@ class Normalize(Op):
         for name, values in (("mean", self.mean), ("std", self.std)):
             if len(values) not in (1, state.channels):
                 raise SpecError(name, list(values), f"must have 1 value or one for each of {state.channels} channels")
-        return state
+        check_mean("mean", self.mean, state.top)
+        return replace(state, top=None)
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -187,6 +190,22 @@ class ToLayout(Op):
     def shape_after(self, state: ImageState) -> ImageState:
         """Return the state with its layout."""
         return replace(state, layout=self.layout)
+
+
+def check_mean(field: str, mean: Sequence[float], top: float | None) -> None:
+    """Refuse the means of values up to 255 for an image whose values end at 1.
+
+    Args:
+        field: To blame.
+        mean: For all channels or for each.
+        top: The image's greatest value, None if unknown.
+
+    Raises:
+        SpecError: a mean lies above 1, and no value does.
+    """
+    if top == 1.0 and max(mean) > 1.0:
+        reason = "the values lie in [0, 1] here, so no mean is above 1: divide means and stds by 255"
+        raise SpecError(field, list(mean), reason)
 
 
 def _factor_range(field: str, value: object) -> tuple[float, float]:

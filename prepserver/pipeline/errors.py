@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 
-class SpecError(ValueError):
+class PrepClientError(Exception):
+    """Base of all errors of prepclient, which exports it. Subclasses say which; the text says what to do."""
+
+
+class SpecError(PrepClientError, ValueError):
     """A source, order or pipeline that says something impossible.
 
     Raised where the spec is built (in the client, before anything is sent) and again where it arrives

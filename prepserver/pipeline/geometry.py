@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 
 from prepserver.pipeline import checks
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.op import ImageState, Op
 
-INTERPOLATIONS = ("bilinear", "bicubic")
 PADDING_MODES = ("constant", "edge", "reflect", "symmetric")
 
 
@@ -21,7 +21,8 @@ class RandomResizedCrop(Op):
         size: (height, width) of the result in pixels; an int means a square.
         scale: Least and greatest share of the image's area, before resizing.
         ratio: Least and greatest width / height of the part; drawn log-uniformly.
-        interpolation: "bilinear" or "bicubic".
+        interpolation: "bilinear" or "bicubic", or torchvision's ``InterpolationMode`` of that name. Resizing is always
+            antialiased; ``antialias=True`` is accepted.
     """
 
     size: tuple[int, int]
@@ -34,13 +35,15 @@ class RandomResizedCrop(Op):
         size: int | Sequence[int],
         scale: Sequence[float] = (0.08, 1.0),
         ratio: Sequence[float] = (3.0 / 4.0, 4.0 / 3.0),
-        interpolation: str = "bilinear",
+        interpolation: str | Enum = "bilinear",
+        antialias: bool = True,
     ) -> None:
+        checks.antialias(antialias)
         self._keep(
             size=checks.size("size", size),
             scale=checks.number_range("scale", scale, 0.0, 1.0),
             ratio=checks.number_range("ratio", ratio, 1e-3, 1e3),
-            interpolation=checks.choice("interpolation", interpolation, INTERPOLATIONS),
+            interpolation=checks.interpolation("interpolation", interpolation),
         )
         if self.scale[1] == 0.0:
             raise SpecError("scale", scale, "must leave some area: the greatest is 0")
@@ -58,19 +61,26 @@ class Resize(Op):
     Attributes:
         size: An int for the shorter side (the other keeps the aspect ratio), or (height, width); in pixels.
         max_size: With an int size: the longer side never passes it, the shorter shrinks instead.
-        interpolation: "bilinear" or "bicubic".
+        interpolation: As in `RandomResizedCrop`.
     """
 
     size: int | tuple[int, int]
     max_size: int | None
     interpolation: str
 
-    def __init__(self, size: int | Sequence[int], max_size: int | None = None, interpolation: str = "bilinear") -> None:
+    def __init__(
+        self,
+        size: int | Sequence[int],
+        interpolation: str | Enum = "bilinear",
+        max_size: int | None = None,
+        antialias: bool = True,
+    ) -> None:
+        checks.antialias(antialias)
         if isinstance(size, list | tuple) and len(size) == 1:
             size = size[0]  # torchvision: [n] means n
         canonical = checks.size("size", size) if isinstance(size, list | tuple) else checks.side("size", size)
         if max_size is not None:
-            checks.side("max_size", max_size)
+            max_size = checks.side("max_size", max_size)
             if isinstance(canonical, tuple):
                 raise SpecError("max_size", max_size, "goes with one int as size (the shorter side) only")
             if max_size <= canonical:
@@ -78,7 +88,7 @@ class Resize(Op):
         self._keep(
             size=canonical,
             max_size=max_size,
-            interpolation=checks.choice("interpolation", interpolation, INTERPOLATIONS),
+            interpolation=checks.interpolation("interpolation", interpolation),
         )
 
     def result(self, height: int, width: int) -> tuple[int, int]:

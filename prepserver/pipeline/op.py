@@ -23,6 +23,7 @@ class ImageState:
         size: (height, width) in pixels; None where it differs from sample to sample.
         channels: 3, or 1 after `Grayscale(1)`.
         dtype: Name of the element type: uint8, float16 or float32.
+        top: Greatest value that a pixel may have; None once `Normalize` has moved them.
         layout: "CHW" or "HWC" once `ToLayout` has said so, else None.
     """
 
@@ -30,6 +31,7 @@ class ImageState:
     channels: int = 3
     dtype: str = "uint8"
     layout: str | None = None
+    top: float | None = 255.0
 
     def need_uint8(self, op: Op) -> None:
         """Refuse an op that mixes pixel values once they are no longer bytes.

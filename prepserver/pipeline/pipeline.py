@@ -35,11 +35,13 @@ class RowFormat:
         shape: (H, W, C), or (C, H, W) after `ToLayout("CHW")`.
         dtype: uint8, float16 or float32.
         nbytes: Size in bytes, without padding.
+        top: Greatest value of a pixel; None after `Normalize`.
     """
 
     shape: tuple[int, int, int]
     dtype: str
     nbytes: int
+    top: float | None = 255.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,4 +171,4 @@ def _row_format(state: ImageState, wire: object) -> RowFormat:
         raise SpecError("pipeline", (height, width), f"rows may have at most {MAX_SIDE_PX} pixels a side")
     channels = state.channels
     shape = (channels, height, width) if state.layout == "CHW" else (height, width, channels)
-    return RowFormat(shape, state.dtype, prod(shape) * _ITEM_BYTES[state.dtype])
+    return RowFormat(shape, state.dtype, prod(shape) * _ITEM_BYTES[state.dtype], state.top)

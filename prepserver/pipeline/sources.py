@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
+from prepserver.pipeline.checks import integer
 from prepserver.pipeline.errors import SpecError
 
 _MAX_SAMPLES = 1 << 40
@@ -102,17 +103,17 @@ class SyntheticImages(_Spec):
     num_classes: int = 1000
 
     def __post_init__(self) -> None:
-        _integer("n", self.n, 1, _MAX_SAMPLES)
-        _integer("seed", self.seed, 0, (1 << 63) - 1)
-        _integer("num_classes", self.num_classes, 1, _MAX_CLASSES)
         size: object = self.size
-        if isinstance(size, int):
-            size = (size, size)
-        if not isinstance(size, tuple | list) or len(size) != 2:
+        sides = tuple(size) if isinstance(size, tuple | list) else (size, size)
+        if len(sides) != 2:
             raise SpecError("size", size, "must be (height, width) or one integer for both")
-        for side in size:
-            _integer("size", side, 1, _MAX_SIDE)
-        object.__setattr__(self, "size", tuple(size))
+        for name, value in (
+            ("n", integer("n", self.n, 1, _MAX_SAMPLES)),
+            ("seed", integer("seed", self.seed, 0, (1 << 63) - 1)),
+            ("num_classes", integer("num_classes", self.num_classes, 1, _MAX_CLASSES)),
+            ("size", tuple(integer("size", side, 1, _MAX_SIDE) for side in sides)),
+        ):
+            object.__setattr__(self, name, value)
 
     @property
     def height(self) -> int:
@@ -181,12 +182,6 @@ def source_from_wire(wire: object) -> SourceSpec:
         return cls(**{name: wire[name] for name in known})
     except SpecError as error:
         raise SpecError(f"source.{error.field}", error.value, error.reason) from None
-
-
-def _integer(field: str, value: object, lowest: int, highest: int) -> None:
-    # bool is an int to Python, and never what was meant here.
-    if not isinstance(value, int) or isinstance(value, bool) or not lowest <= value <= highest:
-        raise SpecError(field, value, f"must be an integer from {lowest} to {highest}")
 
 
 def _absolute(field: str, value: object) -> str:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import mmap
 from typing import Annotated, Any
 
 from prepserver.protocol.schema import ProtocolError, Range, Size, build
 
-PAGE_BYTES = 4096
+PAGE_BYTES = mmap.PAGESIZE  # 64 KiB on some ARM machines; both sides run on one
 ITEM_BYTES = {"uint8": 1, "float16": 2, "float32": 4, "int64": 8}
 MAX_RING_BYTES = 1 << 42
 

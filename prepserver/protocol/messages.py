@@ -2,8 +2,9 @@
 
 `attach.sock` (SEQPACKET) opens and closes a lease: Attach, then Scanning while the source is listed, then
 Welcome with the segment's descriptor, or Refused. The connection stays open as the lease.
-`ctl.sock` (ZeroMQ ROUTER/DEALER) carries positions while the job runs: Hello, and Sync after silence. Ready and Release
-take the attach connection, which wakes no thread on its way, and `ctl.sock` where that is full.
+The control line (ZeroMQ, one connection per lease) carries positions while the job runs: Hello, and Sync after silence.
+Its socket comes with the Welcome, too. Ready and Release take the attach connection, which wakes no thread on its way;
+a Release takes the control line where that is full.
 Both ends treat every Ready and Release as "at least up to here", so a lost or repeated one does no harm, and
 Sync asks for the latest after silence.
 """
@@ -25,13 +26,12 @@ from prepserver.protocol.schema import (
     Size,
     Small,
     Text,
-    Token,
     Tree,
     Trees,
     Word,
 )
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Raised when an old peer could misread a new one. A field with a default does not need that."""
 
 ATTACH_SOCKET = "attach.sock"
@@ -62,11 +62,12 @@ class Attach:
         position: Or exactly here (a resumed run), in the epoch that began at `epoch_start`. Both count the samples
             of all shards.
         epoch_start: See `position`.
+        first: A fresh start, at the place where epoch number `epoch` begins if epoch 0 begins here; None for anywhere.
         rounds: Batches from `position` on that this rank has had already: it comes back after a lost
             connection, and its siblings may stand a batch before or behind it.
         lag: What happens when the job holds others back: ``wait`` (they wait), ``detach`` (it goes on with
             a stream of its own, the same bytes), ``skip`` (it loses rows), ``auto`` (detach while workers are
-            idle, else wait).
+            idle, else wait). Other users' jobs do not wait: ``wait`` is ``detach`` then.
         join_wait_s: How long the job would rather wait for a shared stream than have one of its own for ever.
         num_shards: Parts into which the samples of each pass are dealt, one for each machine.
         shard_index: Which of them this job reads.
@@ -95,6 +96,7 @@ class Attach:
     num_shards: Shards = 1
     shard_index: Count = 0
     batching: Batching = "shuffle-batch-repeat"
+    first: Annotated[int, Range(-(2**62), 2**62)] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,12 +108,13 @@ class Scanning:
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """The job's rows; the segment's descriptor comes with this message.
+    """The job's rows; two descriptors come with this message: the segment, and the socket of the control line.
+
+    That socket listens, and the daemon's connection waits on it.
 
     Attributes:
         protocol: The version that both speak from here on.
         version: Of the daemon.
-        token: Routing id for the control channel; nobody else knows it.
         job_id: The daemon's number for this attachment, as `prepserver status` shows it.
         samples: Length of the source.
         num_classes: Distinct labels, 0 if the source has no notion of them.
@@ -122,11 +125,11 @@ class Welcome:
         layout: See `prepserver.protocol.layout`.
         alone_upto: Not 0: an early start. Below this position the job has a stream of its own, and may have to
             wait there for the shared one.
+        content_digest: Names the listing wherever the dataset lies; empty if the daemon does not know it.
     """
 
     protocol: Small
     version: Word
-    token: Token
     job_id: Small
     samples: Count
     num_classes: Count
@@ -136,6 +139,7 @@ class Welcome:
     ahead: Position
     layout: Tree
     alone_upto: Position = 0
+    content_digest: Word = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +200,7 @@ class Stopping:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """First message of a client on the control channel."""
+    """First message of a client on the control line."""
 
     released: Position
 
@@ -207,7 +211,7 @@ class Release:
 
     Attributes:
         upto: Start of the next batch of this rank that it still holds or waits for.
-        wait_ns: Time that the job has spent waiting in `next()`, in all.
+        wait_ns: Time for which missing rows have held up the training loop, in all.
         batches: Batches that it was handed, in all.
     """
 
@@ -262,4 +266,3 @@ class Fault:
 TO_ATTACH = registry(Attach, AskStatus, AskStop, Release, Bye)
 FROM_ATTACH = registry(Scanning, Welcome, Moved, Ready, Fault, Refused, Status, Stopping)
 TO_CONTROL = registry(Hello, Release, Sync, Bye)
-FROM_CONTROL = registry(Ready, Fault)

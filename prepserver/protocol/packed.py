@@ -96,10 +96,6 @@ class IndexedScan:
     lengths: memoryview
     jpeg: memoryview
 
-    def damaged(self) -> bool:
-        """Whether the JPEG differs from the one that was packed; about 0.1 ms, so ask when a decoder complains."""
-        return zlib.crc32(self.jpeg) != self.head.image_crc
-
 
 def kept_record(sample: int, image: bytes) -> bytes:
     """The record of a file that is served as it is."""
@@ -151,7 +147,7 @@ def read_head(data: bytes | memoryview, at: int = 0) -> Head:
 
 
 def read_record(data: bytes | memoryview) -> tuple[Head, memoryview, memoryview]:
-    """Take a record apart; a few microseconds: all is checked but the image, whose CRC takes longer than its copy.
+    """Take a record apart; a few microseconds: all is checked but the image, whose CRC is for the caller to compare.
 
     Args:
         data: The record, to its last byte.

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 
 RUNTIME_DIR_VARIABLE = "PREPSERVER_RUNTIME_DIR"
 SYSTEM_RUNTIME_DIR = "/run/prepserver"
+PRIVATE_LOG = "log"
+"""In the directory of a private daemon: what it says, kept by its owner and removed by either."""
 
 
 def runtime_dirs(environ: Mapping[str, str], uid: int) -> list[str]:

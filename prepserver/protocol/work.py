@@ -42,6 +42,10 @@ Lanes = Annotated[list[Small], Size(64)]
 BadRow = tuple[Position, Count, Annotated[str, Size(MAX_REASON_CHARS)], Lanes]
 Kind = Literal["worker", "indexer"]
 Roots = Annotated[list[Path], Size(MAX_ROOTS)]
+Places = Annotated[list[Path], Size(256)]
+
+EXIT_SEALED = 75  # sysexits.h: EX_TEMPFAIL
+"""A worker ends with this status when it is to read what its sandbox keeps from it: the next one may."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,8 @@ class AddStream:
         num_shards: Parts of each pass;
         shard_index: which of them it is.
         batch_rows: Rows of the batches that are shuffled as a whole, 0 where samples are.
+        places: Folders below which all lies that is opened for this stream. What a plug-in may read beyond its
+            dataset would be added here.
     """
 
     stream: Small
@@ -66,24 +72,35 @@ class AddStream:
     num_shards: Shards = 1
     shard_index: Count = 0
     batch_rows: Count = 0
+    places: Places = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class Quarantine:
-    """These samples killed workers; `stream` must treat them as bad without reading them."""
+    """These samples killed workers; `stream` must treat them as bad without reading them.
+
+    Attributes:
+        lane: The only lane of it for which they are bad: its pipeline is to blame. None for all.
+    """
 
     stream: Small
     indices: Indices
+    lane: Small | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class AddLane:
-    """A pipeline of `stream` and its ring; the segment's descriptor comes with this message."""
+    """A pipeline of `stream` and its ring; the segment's descriptor comes with this message.
+
+    Attributes:
+        quarantined: Indices of samples that killed workers in this pipeline.
+    """
 
     lane: Small
     stream: Small
     pipeline: Trees
     layout: Tree
+    quarantined: Indices = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,10 +161,15 @@ class Filled:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """`task` could not be run at all (a source that vanished, a bug); `reason` goes to log and jobs."""
+    """`task` could not be run (a source that vanished, a bug); `reason` goes to log and jobs.
+
+    Attributes:
+        lane: The lane that is to blame; None where it is none of them.
+    """
 
     task: Count
     reason: Text
+    lane: Small | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +200,7 @@ class Indexed:
 
     Attributes:
         roots: Below which the dataset lies, if that was asked; whoever reads it must keep to them.
+        places: See `AddStream`.
     """
 
     path: Path
@@ -186,6 +209,7 @@ class Indexed:
     digest: Word
     content_digest: Word
     roots: Roots = field(default_factory=list)
+    places: Places = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,11 +240,15 @@ class Ready:
         pid: Its own.
         kernels: ``native`` or ``pure``: which path makes rows.
         why: In words.
+        sandbox: Parts of the sandbox that its children have, in words.
+        unconfined: Parts that they should have and do not, and why; empty if there are none.
     """
 
     pid: Small
     kernels: Word = "pure"
     why: Text = ""
+    sandbox: Word = "none"
+    unconfined: Text = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,10 +54,17 @@ class DropStream:
 
 @dataclass(frozen=True, slots=True)
 class QuarantineSample:
-    """This sample killed workers twice: treat it as bad from now on, everywhere."""
+    """This sample killed workers again and again: treat it as bad from now on.
+
+    Attributes:
+        source: Digest of its listing.
+        index: Of the sample.
+        pipeline: Digest of the only pipeline for which it is bad; empty for all.
+    """
 
     source: str
     index: int
+    pipeline: str = ""
 
 
 @dataclass(frozen=True, slots=True)

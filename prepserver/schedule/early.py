@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from prepserver.schedule.lag import Meeting
+from prepserver.schedule.lag import STILL_S, Meeting
 from prepserver.schedule.stream import Stream
 
 START_EARLY_S = 1.0
@@ -45,6 +45,7 @@ class Early:
         least: The first rows, up to here, are not left to the other stream unless that is there already.
         patience_s: The longest time that its jobs may wait at the cap.
         rests_s: Since when they do, monotonic.
+        seen: Where the other stream's slowest job stood then, and since when it has stood there.
     """
 
     stream: int
@@ -52,15 +53,24 @@ class Early:
     least: int
     patience_s: float
     rests_s: float | None = None
+    seen: tuple[int, float] | None = None
 
-    def lost_patience(self, stream: Stream, now_s: float) -> bool:
-        """Whether its jobs have waited for too long. Call it several times a second."""
+    def lost_patience(self, stream: Stream, into: Stream | None, now_s: float) -> bool:
+        """Whether its jobs have waited for too long. Call it several times a second.
+
+        They wait no longer for another user's job that stands still.
+        """
         waits = stream.cap is not None and stream.watermark == stream.head >= stream.cap and stream.ready_rows() == 0
-        if not waits:
-            self.rests_s = None
-        elif self.rests_s is None:
+        if not waits or into is None:
+            self.rests_s = self.seen = None
+            return False
+        if self.rests_s is None:
             self.rests_s = now_s
-        return self.rests_s is not None and now_s - self.rests_s > self.patience_s
+        if self.seen is None or self.seen[0] != into.low:
+            self.seen = into.low, now_s
+        users = {stream.owner(c) for c in stream.cursors.values()}
+        strangers = any(c.need == into.low and into.owner(c) not in users for c in into.cursors.values())
+        return now_s - self.rests_s > self.patience_s or (strangers and now_s - self.seen[1] > STILL_S)
 
 
 def allowance(n: int, round_rows: int) -> int:

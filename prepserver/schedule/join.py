@@ -28,8 +28,8 @@ class Request:
         epoch_start: Where the epoch of `position` began.
         join_wait_s: The longest wait for a shared stream.
         skip: Rows from `position` on that are not needed any more.
-        fixed: Other machines take part, which cannot be asked where they begin: an epoch begins at its number times n
-            in cyclic order, too.
+        first: Where epoch 0 begins, or began: a fresh start is at `first` + `epoch` * n, in cyclic order, too. None
+            for wherever an epoch may begin.
         early: It may begin on a stream of its own while it waits; False where there is no memory for that.
     """
 
@@ -43,7 +43,7 @@ class Request:
     epoch_start: int | None
     join_wait_s: float
     skip: int = 0
-    fixed: bool = False
+    first: int | None = None
     early: bool = True
 
 
@@ -74,9 +74,9 @@ def place(
     """The best start for `request` among the running streams.
 
     A job joins where it needs not wait longer than `join_wait_s` for a shared row; among those, where it
-    waits least. In cyclic order a fresh job may begin at any block boundary; in the other orders, when other
-    machines take part, and when resuming, the position is given, and it is shared only if the stream still holds or
-    will soon make it.
+    waits least. In cyclic order a fresh job may begin at any block boundary; in the other orders, when `first` is
+    given, and when resuming, the position is given, and it is shared only if the stream still holds or will soon make
+    it.
     Where the wait is more than a moment, the job begins at once on a stream of its own from there, which joins
     the other one later.
 
@@ -112,8 +112,12 @@ def place(
         return best[1]
     if request.position is not None and request.epoch_start is not None:
         return Place(None, None, request.epoch_start, request.position)
-    start = request.epoch * request.n
+    start = _epoch_start(request)
     return Place(None, None, start, start)
+
+
+def _epoch_start(request: Request) -> int:
+    return (request.first or 0) + request.epoch * request.n
 
 
 def _on(request: Request, stream: Stream) -> Place | None:
@@ -131,10 +135,10 @@ def _on(request: Request, stream: Stream) -> Place | None:
     earliest = max(stream.low, lane.start) if lane is not None else stream.head
     if request.position is not None and request.epoch_start is not None:
         position, epoch_start = request.position, request.epoch_start
-    elif request.shuffle == "cyclic" and not request.fixed:
+    elif request.shuffle == "cyclic" and request.first is None:
         position = epoch_start = stream.next_start(earliest)
     else:
-        position = epoch_start = request.epoch * request.n
+        position = epoch_start = _epoch_start(request)
     if position + request.skip < earliest:
         return None
     return Place(

@@ -4,6 +4,9 @@ A job that lags fills the window of its stream: the rows that it has not release
 others wait. Parting gives it a stream of its own from where the shared one stands, with the same bytes. The
 memory that it still holds is never refilled under it, so those that go on get a new ring too. A job whose
 stream meets another of the same key again comes back.
+
+A job's own policy counts only among the jobs of its user. Where it holds back another user's job it parts from that
+one, whatever its policy is, and also while some of its ranks have not attached yet.
 """
 
 from __future__ import annotations
@@ -49,11 +52,13 @@ class Parting:
         stream: Which it leaves.
         group: The job.
         skip: It is left behind with what it has, and loses rows instead.
+        strangers: It holds back jobs of other users.
     """
 
     stream: int
     group: int
     skip: bool
+    strangers: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,21 +155,22 @@ class LagWatch:
         self._held = {key: held for key, held in self._held.items() if held.full_s > 0 or held.waited_s > 0}
         for stream in every:
             is_still = now_s - self._moved[stream.id][1] >= STILL_S
-            slow, others = holding_back(stream, self._chunk_rows, is_still=is_still)
-            if slow is None:
-                continue
-            policy = slow.lag if slow.lag != "auto" else ("detach" if workers_idle else "wait")
-            if policy == "wait":
-                continue
-            held = self._held.setdefault((stream.id, slow.group), _Held())
-            held.count(passed_s, max(waited_s[cursor.id] for cursor in others))
-            skips = policy == "skip"
-            is_known = skips and now_s - self._lost_s.get(slow.group, -AGAIN_S) < AGAIN_S
-            if min(held.full_s, held.waited_s) >= PATIENCE_S or (is_known and any(c.waits_now for c in others)):
-                del self._held[stream.id, slow.group]
-                found.append(Parting(stream.id, slow.group, skips))
-                if skips:
-                    self._lost_s[slow.group] = now_s
+            for slow, others in holding_back(stream, self._chunk_rows, is_still=is_still):
+                strangers = [c for c in others if stream.owner(c) != stream.owner(slow)]
+                policy = slow.lag if slow.lag != "auto" else ("detach" if workers_idle else "wait")
+                if policy == "wait":
+                    if not strangers:
+                        continue
+                    policy, others = "detach", strangers
+                held = self._held.setdefault((stream.id, slow.group), _Held())
+                held.count(passed_s, max(waited_s[cursor.id] for cursor in others))
+                skips = policy == "skip"
+                is_known = skips and now_s - self._lost_s.get(slow.group, -AGAIN_S) < AGAIN_S
+                if min(held.full_s, held.waited_s) >= PATIENCE_S or (is_known and any(c.waits_now for c in others)):
+                    del self._held[stream.id, slow.group]
+                    found.append(Parting(stream.id, slow.group, skips, bool(strangers)))
+                    if skips:
+                        self._lost_s[slow.group] = now_s
         return found
 
     def _waited(self, streams: list[Stream], passed_s: float) -> dict[int, float]:
@@ -216,45 +222,67 @@ class LagWatch:
         return found
 
 
-def holding_back(stream: Stream, chunk_rows: int, *, is_still: bool) -> tuple[Cursor | None, list[Cursor]]:
-    """The job whose unreleased rows fill the window, if nothing else is in the way, and who cannot go far before.
+def holding_back(stream: Stream, chunk_rows: int, *, is_still: bool) -> list[tuple[Cursor, list[Cursor]]]:
+    """The jobs whose unreleased rows fill the window, if nothing else is in the way: a rank of each, and whom it holds.
+
+    The jobs of its own user wait for ranks of it that have not attached yet, those of other users do not.
 
     Args:
         stream: Which.
         chunk_rows: With room for fewer rows, its window counts as full.
         is_still: Whether it has not moved for `STILL_S`.
     """
-    nobody: tuple[None, list[Cursor]] = None, []
     if len(stream.cursors) < 2 or stream.watermark != stream.head or stream.limit - stream.head >= chunk_rows:
-        return nobody
+        return []
     if stream.cap is not None and stream.head >= stream.cap:
-        return nobody  # it is not for the rows of any of its jobs that it rests
+        return []  # it is not for the rows of any of its jobs that it rests
+    cursors = list(stream.cursors.values())
     low = stream.low
-    slow = next((c for c in stream.cursors.values() if c.need == low and c.present), None)
-    if slow is None or any(c.group == slow.group and not c.present for c in stream.cursors.values()):
-        return nobody  # a rank that is still starting holds its siblings, and nobody is to part for that
-    if slow.waits_now and slow.need == slow.released:
-        return nobody  # it holds no row: what else keeps the window shut (a worker that does not die) is not its doing
-    if slow.need < stream.lanes[slow.lane].start and not is_still:
-        return nobody  # it came with its ring, and reads what it brought
-    others = [
-        c
-        for c in stream.cursors.values()
-        if c.present
-        and c.group != slow.group
-        and c.need > low
-        and c.next_stop > stream.head
-        # whose place is still to come waits for the stream to come by, and for nobody in it
-        and (c.need <= stream.head or is_still)
-    ]
-    return (slow, others) if others else nobody
+    first = next((c for c in cursors if c.need == low and c.present), None)
+    incomplete = {c.group for c in cursors if not c.present}
+    found: dict[int, tuple[Cursor, list[Cursor]]] = {}
+    for slow in cursors:
+        if slow.need > low or slow.group in found:
+            continue
+        if slow.waits_now and slow.need == slow.released:
+            continue  # it holds no row: what else keeps the window shut (a worker that does not die) is not its doing
+        if slow.need < stream.lanes[slow.lane].start and not is_still:
+            continue  # it came with its ring, and reads what it brought
+        others = [
+            c
+            for c in cursors
+            if c.present
+            and c.group != slow.group
+            and c.need > low
+            and c.next_stop > stream.head
+            # whose place is still to come waits for the stream to come by, and for nobody in it
+            and (c.need <= stream.head or is_still)
+        ]
+        if slow is not first or slow.group in incomplete:
+            others = [c for c in others if stream.owner(c) != stream.owner(slow)]
+        if others:
+            found[slow.group] = (slow, others)
+    return list(found.values())
 
 
 def still_holds(parting: Parting, streams: Mapping[int, Stream], chunk_rows: int) -> bool:
     """Whether a parting is still called for, after others that were found along with it."""
     stream = streams.get(parting.stream)
-    slow = None if stream is None else holding_back(stream, chunk_rows, is_still=True)[0]
-    return slow is not None and slow.group == parting.group
+    held = [] if stream is None else holding_back(stream, chunk_rows, is_still=True)
+    return any(slow.group == parting.group for slow, _ in held)
+
+
+def left_out(parting: Parting, stream: Stream) -> list[Cursor]:
+    """Absent ranks of other jobs whose rows a parting would leave in a ring that they will never see.
+
+    Jobs that stay get a new ring, which has only what comes; who is there still has the old one.
+    """
+    lanes = {c.lane for c in stream.cursors.values() if c.group == parting.group}
+    return [
+        c
+        for c in stream.cursors.values()
+        if not c.present and c.group != parting.group and c.lane in lanes and c.need < stream.head
+    ]
 
 
 def _meet(stream: Stream, other: Stream) -> dict[int, int] | None:

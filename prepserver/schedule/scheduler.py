@@ -73,6 +73,19 @@ SLOW_S = 0.5
 The stream begins small again, and for twice as long. Ten times what an ordinary chunk of 64 rows takes."""
 
 
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """What a worker was at when it died.
+
+    Attributes:
+        index: The sample.
+        lane: Whose row was being rendered; None while the sample was read and decoded, which is for all.
+    """
+
+    index: int
+    lane: int | None = None
+
+
 class ReleaseError(ValueError):
     """A client released rows that it was never told of."""
 
@@ -89,9 +102,11 @@ class Scheduler:
         self.chunk_rows = chunk_rows
         self.streams: dict[int, Stream] = {}
         self.workers: dict[int, WorkerSlot] = {}
-        self.quarantined: defaultdict[str, set[int]] = defaultdict(set)
-        self._strikes: defaultdict[tuple[str, int], int] = defaultdict(int)
-        self._suspects: dict[tuple[int, int], set[int]] = {}  # (stream, start of a chunk) -> samples with strikes
+        # by source and pipeline, which is empty for samples that are bad for all
+        self.quarantined: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
+        self._strikes: defaultdict[tuple[str, str, int], int] = defaultdict(int)  # by source, pipeline, sample
+        # (stream, start of a chunk) -> samples with strikes, and in which pipelines
+        self._suspects: dict[tuple[int, int], set[tuple[str, int]]] = {}
         self._tasks: dict[int, Task] = {}
         self._hedged: set[tuple[int, int]] = set()  # (stream, start) of chunks given out twice, not made yet
         self._made: dict[tuple[int, int], list[BadRow]] = {}  # chunks made by one of two, while the other ends
@@ -239,24 +254,20 @@ class Scheduler:
             own: Its new stream and, for each lane that it reads, the new lane there; None if it is left behind and
                 loses the rows between.
             shared: For each of these lanes the new one for those that stay (and for the job, when it comes back).
+
+        The rows of its absent ranks are made again: these will not have the old ring. No absent rank that stays may
+        be in want of rows of the old one; see `prepserver.schedule.lag.left_out`.
         """
         stream = self.streams[stream_id]
         start = stream.head
         moved: list[Action] = []
         leaving = [c for c in stream.cursors.values() if c.group == group]
+        begin = min([start, *(c.need for c in leaving if not c.present)])
         old = sorted({c.lane for c in leaving})
-        renamed = {lane: [shared[lane].id] if lane in shared else [] for lane in old}
+        own_id, own_lanes = own if own is not None else (0, {})
+        stream.rename_bad({lane: [new[lane].id for new in (shared, own_lanes) if lane in new] for lane in old})
         if own is not None:
-            own_id, own_lanes = own
-            made = Stream(
-                own_id, stream.key, stream.source, stream.n, stream.next_start, head=start,
-                grows_at=SETTLED_CHUNKS * self.chunk_rows,
-            )  # fmt: skip
-            self.streams[own_id] = made
-            for lane_id, lane in own_lanes.items():
-                made.lanes[lane.id] = lane
-                renamed[lane_id].append(lane.id)
-        stream.rename_bad(renamed)
+            made = self.streams[own_id] = self._alike(own_id, stream, own_lanes.values(), begin)
         for cursor in leaving:
             del stream.cursors[cursor.id]
             if own is None:
@@ -267,9 +278,10 @@ class Scheduler:
                 continue
             made.cursors[cursor.id] = cursor
             self._stream_of[cursor.id] = own_id
-            moved.append(self._move(cursor, stream.lanes[cursor.lane], own_lanes[cursor.lane], start))
-        if own is not None:
-            made.bad = {position: list(rows) for position, rows in stream.bad.items()}
+            if cursor.present:
+                moved.append(self._move(cursor, stream.lanes[cursor.lane], own_lanes[cursor.lane], start))
+            else:
+                cursor.lane = own_lanes[cursor.lane].id
         for lane_id in old:
             if lane_id in shared:
                 lane = shared[lane_id]
@@ -285,6 +297,16 @@ class Scheduler:
             del self.streams[stream_id]
             moved.append(DropStream(stream_id))
         return moved + self._dispatch()
+
+    def _alike(self, stream_id: int, other: Stream, lanes: Iterable[Lane], start: int) -> Stream:
+        """A stream of the same rows as another one, in `lanes` from `start` on."""
+        made = Stream(
+            stream_id, other.key, other.source, other.n, other.next_start, head=start,
+            grows_at=SETTLED_CHUNKS * self.chunk_rows,
+        )  # fmt: skip
+        made.lanes = {lane.id: replace(lane, start=start) for lane in lanes}
+        made.bad = {position: list(rows) for position, rows in other.bad.items()}
+        return made
 
     def meet(self, meeting: Meeting) -> list[Action]:
         """The jobs of one stream go on in another."""
@@ -334,7 +356,7 @@ class Scheduler:
         actions: list[Action] = []
         for early in list(self._early.values()):
             stream = self.streams.get(early.stream)
-            if stream is not None and early.lost_patience(stream, now_s):
+            if stream is not None and early.lost_patience(stream, self.streams.get(early.into), now_s):
                 actions.append(self._go_alone(early, "the stream that it waited for has not come by in time"))
         return [*actions, *self._join_early(), *self._dispatch()] if actions else []  # the gates that stood for them go
 
@@ -507,13 +529,13 @@ class Scheduler:
             self.streams[task.stream].lost(task.chunk)
         return self._dispatch()
 
-    def worker_lost(self, worker: int, suspect: int | None = None, strikes: int = CRASH_STRIKES) -> list[Action]:
+    def worker_lost(self, worker: int, suspect: Suspect | None = None, strikes: int = CRASH_STRIKES) -> list[Action]:
         """A worker died. Its rows are made again, by others.
 
         Args:
             worker: Who.
-            suspect: The sample index that it was making (of its oldest task), if known.
-            strikes: How much speaks against the sample: `CRASH_STRIKES` or `KILL_STRIKES`.
+            suspect: What it was at (of its oldest task), if known.
+            strikes: How much speaks against that: `CRASH_STRIKES` or `KILL_STRIKES`.
         """
         for task_id in self._stuck.pop(worker, []):
             self._tasks_end(task_id)
@@ -527,7 +549,7 @@ class Scheduler:
                 actions += self._settle(task)
         return actions + self._dispatch()
 
-    def worker_stuck(self, worker: int, suspect: int | None = None, strikes: int = CRASH_STRIKES) -> list[Action]:
+    def worker_stuck(self, worker: int, suspect: Suspect | None = None, strikes: int = CRASH_STRIKES) -> list[Action]:
         """A worker neither answers nor dies (a read that hangs in the kernel).
 
         Its rows are made again, but it may yet write into them: they are not reused until it is gone.
@@ -542,32 +564,35 @@ class Scheduler:
             actions += self._settle(self._tasks[task_id])
         return actions + self._dispatch()
 
-    def quarantine(self, source: str, indices: Iterable[int]) -> None:
-        """Samples known bad from before."""
-        self.quarantined[source].update(indices)
+    def quarantine(self, source: str, indices: Iterable[int], pipeline: str = "") -> None:
+        """Samples known bad from before, for one pipeline or for all."""
+        self.quarantined[source, pipeline].update(indices)
 
     # -- inside -------------------------------------------------------------------------------------
 
-    def _blame(self, slot: WorkerSlot, suspect: int | None, strikes: int) -> list[Action]:
+    def _blame(self, slot: WorkerSlot, suspect: Suspect | None, strikes: int) -> list[Action]:
         task = self._tasks.get(slot.tasks[0]) if slot.tasks else None
         stream = self.streams.get(task.stream) if task is not None else None
         if suspect is None or task is None or stream is None:
             return []
-        if suspect in self.quarantined[stream.source]:
-            return []  # it is not read any more: whatever killed the worker, it was not that sample
-        sample = (stream.source, suspect)
-        self._strikes[sample] += strikes
-        self._suspects.setdefault((stream.id, task.chunk.position), set()).add(suspect)
-        if self._strikes[sample] < STRIKES_OUT:
+        if suspect.lane is not None and suspect.lane not in stream.lanes:
+            return []  # nobody wants that row any more
+        pipeline = "" if suspect.lane is None else stream.lanes[suspect.lane].key[0]
+        source, index = stream.source, suspect.index
+        if index in self.quarantined[source, ""] | self.quarantined[source, pipeline]:
+            return []  # it is not tried any more: whatever killed the worker, it was not that sample
+        self._strikes[source, pipeline, index] += strikes
+        self._suspects.setdefault((stream.id, task.chunk.position), set()).add((pipeline, index))
+        if self._strikes[source, pipeline, index] < STRIKES_OUT:
             return []
-        del self._strikes[sample]
-        self.quarantined[stream.source].add(suspect)
-        return [QuarantineSample(stream.source, suspect)]
+        del self._strikes[source, pipeline, index]
+        self.quarantined[source, pipeline].add(index)
+        return [QuarantineSample(source, index, pipeline)]
 
     def _acquit(self, stream: Stream, chunk: Chunk) -> None:
         if self._suspects:
-            for suspect in self._suspects.pop((stream.id, chunk.position), ()):
-                self._strikes.pop((stream.source, suspect), None)
+            for pipeline, index in self._suspects.pop((stream.id, chunk.position), ()):
+                self._strikes.pop((stream.source, pipeline, index), None)
 
     def _end(self, worker: int, task_id: int) -> Task | None:
         slot = self.workers.get(worker)

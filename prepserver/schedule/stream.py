@@ -275,6 +275,10 @@ class Stream:
         ]
         return min(self.wanted, *ends) if self.cap is None else min(self.wanted, self.cap, *ends)
 
+    def owner(self, cursor: Cursor) -> int:
+        """The user whose job `cursor` is a rank of: no two users share a lane."""
+        return self.lanes[cursor.lane].key[1]
+
     @property
     def is_written(self) -> bool:
         """Whether some worker may still write into the rings."""

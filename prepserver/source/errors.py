@@ -10,12 +10,12 @@ class SourceError(Exception):
     """The dataset cannot be used: missing, empty, unreadable or badly written. The text says what to do.
 
     Attributes:
-        reason: The text.
+        reason: The text: one line, for it names paths.
     """
 
     def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
+        self.reason = printable(reason)
+        super().__init__(self.reason)
 
 
 class SampleError(OSError):
@@ -34,8 +34,10 @@ class SampleError(OSError):
 
 
 def printable(name: str) -> str:
-    """A file name that may hold any bytes, as text that can be sent and shown."""
-    return name.encode("utf-8", "backslashreplace").decode()
+    """A file name that may hold any bytes, as one line of text that can be sent and shown; odd characters escaped."""
+    if name.isprintable():
+        return name
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
 
 
 def unusable(what: str, path: str | bytes, error: OSError) -> SourceError:

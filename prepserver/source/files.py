@@ -1,4 +1,4 @@
-"""The index of a dataset of files: built in memory by a scan, read from a mapping by workers.
+"""The index of a dataset of files: built in memory by a scan, read entry by entry by workers.
 
 Per file: a label, the number of its folder, where its name ends, and the name; about 16 bytes and the name.
 Folder names are stored once. A path is `folder + name`, where the folder ends in a slash or is empty; it is
@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 from array import array
+from collections.abc import Iterator
 
 from prepserver.source.container import Container
 from prepserver.source.roots import Roots
@@ -59,6 +60,16 @@ class FileTable:
         """The largest label."""
         return max(self._labels)
 
+    @property
+    def folders(self) -> list[bytes]:
+        """The folders as they were given, by their number."""
+        return list(self._folder_numbers)
+
+    def __iter__(self) -> Iterator[tuple[int, bytes]]:
+        """Number of the folder and name of each file."""
+        for row, folder in enumerate(self._folders):
+            yield folder, bytes(self._names[self._name_ends[row] : self._name_ends[row + 1]])
+
     def digest(self, classes: list[str]) -> str:
         """Hex SHA-256 over labels, paths and class names, in their order."""
         digest = hashlib.sha256(json.dumps(classes).encode())
@@ -79,11 +90,14 @@ class FileTable:
         }
 
 
+_FOLDERS_KEPT = 4096
+
+
 class FileSource:
     """A `Source` over an index file."""
 
     def __init__(self, container: Container, base: str, roots: Roots | None = None) -> None:
-        """Take views of the sections; O(1) but for the names of the classes.
+        """Look where the sections are; O(1) but for the names of the classes.
 
         Args:
             container: An index that was built from a `FileTable`.
@@ -93,12 +107,12 @@ class FileSource:
         self._roots = roots
         self._base = os.fsencode(base.rstrip("/") + "/")
         self._classes: list[str] = container.meta["classes"]
-        self._labels = container.section("labels").cast("q")
-        self._folders = container.section("folders").cast("I")
-        self._name_ends = container.section("name_ends").cast("Q")
-        self._names = container.section("names")
-        self._folder_ends = container.section("folder_ends").cast("Q")
-        self._folder_names = container.section("folder_names")
+        self._container = container
+        self._labels = container.column("labels", "q")
+        self._folders = container.column("folders", "I")
+        self._name_ends = container.column("name_ends", "Q")
+        self._folder_ends = container.column("folder_ends", "Q")
+        self._folder_names: dict[int, bytes] = {}
         self._n = len(self._labels)
 
     def __len__(self) -> int:
@@ -125,11 +139,15 @@ class FileSource:
 
     def _path(self, index: int) -> bytes:
         self._check(index)
-        folder = self._folders[index]
-        ends = self._folder_ends
-        return bytes(self._folder_names[ends[folder] : ends[folder + 1]]) + bytes(
-            self._names[self._name_ends[index] : self._name_ends[index + 1]]
-        )
+        return self._folder(self._folders[index]) + self._container.piece("names", *self._name_ends.span(index))
+
+    def _folder(self, number: int) -> bytes:
+        name = self._folder_names.get(number)
+        if name is None:
+            if len(self._folder_names) >= _FOLDERS_KEPT:
+                self._folder_names.clear()
+            name = self._folder_names[number] = self._container.piece("folder_names", *self._folder_ends.span(number))
+        return name
 
     def _check(self, index: int) -> None:
         if not 0 <= index < self._n:

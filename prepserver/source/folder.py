@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from prepserver.source.errors import SourceError, printable, unusable
 from prepserver.source.files import FileTable
+from prepserver.source.places import Places
 from prepserver.source.progress import Progress
 from prepserver.source.roots import Roots
 
@@ -33,6 +34,7 @@ class ScannedTree:
         folders: Every folder that was listed, relative to the root; the root itself is "".
         mtimes_ns: The modification time of each, taken before it was listed.
         roots: Where folders must lie.
+        places: Where the files really lie.
     """
 
     table: FileTable
@@ -40,6 +42,7 @@ class ScannedTree:
     folders: list[str]
     mtimes_ns: list[int]
     roots: Roots | None = None
+    places: Places = field(default_factory=Places)
 
 
 def scan_tree(root: str, progress: Progress, roots: Roots | None = None) -> ScannedTree:
@@ -55,6 +58,7 @@ def scan_tree(root: str, progress: Progress, roots: Roots | None = None) -> Scan
             loop.
     """
     tree = ScannedTree(FileTable(), [], [], [], roots)
+    tree.places.add_folder(os.fsencode(root))
     loose, subfolders = _list(tree, root, "")
     tree.classes.extend(sorted(name for name, _ in subfolders))
     if not tree.classes:
@@ -116,10 +120,15 @@ def _list(tree: ScannedTree, root: str, folder: str) -> tuple[list[str], list[tu
             mtime_ns = os.fstat(descriptor).st_mtime_ns
             with os.scandir(descriptor) as entries:
                 for entry in entries:
+                    linked = entry.is_symlink()
                     if entry.is_dir():
-                        subfolders.append((entry.name, entry.is_symlink()))
+                        subfolders.append((entry.name, linked))
+                        if linked:
+                            tree.places.add_folder(os.fsencode(f"{path}/{entry.name}"))
                     else:
                         files.append(entry.name)
+                        if linked and folder and entry.name.lower().endswith(EXTENSIONS):
+                            tree.places.add_file(os.fsencode(f"{path}/{entry.name}"))
         finally:
             os.close(descriptor)
     except OSError as error:

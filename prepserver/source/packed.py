@@ -1,28 +1,29 @@
 """Reading a packed dataset: a few large shards of records, and an index of all of them.
 
-The index is one mapped file in the dataset's own folder, named after its content; it holds labels and the names
+The index is one file in the dataset's own folder, named after its content; it holds labels and the names
 of the original files as the index of a folder does, and where each record is. A sample is one read of one range.
-Shards are read, not mapped: a shard that is cut short, or a disk that fails, is then an error that can be told,
-where a mapping would kill the process; and the copy takes a fiftieth of the decode.
+Shards and index are read, not mapped: a file that is cut short, or a disk that fails, is then an error that can be
+told, where a mapping would kill the process; and the copy takes a fiftieth of the decode.
 
-Nothing in a shard is trusted: see `prepserver.protocol.packed`. Written by `prepserver.pack`.
+Nothing in a shard is trusted: see `prepserver.protocol.packed`. Checksums cover each bit of a record, and all are
+checked before it is decoded: a damaged shard has bad samples, never other rows. Written by `prepserver.pack`.
 """
 
 from __future__ import annotations
 
 import os
-import zlib
 from collections import OrderedDict
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from prepserver.checksum import crc32
 from prepserver.protocol.packed import INDEXED, KEPT, BrokenRecordError, IndexedScan, read_record
 from prepserver.source.container import BrokenContainerError, Container
 from prepserver.source.errors import SampleError, SourceError, unusable
 from prepserver.source.files import FileSource
-from prepserver.source.roots import Roots
-from prepserver.source.samples import NOT_THE_SAMPLE, Sample
+from prepserver.source.places import Places
+from prepserver.source.roots import OutsideRootsError, Roots, open_below
+from prepserver.source.samples import NOT_THE_SAMPLE, OUTSIDE, Sample
 
 INDEX_KEY = "packed dataset 1"
 """Marks an index of this version; raise the number when sections or records change."""
@@ -66,18 +67,13 @@ def find_index(root: Path) -> Path:
 
 
 def open_index(path: Path, roots: Roots | None = None) -> Container:
-    """Map the index of a packed dataset; O(1).
+    """Open the index of a packed dataset, and check it to its last byte.
 
     Raises:
         SourceError: Gone, outside the roots, damaged, or of another version.
     """
-
-    def admit(descriptor: int) -> None:
-        if roots is not None:
-            roots.check_open(descriptor, "the packed dataset's index", str(path))
-
     try:
-        container = Container(path, admit)
+        container = Container(path, roots)
     except OSError as error:
         raise unusable("the packed dataset's index", str(path), error) from error
     except BrokenContainerError as error:
@@ -87,47 +83,43 @@ def open_index(path: Path, roots: Roots | None = None) -> Container:
     return container
 
 
-def check_dataset(root: Path, container: Container) -> None:
-    """Check an index to its last byte, and that its shards are there and have their sizes.
+def packed_places(root: Path, path: Path, container: Container) -> Places:
+    """Where the index at `path` and the shards of a packed dataset really lie."""
+    places = Places()
+    places.add_folder(os.fsencode(root))
+    for each in (path, *(root / shard_name(number) for number in range(len(container.meta["shards"])))):
+        if each.is_symlink():
+            places.add_file(os.fsencode(each))
+    return places
 
-    Once when a dataset is attached: 0.3 ms for each megabyte of index.
+
+def check_shards(root: Path, container: Container, roots: Roots | None) -> None:
+    """Check that the shards are there, lie below the roots, and have their sizes. Once when a dataset is attached.
 
     Raises:
-        SourceError: Something is damaged or missing.
+        SourceError: Something is missing, outside the roots, or of another size.
     """
-    sections = {name: container.section(name) for name in SECTIONS}
-    if container.meta["crc"] != sections_crc(sections):
-        raise SourceError(f"the index of the packed dataset {root} is damaged (wrong checksum); pack it again")
     for number, size in enumerate(container.meta["shards"]):
         path = root / shard_name(number)
         try:
-            found = path.stat().st_size
+            descriptor = open_below(roots, "the shard", str(path))
         except OSError as error:
             raise unusable("the shard", str(path), error) from error
+        found = os.fstat(descriptor).st_size
+        os.close(descriptor)
         if found != size:
             raise SourceError(f"the shard {path} has {found} bytes and should have {size}; copy or pack it again")
 
 
-SECTIONS = (
-    "labels", "folders", "name_ends", "names", "folder_ends", "folder_names", "shards", "offsets", "lengths", "crcs",
-)  # fmt: skip
-"""Of the index: those of `FileTable`, then shard number (uint32), offset in it (uint64), length of the record
-(uint32) and CRC-32 of the image (uint32) of each sample."""
-
-
-def sections_crc(sections: Mapping[str, memoryview]) -> int:
-    """CRC-32 of all sections in the order of `SECTIONS`."""
-    crc = 0
-    for name in SECTIONS:
-        crc = zlib.crc32(sections[name], crc)
-    return crc
-
-
 class PackedSource:
-    """A `Source` over a packed dataset."""
+    """A `Source` over a packed dataset.
+
+    Its index has the sections of `FileTable`, then the number of the shard (uint32), the offset in it (uint64), the
+    length of the record (uint32) and the CRC-32 of the image (uint32) of each sample.
+    """
 
     def __init__(self, container: Container, root: str, roots: Roots | None = None) -> None:
-        """Take views of the sections; O(1) but for the names of the classes and the sizes of the shards.
+        """Look where the sections are; O(1) but for the names of the classes and the sizes of the shards.
 
         Args:
             container: From `open_index`.
@@ -139,10 +131,10 @@ class PackedSource:
         # Labels and names are kept as those of files are; only their bytes lie elsewhere.
         self._files = FileSource(container, root)
         self._sizes: list[int] = container.meta["shards"]
-        self._shards = container.section("shards").cast("I")
-        self._offsets = container.section("offsets").cast("Q")
-        self._lengths = container.section("lengths").cast("I")
-        self._crcs = container.section("crcs").cast("I")
+        self._shards = container.column("shards", "I")
+        self._offsets = container.column("offsets", "Q")
+        self._lengths = container.column("lengths", "I")
+        self._crcs = container.column("crcs", "I")
         self._open: OrderedDict[int, int] = OrderedDict()
 
     def __len__(self) -> int:
@@ -166,6 +158,8 @@ class PackedSource:
             head, lengths, image = read_record(record)
             if head.image_crc != self._crcs[index] or head.kind not in (KEPT, INDEXED):
                 raise BrokenRecordError("another record lies there")
+            if crc32(record, len(record) - len(image)) != head.image_crc:
+                raise BrokenRecordError("the checksum of its image is wrong")
         except BrokenRecordError as error:
             raise SampleError(f"{shard_name(shard)} is damaged at {offset}: {error}") from error
         return Sample(IndexedScan(head, lengths, image) if head.kind == INDEXED else bytes(image), label)
@@ -189,13 +183,10 @@ class PackedSource:
             return descriptor
         if not shard < len(self._sizes):
             raise SampleError(f"the index names shard {shard} of {len(self._sizes)}")
-        descriptor = os.open(f"{self._root}/{shard_name(shard)}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
-            if self._roots is not None:
-                self._roots.check_sample(descriptor)
-        except SampleError:
-            os.close(descriptor)
-            raise
+            descriptor = open_below(self._roots, "the shard", f"{self._root}/{shard_name(shard)}")
+        except OutsideRootsError:
+            raise SampleError(OUTSIDE) from None
         size = os.fstat(descriptor).st_size
         if size != self._sizes[shard]:
             os.close(descriptor)

@@ -14,7 +14,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
-from prepserver.source.errors import SampleError, SourceError, printable
+from prepserver.source.errors import SourceError, printable
+
+# Without O_NONBLOCK, opening a FIFO waits for a writer that never comes.
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 
 
 class OutsideRootsError(SourceError):
@@ -53,15 +56,6 @@ class Roots:
         if not self.holds(_place(descriptor)):
             raise self._outside(what, path)
 
-    def check_sample(self, descriptor: int) -> None:
-        """Checks the open file of a sample; 3 us.
-
-        Raises:
-            SampleError: It lies outside.
-        """
-        if not self.holds(_place(descriptor)):
-            raise SampleError("the file lies outside the source roots of the server")
-
     def check_path(self, what: str, path: str | bytes) -> None:
         """Checks a path for which nothing is to be opened yet; 6 us.
 
@@ -70,14 +64,7 @@ class Roots:
         Raises:
             OutsideRootsError: It leads outside.
         """
-        try:
-            descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
-        except OSError:
-            real = os.path.realpath(os.fsencode(path))
-        else:
-            real = _place(descriptor)
-            os.close(descriptor)
-        if not self.holds(real):
+        if not self.holds(real_path(path)):
             raise self._outside(what, path)
 
     def _outside(self, what: str, path: str | bytes) -> OutsideRootsError:
@@ -86,6 +73,48 @@ class Roots:
             f"alone it reads for other users: {', '.join(self._named)}. Move the data below one of them, or have its "
             "folder added there (roots under [sources] in the server's --config, or --root)"
         )
+
+
+def real_path(path: str | bytes) -> bytes:
+    """Where a path leads, links followed; if there is nothing, where it would be. 6 us."""
+    try:
+        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except OSError:
+        return os.path.realpath(os.fsencode(path))
+    try:
+        return _place(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def open_below(roots: Roots | None, what: str, path: str | bytes) -> int:
+    """Open for reading what may turn out to be anything; whether something is there outside is not told.
+
+    Args:
+        roots: Where it must lie; None for anywhere.
+        what: The thing, such as "the shard", for the error.
+        path: Where.
+
+    Returns:
+        A descriptor.
+
+    Raises:
+        OutsideRootsError: It lies outside, or would if it were there.
+        OSError: It cannot be opened.
+    """
+    try:
+        descriptor = os.open(path, _FLAGS)
+    except OSError:
+        if roots is not None:
+            roots.check_path(what, path)
+        raise
+    if roots is not None:
+        try:
+            roots.check_open(descriptor, what, path)
+        except OutsideRootsError:
+            os.close(descriptor)
+            raise
+    return descriptor
 
 
 def _place(descriptor: int) -> bytes:

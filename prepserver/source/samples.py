@@ -9,16 +9,15 @@ from typing import NamedTuple, Protocol
 
 from prepserver.protocol.packed import IndexedScan
 from prepserver.source.errors import SampleError
-from prepserver.source.roots import Roots
+from prepserver.source.roots import OutsideRootsError, Roots, open_below
 
 # No encoded photo comes near; a video or an archive in the wrong place does, and would take the worker down.
 MAX_ENCODED_BYTES = 256 << 20
 
-# Without O_NONBLOCK, opening a FIFO waits for a writer that never comes.
-_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
-
 # Trouble of this process or machine, not of the sample.
 NOT_THE_SAMPLE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN})
+
+OUTSIDE = "the file lies outside the source roots of the server"
 
 
 class Sample(NamedTuple):
@@ -74,13 +73,11 @@ def read_regular_file(path: bytes, limit_bytes: int = MAX_ENCODED_BYTES, roots: 
         OSError: The process has no descriptors or memory left.
     """
     try:
-        descriptor = os.open(path, _FLAGS)
+        descriptor = open_below(roots, "the file", path)
         try:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
                 raise SampleError("not a regular file")
-            if roots is not None:
-                roots.check_sample(descriptor)
             size = status.st_size
             if size > limit_bytes:
                 raise SampleError(f"{size} bytes are more than the limit of {limit_bytes} for an encoded image")
@@ -95,16 +92,23 @@ def read_regular_file(path: bytes, limit_bytes: int = MAX_ENCODED_BYTES, roots: 
             os.close(descriptor)
     except SampleError:
         raise
+    except OutsideRootsError:
+        raise SampleError(OUTSIDE) from None
     except OSError as error:
         if error.errno in NOT_THE_SAMPLE:
             raise
-        raise SampleError(_reason(error)) from error
+        raise SampleError(_reason(error, path)) from error
 
 
-def _reason(error: OSError) -> str:
+def _reason(error: OSError, path: bytes) -> str:
     match error.errno:
         case errno.ENOENT:
             return "the file is gone, or a link to nothing"
+        case errno.EACCES if os.access(path, os.R_OK, effective_ids=True):  # which Landlock does not rule
+            return (
+                "the worker's sandbox keeps it out: it lies outside the folders to which links led when the dataset "
+                "was listed; touch the folder of the link, or the list, and attach again"
+            )
         case errno.EACCES | errno.EPERM:
             return f"no permission to read the file as uid {os.geteuid()}"
         case errno.ENXIO:

@@ -1,7 +1,7 @@
 """Synthetic JPEGs: a small bank of pictures, and an endless line of samples drawn from it.
 
 Drawing a picture costs several decodes of it, so a bank of at most 32 is drawn once, when the index is
-built, and mapped by every worker. A sample is a picture of the bank, chosen by (seed, index), with a JPEG
+built, and read by every worker. A sample is a picture of the bank, chosen by (seed, index), with a JPEG
 comment that names the index: no two samples have the same bytes, and decoding costs what a photo costs, but
 pictures repeat. Good for trying and measuring; nothing can be learned from them.
 """
@@ -57,15 +57,15 @@ class SyntheticSource:
     """A `Source` over a bank."""
 
     def __init__(self, container: Container, spec: SyntheticImages) -> None:
-        """Take views of the bank.
+        """Read the bank.
 
         Args:
             container: A bank of the spec's seed and size.
             spec: Says how many samples and classes there are.
         """
         self._spec = spec
-        self._jpegs = container.section("jpegs")
-        self._ends = container.section("ends").cast("Q")
+        self._jpegs = memoryview(container.section("jpegs"))
+        self._ends = memoryview(container.section("ends")).cast("Q")
 
     def __len__(self) -> int:
         return self._spec.n

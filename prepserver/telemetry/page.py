@@ -1,7 +1,7 @@
 """One page of counters per worker: the worker writes it, the daemon reads it, nobody waits for anybody.
 
 It answers two questions that no message can: what was a worker doing when it died, and for how long has it
-been at the sample that it is at. Both must hold for a process that will never send anything again, so they
+been at the step that it is at. Both must hold for a process that will never send anything again, so they
 lie in memory that outlives it.
 
 Stores go through a memoryview of 64-bit words: one store each (60 ns), and a reader never sees half of one.
@@ -21,8 +21,9 @@ from prepserver.memory.segment import check_segment, create_segment
 from prepserver.protocol.layout import PAGE_BYTES
 
 NO_TASK = -1
+NO_LANE = -1
 
-_TASK, _POSITION, _INDEX, _STARTED_NS, _TASKS, _ROWS, _BAD_ROWS, _READ_NS, _MAKE_NS = range(9)
+_TASK, _POSITION, _INDEX, _STARTED_NS, _TASKS, _ROWS, _BAD_ROWS, _READ_NS, _MAKE_NS, _LANE = range(10)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +34,13 @@ class WorkerStats:
         task: The task in hand, or `NO_TASK`.
         position: Position of the sample in hand; meaningless while `started_ns` is 0.
         index: Index of the sample in hand in its source (a replacement's own, while one is tried).
-        started_ns: When the sample in hand was begun (`time.monotonic_ns`), 0 between samples.
+        started_ns: When the step in hand was begun (`time.monotonic_ns`), 0 between samples.
         tasks: Tasks done since the worker started.
         rows: Positions done since then.
         bad_rows: Of these, the ones that hold a replacement or zeros.
         read_ns: Time spent reading encoded bytes.
         make_ns: Time spent in decode and augmentation.
+        lane: Whose row of the sample in hand is being rendered; `NO_LANE` while it is read and decoded, for all.
     """
 
     task: int
@@ -50,6 +52,7 @@ class WorkerStats:
     bad_rows: int
     read_ns: int
     make_ns: int
+    lane: int
 
     @property
     def busy(self) -> bool:
@@ -79,12 +82,20 @@ class StatsPage:
         self._words[_TASK] = task
 
     def begin_sample(self, position: int, index: int) -> None:
-        """The worker begins sample `index` for the row of `position`: its deadline runs from now."""
+        """The worker begins sample `index` for the row of `position`, by reading it: the deadline runs from now."""
         words = self._words
         # Zero first: a reader in between sees "nothing in hand", not the old sample with the new one's time.
         words[_STARTED_NS] = 0
         words[_POSITION] = position
         words[_INDEX] = index
+        words[_LANE] = NO_LANE
+        words[_STARTED_NS] = time.monotonic_ns()
+
+    def begin_step(self, lane: int) -> None:
+        """The worker goes on with the sample in hand, for `lane` or for all: the deadline runs from now."""
+        words = self._words
+        words[_STARTED_NS] = 0
+        words[_LANE] = lane
         words[_STARTED_NS] = time.monotonic_ns()
 
     def end_task(self, rows: int, bad_rows: int, read_ns: int, make_ns: int) -> None:
@@ -110,7 +121,7 @@ class StatsPage:
         went through two samples in the microsecond between two looks; a deadline looks twice anyway.
         """
         for _ in range(3):
-            stats = WorkerStats(*self._words[: _MAKE_NS + 1])
+            stats = WorkerStats(*self._words[: _LANE + 1])
             if self._words[_STARTED_NS] == stats.started_ns:
                 break
         return stats

@@ -2,56 +2,81 @@
 
 Each result is cut (not rounded) to a byte, as torchvision does. Products and sums are kept apart: a fused
 multiply-add rounds differently, and a row has the same bytes on every CPU. Images here are planar (C, H, W)
-uint8 tensors. Knows tensors, no pipeline.
+uint8 tensors, which the changes write to. Knows tensors, no pipeline.
+
+The arithmetic is in float32 and takes up to 70 bytes a pixel, so a large image goes through it in bands of rows: a
+worker would need 4 GiB for 64 megapixels otherwise.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
-
-def brightness(image: Tensor, factor: float) -> Tensor:
-    """Return image * factor, clipped to a byte."""
-    return _byte(image.to(torch.float32).mul_(factor))
+_BAND_PIXELS = 1 << 17
+"""Pixels in a band: 9 MiB of floats. A crop of ordinary size is one band; larger bands are slower, too."""
 
 
-def contrast(image: Tensor, factor: float) -> Tensor:
-    """Return the image blended with the mean of its grey; factor 1 is the image.
+def brightness(image: Tensor, factor: float) -> None:
+    """Change `image` to image * factor, clipped to a byte."""
+    for band in _bands(image):
+        _put(band, band.to(torch.float32).mul_(factor))
+
+
+def contrast(image: Tensor, factor: float) -> None:
+    """Blend `image` with the mean of its grey; factor 1 leaves it as it is.
 
     The mean is exact: a float32 mean depends on the order of its sum.
     """
-    grey = luma(image).floor_() if image.shape[0] == 3 else image
-    mean = grey.sum(dtype=torch.float64).item() / grey.numel()
-    return _byte(image.to(torch.float32).mul_(factor).add_(mean * (1.0 - factor)))
+    total = 0.0
+    for band in _bands(image):
+        grey = _luma(band).floor_() if image.shape[0] == 3 else band
+        total += grey.sum(dtype=torch.float64).item()
+    mean = total / (image.shape[1] * image.shape[2])
+    for band in _bands(image):
+        _put(band, band.to(torch.float32).mul_(factor).add_(mean * (1.0 - factor)))
 
 
-def saturation(image: Tensor, factor: float) -> Tensor:
-    """Return the image blended with its grey; factor 0 is grey, 1 the image. One channel has none."""
+def saturation(image: Tensor, factor: float) -> None:
+    """Blend `image` with its grey; factor 0 is grey, 1 leaves it as it is. One channel has none."""
     if image.shape[0] == 1:
-        return image
-    grey = luma(image).floor_().mul_(1.0 - factor)
-    return _byte(image.to(torch.float32).mul_(factor).add_(grey))
+        return
+    for band in _bands(image):
+        grey = _luma(band).floor_().mul_(1.0 - factor)
+        _put(band, band.to(torch.float32).mul_(factor).add_(grey))
 
 
-def hue(image: Tensor, shift: float) -> Tensor:
-    """Return the image with its hue turned by `shift` of a full turn, through HSV. One channel has none."""
+def hue(image: Tensor, shift: float) -> None:
+    """Turn the hue of `image` by `shift` of a full turn, through HSV. One channel has none."""
     if image.shape[0] == 1:
-        return image
-    turn, chroma, value = _to_hsv(image.to(torch.float32).mul_(1.0 / 255.0))
-    rgb = _from_hsv(turn.add_(shift).remainder_(1.0), chroma, value)
-    return rgb.mul_(256.0 - 1e-3).to(torch.uint8)  # torchvision's way back: 1.0 is 255, steps of equal width
+        return
+    for band in _bands(image):
+        turn, chroma, value = _to_hsv(band.to(torch.float32).mul_(1.0 / 255.0))
+        rgb = _from_hsv(turn.add_(shift).remainder_(1.0), chroma, value)
+        band.copy_(rgb.mul_(256.0 - 1e-3))  # as torchvision: 1.0 is 255, steps of equal width
 
 
-def luma(image: Tensor) -> Tensor:
+def grey(image: Tensor) -> Tensor:
+    """Return 0.2989 R + 0.587 G + 0.114 B of a (3, H, W) image as (1, H, W), cut to bytes."""
+    return torch.cat([_luma(band.contiguous()).to(torch.uint8) for band in _bands(image)], dim=1)
+
+
+def _bands(image: Tensor) -> Iterator[Tensor]:
+    """Yield `image` in views of at most `_BAND_PIXELS` pixels, whole rows, one at least."""
+    return iter(torch.split(image, max(1, _BAND_PIXELS // image.shape[2]), dim=1))
+
+
+def _luma(image: Tensor) -> Tensor:
     """Return 0.2989 R + 0.587 G + 0.114 B of a (3, H, W) uint8 image as (1, H, W) float32, not rounded."""
     red, green, blue = image.to(torch.float32).unbind(0)
     grey = red.mul(0.2989).add_(green.mul(0.587)).add_(blue.mul(0.114))
     return grey.unsqueeze(0)
 
 
-def _byte(values: Tensor) -> Tensor:
-    return values.clamp_(0.0, 255.0).to(torch.uint8)
+def _put(band: Tensor, values: Tensor) -> None:
+    band.copy_(values.clamp_(0.0, 255.0))
 
 
 def _to_hsv(image: Tensor) -> tuple[Tensor, Tensor, Tensor]:

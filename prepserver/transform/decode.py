@@ -75,7 +75,7 @@ class Encoded:
         BadSample: no image.
     """
 
-    __slots__ = ("_data", "_header", "_orientation", "_pillow", "_turned", "_usual", "_whole_odd", "height", "width")
+    __slots__ = ("_data", "_header", "_orientation", "_pillow", "_usual", "_whole_odd", "height", "width")
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -91,7 +91,6 @@ class Encoded:
             self.height, self.width = self._pillow.height, self._pillow.width
         self._usual = header is not None and header.components in (1, 3)
         self._whole_odd = 0
-        self._turned: tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]] | None = None
 
     def scale(self, wanted: int) -> int:
         """Return at which scale `clean` is to be asked for a part that by its size is good at 1/`wanted`."""
@@ -128,9 +127,9 @@ class Encoded:
             return None
         data, header = self._data, self._header
         assert header is not None
-        needed = extent(data, header, part.bottom, scale)
-        part = part.over(scale)
         compiled = kernels()
+        needed = extent(data, header, part.bottom, scale, None if compiled is None else compiled.cut)
+        part = part.over(scale)
         if compiled is not None:
             rows, columns = part.bottom - part.top, part.right - part.left
             buffer = scratch((rows + 1) * compiled.pitch(columns) * 3)
@@ -157,16 +156,21 @@ class Encoded:
         """
         if self._pillow is None:
             self._pillow = PillowImage(self._data)
+        # ORDER: before decoding, which takes the memory that the file says, and not what was checked against the limit.
+        self._refuse_other_size(self._pillow.height, self._pillow.width)
         image = self._pillow.decode()
-        if image.shape[:2] != (self.height, self.width):
-            raise BadSample(f"decodes to {image.shape[:2]} where its header says {(self.height, self.width)}")
+        self._refuse_other_size(*image.shape[:2])
         return image
 
+    def _refuse_other_size(self, height: int, width: int) -> None:
+        if (height, width) != (self.height, self.width):
+            raise BadSample(f"decodes to {(height, width)} where its header says {(self.height, self.width)}")
+
     def upright(self, image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-        """Return the whole `image` turned as the EXIF orientation says; once for all who ask."""
-        if self._turned is None or self._turned[0] is not image:
-            self._turned = image, turned(image, self.orientation)
-        return self._turned[1]
+        """Return a part of the image as stored turned as the EXIF orientation says."""
+        compiled = kernels()
+        made = None if compiled is None else compiled.turn(image, self.orientation)
+        return turned(image, self.orientation) if made is None else made
 
     def _strict(
         self, data: bytes | bytearray, height: int, scale: int, left_over: bool

@@ -7,6 +7,7 @@ leaves to Pillow by returning None.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import NamedTuple
 
 from prepserver.transform.orientation import UPRIGHT, from_exif
@@ -16,6 +17,7 @@ _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # all SOFn; the thr
 _BARE = frozenset((0x00, 0x01, 0xFF, *range(0xD0, 0xDA)))  # markers without a length have no place here
 _EXIF = b"Exif\0\0"
 _MARKER = re.compile(rb"\xff[^\x00]", re.DOTALL)
+_AFTER_SCAN = re.compile(rb"\xff[^\x00\xff\xd0-\xd7]")  # neither a stuffed byte, nor a fill byte, nor a restart
 _MAX_RESTARTS = 1024
 _MOST_COMPONENTS = 4
 _FACTORS = range(1, 5)
@@ -134,7 +136,10 @@ class Extent(NamedTuple):
 WHOLE, LEFT_OVER, CUT_OFF = 0, 1, 2
 
 
-def extent(data: bytes, header: JpegHeader, rows: int, scale: int = 1) -> Extent:
+Cut = Callable[[bytes, int, int], int | None]
+
+
+def extent(data: bytes, header: JpegHeader, rows: int, scale: int = 1, cut: Cut | None = None) -> Extent:
     """Say how much of `data` a decoder must see for its first `rows`, so that it stops there.
 
     Three quarters of decoding is entropy decoding, row after row; what lies below a crop need not be paid for.
@@ -144,7 +149,15 @@ def extent(data: bytes, header: JpegHeader, rows: int, scale: int = 1) -> Extent
 
     The data after that are left over; a decoder says "extraneous bytes before marker 0xd9" of them and no
     more than that. With restart markers they are cut off after the last segment needed, so that the same
-    words cannot come from garbage in front of a restart marker.
+    words cannot come from garbage in front of a restart marker. There, too, the scan must end with the end of the
+    image: another marker below the crop may make the whole file undecodable, and the crop must not decide that.
+
+    Args:
+        data: The JPEG.
+        header: Its header.
+        rows: How many are wanted.
+        scale: The image is decoded at 1/scale.
+        cut: `cut_at`, or what does the same in less time.
 
     Returns:
         The whole of it where nothing is to be gained or the JPEG is not of the kind.
@@ -157,10 +170,8 @@ def extent(data: bytes, header: JpegHeader, rows: int, scale: int = 1) -> Extent
     if not header.restart_interval:
         return Extent(height, len(data), LEFT_OVER)
     units = -(-height // unit_height) * -(-header.width // unit_width)
-    cut = _end_of_segment(data, header.scan_at, -(-units // header.restart_interval))
-    if cut is None or data.find(b"\xff\xd9", cut) < 0:
-        return whole
-    return Extent(height, cut, CUT_OFF)
+    end = (cut or cut_at)(data, header.scan_at, -(-units // header.restart_interval))
+    return whole if end is None else Extent(height, end, CUT_OFF)
 
 
 def trimmed(data: bytes, header: JpegHeader, needed: Extent) -> bytearray:
@@ -172,10 +183,12 @@ def trimmed(data: bytes, header: JpegHeader, needed: Extent) -> bytearray:
     return shorter
 
 
-def _end_of_segment(data: bytes, scan_at: int, count: int) -> int | None:
+def cut_at(data: bytes, scan_at: int, count: int) -> int | None:
     """Return the offset just behind the first `count` segments between restart markers.
 
-    None where there are more than is worth counting, or where something else than a restart marker comes first.
+    None where there are more than is worth counting, where something else than a restart marker comes first, or
+    where the scan ends with anything but the end of the image: that may make the whole file undecodable, and how much
+    is needed of it must not decide that.
     """
     if count > _MAX_RESTARTS:
         return None
@@ -183,5 +196,6 @@ def _end_of_segment(data: bytes, scan_at: int, count: int) -> int | None:
         if not 0xD0 <= data[match.start() + 1] <= 0xD7:
             return None
         if found == count:
-            return match.start()
+            after = _AFTER_SCAN.search(data, match.start())
+            return match.start() if after is not None and after[0] == b"\xff\xd9" else None
     return None

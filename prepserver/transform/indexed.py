@@ -2,8 +2,9 @@
 
 Compiled code does both in one call where it can, with the same bytes (`prepserver.transform.native`).
 
-Where libjpeg complains of a part, the whole is tried; it can only do so when the dataset was damaged after it was
-packed, because what is damaged before is packed as it is. Knows bytes and arrays, no ops.
+Where libjpeg complains of a part, the whole is tried. It does so only of a record that no packer of ours wrote: what
+is damaged before packing is packed as it is, and what is damaged after it is refused when it is read. Knows bytes and
+arrays, no ops.
 """
 
 from __future__ import annotations
@@ -35,7 +36,6 @@ class EncodedScan(Encoded):
         self.height, self.width = scan.head.height, scan.head.width
         self._orientation = scan.head.orientation
         self._pillow = None
-        self._turned = None
 
     def scale(self, wanted: int) -> int:
         """As `Encoded.scale`."""
@@ -61,9 +61,7 @@ class EncodedScan(Encoded):
         """As `Encoded.tolerant`.
 
         Raises:
-            BadSample: it cannot, or the JPEG is not the one that was packed.
+            BadSample: it cannot.
         """
-        if self._scan.damaged():
-            raise BadSample("damaged since it was packed: the checksum of its JPEG is wrong")
         self._data = bytes(self._scan.jpeg)
         return super().tolerant()

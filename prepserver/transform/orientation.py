@@ -1,4 +1,4 @@
-"""EXIF orientation: finding the tag in a JPEG's APP1 segment, and turning pixels as it says.
+"""EXIF orientation: finding the tag in a JPEG's APP1 segment, and turning pixels and rectangles as it says.
 
 Part of decoding. Knows bytes and arrays, no pipeline.
 """
@@ -10,6 +10,8 @@ import struct
 import numpy as np
 import numpy.typing as npt
 import torch
+
+from prepserver.transform.stage import Box
 
 UPRIGHT = 1
 _TAG = 0x0112
@@ -58,8 +60,19 @@ def swaps_sides(orientation: int) -> bool:
     return orientation >= 5
 
 
+def as_stored(box: Box, orientation: int, height: int, width: int) -> Box:
+    """Return where a rectangle of the upright image, of `height` x `width`, lies in the image as stored."""
+    swap, axes = _TURNS.get(orientation, (False, ()))
+    top, left, bottom, right = box
+    if 0 in axes:
+        top, bottom = height - bottom, height - top
+    if 1 in axes:
+        left, right = width - right, width - left
+    return Box(left, top, right, bottom) if swap else Box(top, left, bottom, right)
+
+
 def turned(image: npt.NDArray[np.uint8], orientation: int) -> npt.NDArray[np.uint8]:
-    """Return the upright image, (H, W, C), contiguous; the same array where it is upright already.
+    """Return the image, or a part of it, turned upright: (H, W, C), contiguous unless it is upright already.
 
     torch moves the pixels: numpy's reversed copies are over ten times slower.
     """

@@ -36,6 +36,9 @@ _READERS = (
 )
 FORMATS = tuple(str(reader.format) for reader in _READERS)
 _ORIENTATION_TAG = 0x0112
+_TILE_WIDTH, _TILE_LENGTH = 322, 323
+_USUAL_TILE_PIXELS = 1 << 20
+"""No limit for a TIFF's tiles, whatever the size of the image; they are 256 x 256 mostly."""
 _FAULTS = (
     OSError,
     SyntaxError,  # Pillow's word for a broken PNG
@@ -54,7 +57,10 @@ _FAULTS = (
 
 
 class PillowImage:
-    """An image that Pillow has opened: size known, pixels not decoded yet.
+    """An image that Pillow has opened: its size is known, its pixels are not decoded yet.
+
+    It is decoded at most once. A load that failed must not be repeated: Pillow raises the first time, and the second
+    time it returns the pixels that it had by then.
 
     Args:
         data: The encoded bytes.
@@ -79,24 +85,23 @@ class PillowImage:
         except _FAULTS as error:
             raise BadSample(f"broken header: {_text(error)}") from error
         self.width, self.height = self._image.size
+        self._pixels: npt.NDArray[np.uint8] | None = None
+        self._orientation = UPRIGHT
+        self._failure = ""  # a text and not the error, whose traceback would keep alive all that it passed through
 
     def orientation(self) -> int:
-        """Return the EXIF orientation, 1 to 8; 1 where it cannot be read. May decode (PNG).
+        """Return the EXIF orientation, 1 to 8; 1 where it cannot be read. Decodes: a PNG may have it after its pixels.
 
         Always 1 for TIFF: Pillow turns those itself, size and pixels, and cannot be asked not to.
+
+        Raises:
+            BadSample: broken or truncated.
         """
-        if self._image.format == "TIFF":
-            return UPRIGHT
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                value = self._image.getexif().get(_ORIENTATION_TAG, UPRIGHT)
-        except _FAULTS:
-            return UPRIGHT
-        return value if isinstance(value, int) and 1 <= value <= 8 else UPRIGHT
+        self.decode()
+        return self._orientation
 
     def decode(self) -> npt.NDArray[np.uint8]:
-        """Return the first frame as (H, W, 3) RGB, writable.
+        """Return the first frame as (H, W, 3) RGB, the same array to all who ask.
 
         Alpha is dropped, palettes and CMYK are converted as `convert("RGB")` does; 16-bit grey keeps its
         high byte, as Pillow itself does for 16-bit colour.
@@ -104,17 +109,48 @@ class PillowImage:
         Raises:
             BadSample: broken or truncated.
         """
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                image = self._image
-                image.load()
-                if image.mode == "I" or image.mode.startswith("I;16"):
-                    grey = (np.asarray(image).astype(np.int64).clip(0, 0xFFFF) >> 8).astype(np.uint8)
-                    return np.repeat(grey[:, :, None], 3, axis=2)
-                return np.array(image if image.mode == "RGB" else image.convert("RGB"))
-        except _FAULTS as error:
-            raise BadSample(f"cannot be decoded: {_text(error)}") from error
+        if self._pixels is None and not self._failure:
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    self._refuse_huge_tiles()
+                    self._image.load()
+                    self._pixels = _rgb(self._image)
+                    self._orientation = _orientation(self._image)
+            except _FAULTS as error:
+                self._failure = f"cannot be decoded: {_text(error)}"
+            self._image.close()  # with pixels of its own, 4 bytes each
+        if self._pixels is None:
+            raise BadSample(self._failure)
+        return self._pixels
+
+    def _refuse_huge_tiles(self) -> None:
+        """A TIFF's tile is decoded whole, in memory that the size of the image says nothing of."""
+        if not isinstance(self._image, TiffImageFile):
+            return
+        tags = self._image.tag_v2
+        width, height = int(tags.get(_TILE_WIDTH, 0)), int(tags.get(_TILE_LENGTH, 0))
+        if width * height > max(self.width * self.height, _USUAL_TILE_PIXELS):
+            raise BadSample(
+                f"its tiles of {height}x{width} pixels are larger than the image, {self.height}x{self.width}"
+            )
+
+
+def _orientation(image: Image.Image) -> int:
+    if image.format == "TIFF":
+        return UPRIGHT
+    try:
+        value = image.getexif().get(_ORIENTATION_TAG, UPRIGHT)
+    except _FAULTS:
+        return UPRIGHT
+    return value if isinstance(value, int) and 1 <= value <= 8 else UPRIGHT
+
+
+def _rgb(image: Image.Image) -> npt.NDArray[np.uint8]:
+    if image.mode == "I" or image.mode.startswith("I;16"):
+        grey = (np.asarray(image).clip(0, 0xFFFF) >> 8).astype(np.uint8)
+        return np.repeat(grey[:, :, None], 3, axis=2)
+    return np.array(image if image.mode == "RGB" else image.convert("RGB"))
 
 
 def _text(error: Exception) -> str:

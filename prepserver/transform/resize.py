@@ -2,7 +2,8 @@
 
 torch's uint8 kernels work on (H, W, 3) pixels as they are (channels_last) in 16-bit fixed point; the result is
 the same on AVX-512, AVX2 and neither (ATEN_CPU_CAPABILITY). torchvision uses the same kernels where the CPU
-has AVX2. `prepserver.transform.native` gives the same bytes in two thirds of the time, mirrored at no cost.
+has AVX2. `prepserver.transform.native` gives the same bytes in two thirds of the time or less, on every CPU, mirrored
+at no cost.
 Knows arrays, no pipeline.
 """
 
@@ -40,6 +41,10 @@ def resize(image: Array, size: tuple[int, int], interpolation: str, into: Array 
     if (height, width) == size:
         return flip(image, 1) if mirror else image
     result = np.empty((*size, channels), np.uint8) if into is None else into
+    if channels > 1 and image.strides[2] != 1:
+        # torch's kernel takes a planar image and an interleaved result for two of one layout: it fails an internal
+        # assertion, or, where only the width changes, writes past the end of the result.
+        image = np.ascontiguousarray(image)
     compiled = kernels()
     if compiled is not None and interpolation == "bilinear" and compiled.resize(image, result, mirror):
         return result

@@ -9,8 +9,10 @@ from collections.abc import Callable
 from math import prod
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from prepserver.pipeline.color import DEFAULT_MAX_PIXELS
-from prepserver.pipeline.op import Op
+from prepserver.pipeline.op import ImageState, Op
 from prepserver.pipeline.ops import (
     CenterCrop,
     ColorJitter,
@@ -58,6 +60,10 @@ _STAGES: dict[type[Op], Callable[[Any, int], Stage]] = {
 
 _NOTHING = Drawn(None, 0, 0)
 
+_STEP_LIMIT_BYTES = 1 << 30
+"""For the result of one step. With the default `max_pixels` every sample keeps within it (64 megapixels of float32 are
+732 MiB); it stops a pipeline with a larger one from taking gigabytes for a whole image of floats."""
+
 
 class Plan(NamedTuple):
     """What one maker will do with one sample.
@@ -100,12 +106,18 @@ class RowMaker:
             for place, op in enumerate(pipeline.ops)
             if place > 0 and not isinstance(op, ToLayout)
         ]
+        self._names = [type(pipeline.ops[stage.place]).__name__ for stage in self._stages]
         # From here on all results have the row's shape and dtype, so they are written to the row itself.
         self._landing = max((k for k, stage in enumerate(self._stages) if stage.settles), default=0)
         # An op that follows the sample's size may not blow it up: a sliver of 1 x 60000 pixels resized to a
         # shorter side of 1000 would take 180 GB.
         row_pixels = prod(self.row.shape)  # times channels: a bound need not be exact
         self._step_limit = max(self.max_pixels, DEFAULT_MAX_PIXELS, row_pixels)
+        self._step_limit_bytes = max(_STEP_LIMIT_BYTES, self.row.nbytes)
+        state, self._pixel_bytes = ImageState(), []  # after each stage
+        for op in pipeline.ops[1:]:
+            state = op.shape_after(state)
+            self._pixel_bytes.append(state.channels * np.dtype(state.dtype).itemsize)
 
     def plan(self, height: int, width: int, key: SampleKey) -> Plan:
         """Draw the random parameters for an upright image of `height` x `width`.
@@ -123,6 +135,11 @@ class RowMaker:
             height, width = drawn.height, drawn.width
             if height * width > self._step_limit:
                 raise BadSample(f"would become {height}x{width} pixels on the way, more than {self._step_limit}")
+            if (nbytes := height * width * self._pixel_bytes[number]) > self._step_limit_bytes:
+                raise BadSample(
+                    f"would take {nbytes >> 20} MiB as {height}x{width} pixels on the way, more than "
+                    f"{self._step_limit_bytes >> 20} MiB: crop or resize before ToDtype"
+                )
             if stage.mirrors and drawn.step is not None and mirrored is not None:
                 steps[-1] = steps[-1][0], mirrored
                 drawn = _NOTHING
@@ -149,11 +166,15 @@ class RowMaker:
         if out.shape != self.row.shape or out.dtype != self.row.dtype:
             raise ValueError(f"the row is {self.row.shape} {self.row.dtype}, not {out.shape} {out.dtype}")
         target: Array = out.transpose(1, 2, 0) if self._planar else out
-        for number, (part, step) in enumerate(plan.steps):
-            if part is not None:
-                image = part.of(image)
-            if step is not None:
-                image = step(image, target if number >= self._landing else None)
+        try:
+            for number, (part, step) in enumerate(plan.steps):
+                if part is not None:
+                    image = part.of(image)
+                if step is not None:
+                    image = step(image, target if number >= self._landing else None)
+        except Exception as e:
+            e.add_note(f"in {self._names[number]}")
+            raise
         if image is not target:
             target[...] = image
 

@@ -80,17 +80,17 @@ class NormalizeStage(Stage):
 
 
 def _jittered(
-    changes: Sequence[tuple[Callable[[torch.Tensor, float], torch.Tensor], float]], image: Array, into: Array | None
+    changes: Sequence[tuple[Callable[[torch.Tensor, float], None], float]], image: Array, into: Array | None
 ) -> Array:
-    pixels = torch.from_numpy(image).permute(2, 0, 1).contiguous()
+    pixels = torch.from_numpy(image).permute(2, 0, 1).clone(memory_format=torch.contiguous_format)
     for change, factor in changes:
-        pixels = change(pixels, factor)
+        change(pixels, factor)
     return delivered(pixels.permute(1, 2, 0).numpy(), into)
 
 
 def _grey(channels: int, image: Array, into: Array | None) -> Array:
-    pixels = torch.from_numpy(image).permute(2, 0, 1).contiguous()
-    grey = color.luma(pixels).to(torch.uint8) if pixels.shape[0] == 3 else pixels
+    pixels = torch.from_numpy(image).permute(2, 0, 1)
+    grey = color.grey(pixels) if pixels.shape[0] == 3 else pixels
     return delivered(grey.expand(channels, -1, -1).permute(1, 2, 0).contiguous().numpy(), into)
 
 

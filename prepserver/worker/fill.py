@@ -8,10 +8,12 @@ and however often it runs.
 from __future__ import annotations
 
 import errno
+import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy.typing as npt
 
@@ -19,7 +21,9 @@ from prepserver.order import NO_SAMPLE, Order
 from prepserver.protocol.work import MAX_REASON_CHARS
 from prepserver.source import Sample, SampleError, Source
 from prepserver.source.errors import printable
-from prepserver.transform import BadSample, RowMaker, SampleKey, make_rows
+from prepserver.transform import DECODING, BadSample, RowMaker, SampleKey, make_rows
+
+_log = logging.getLogger(__name__)
 
 REPLACEMENTS = 8
 """How many neighbours are tried for a bad sample. Damage comes in runs (a lost shard, a broken copy); past
@@ -45,10 +49,34 @@ class Rows(Protocol):
         """The numbers of a row, written when its images are there."""
 
 
-Target = tuple[Mapping[str, RowMaker], Rows]
-"""The makers of a lane's images by their field (`prepserver.transform.row_makers`), and where they go."""
+class Target(NamedTuple):
+    """A lane.
+
+    Attributes:
+        makers: Of its images, by their field (`prepserver.transform.row_makers`).
+        rows: Where they go.
+        quarantined: Indices that are bad for this pipeline: workers died or hung in it.
+    """
+
+    makers: Mapping[str, RowMaker]
+    rows: Rows
+    quarantined: Container[int] = frozenset()
+
 
 Mark = Callable[[int, int], None]
+Step = Callable[[int], None]
+
+
+class LaneError(Exception):
+    """One target's rows cannot be made, for no fault of the samples; the others' can.
+
+    Attributes:
+        target: Its place in `fill`'s sequence.
+    """
+
+    def __init__(self, target: int, text: str) -> None:
+        super().__init__(text)
+        self.target = target
 
 
 @dataclass(slots=True)
@@ -101,7 +129,13 @@ class FillResult:
     make_ns: int
 
 
-def fill(stream: Stream, targets: Sequence[Target], position: int, count: int, mark: Mark) -> FillResult:
+def _unmarked(_target: int) -> None:
+    """Nobody asks how far it has got."""
+
+
+def fill(
+    stream: Stream, targets: Sequence[Target], position: int, count: int, mark: Mark, step: Step = _unmarked
+) -> FillResult:
     """Fills the rows of positions [position, position + count) in every target.
 
     A sample that cannot be had is replaced by the next ones by index, so by a rule of the position alone:
@@ -109,6 +143,8 @@ def fill(stream: Stream, targets: Sequence[Target], position: int, count: int, m
     label and index are the replacement's. If none can be had the row is zeros, label and index `NO_SAMPLE`.
     A target whose pipeline takes a sample keeps it, whatever the other targets' pipelines say of it. All views of
     a row are of one sample: where one of them cannot be made, all are the replacement's.
+    An error that nobody foresaw is found in one target alone, too: the sample is bad for it, with the error for a
+    reason. Where it meets all the replacements as well, it is not theirs, and the target fails.
 
     Args:
         stream: The samples.
@@ -116,18 +152,23 @@ def fill(stream: Stream, targets: Sequence[Target], position: int, count: int, m
         position: The first.
         count: How many, 1 or more.
         mark: Called with (position, index) before each sample, replacements included.
+        step: Called with a target's place before its row is rendered, with `DECODING` when that is done.
 
     Raises:
-        Exception: Something that is not the sample's fault; rows may hold anything and are to be filled again.
+        LaneError: One target cannot be filled.
+        Exception: Something that is neither the sample's fault nor a target's. In both cases rows may hold anything
+            and are to be filled again.
     """
-    return _Filler(stream, targets, mark).run(position, count)
+    return _Filler(stream, targets, mark, step).run(position, count)
 
 
 class _Filler:
-    def __init__(self, stream: Stream, targets: Sequence[Target], mark: Mark) -> None:
+    def __init__(self, stream: Stream, targets: Sequence[Target], mark: Mark, step: Step) -> None:
         self._stream = stream
         self._targets = targets
         self._mark = mark
+        self._step = step
+        self._unforeseen: Counter[int] = Counter()  # errors at the position in hand, by target
         self._everywhere = tuple(range(len(targets)))
         self._bad: list[BadRow] = []
         self._read_ns = 0
@@ -149,59 +190,102 @@ class _Filler:
         for why in dict.fromkeys(refused.values()):
             where = tuple(t for t in refused if refused[t] == why)
             self._bad.append(BadRow(position, index, _reason(name, why), where))
-        n = self._stream.order.samples
+        n, tries = self._stream.order.samples, 1
+        first = refused
         for k in range(1, min(REPLACEMENTS, n - 1) + 1):
-            refused = self._try(position, pass_, (index + k) % n, tuple(refused))
+            refused, tries = self._try(position, pass_, (index + k) % n, tuple(refused)), tries + 1
             if not refused:
-                return
+                break
+        for t in refused:
+            if self._unforeseen[t] == tries:
+                raise LaneError(t, f"at {tries} samples in a row, the first one is {_reason(name, first[t])}")
+        self._unforeseen.clear()
         self._blank(position, refused)
 
     def _blank(self, position: int, where: Iterable[int]) -> None:
         for t in where:
-            makers, rows = self._targets[t]
-            for field in makers:
-                rows.row(field, position)[...] = 0
-            rows.put(position, NO_SAMPLE, NO_SAMPLE)
+            target = self._targets[t]
+            for field in target.makers:
+                target.rows.row(field, position)[...] = 0
+            target.rows.put(position, NO_SAMPLE, NO_SAMPLE)
 
     def _try(self, position: int, pass_: int, index: int, where: tuple[int, ...]) -> dict[int, str]:
         """Puts sample `index` into the row of `position` of the targets `where`; returns who refused, and why."""
         self._mark(position, index)
         if index in self._stream.quarantined:
             return dict.fromkeys(where, "quarantined: workers died or hung on it")
+        refused = dict.fromkeys(
+            (t for t in where if index in self._targets[t].quarantined),
+            "quarantined for this pipeline: workers died or hung while they made its row",
+        )
+        if refused:
+            where = tuple(t for t in where if t not in refused)
+        if not where:
+            return refused
         begun_ns = time.monotonic_ns()
         try:
             sample = _read(self._stream.source, index)
         except SampleError as e:
-            return dict.fromkeys(where, e.reason)
+            return refused | dict.fromkeys(where, e.reason)
+        except (OSError, MemoryError):
+            raise
+        except Exception as e:  # noqa: BLE001 - whatever it is, it is this sample's until others show it too
+            return refused | self._is_unforeseen(e, where)
         finally:
             read_ns = time.monotonic_ns()
             self._read_ns += read_ns - begun_ns
         try:
-            refused = self._make(sample, SampleKey(self._stream.seed, pass_, index), position, where)
-        except Exception as e:
-            e.add_note(f"at sample {index} ({printable(self._stream.source.name(index))}), position {position}")
-            raise
+            refused |= self._make(sample, SampleKey(self._stream.seed, pass_, index), position, where)
         finally:
             self._make_ns += time.monotonic_ns() - read_ns
         for t in where:
             if t not in refused:
-                self._targets[t][1].put(position, sample.label, index)
+                self._targets[t].rows.put(position, sample.label, index)
         return refused
 
     def _make(self, sample: Sample, key: SampleKey, position: int, where: tuple[int, ...]) -> dict[int, str]:
         outs, whose = [], []
         for t in where:
-            makers, rows = self._targets[t]
-            for field, maker in makers.items():
-                outs.append((maker, rows.row(field, position)))
+            for field, maker in self._targets[t].makers.items():
+                outs.append((maker, self._targets[t].rows.row(field, position)))
                 whose.append(t)
-        refused: dict[int, str] = {}
         try:
-            make_rows(sample.data, key, outs)
+            make_rows(sample.data, key, outs, lambda place: self._step(place if place == DECODING else whose[place]))
         except BadSample as e:
+            refused: dict[int, str] = {}
             for place, reason in sorted(e.failures.items()):
                 refused.setdefault(whose[place], reason)
-        return refused
+            return refused
+        except Exception as e:
+            if len(where) == 1:
+                if _is_shortage(e):
+                    name = self._stream.source.name(key.index)
+                    raise LaneError(where[0], f"at {_reason(name, _text(e))}") from e
+                return self._is_unforeseen(e, where)
+        else:
+            return {}
+        # Whose error was it? A row is pure, so each may be made again, by itself.
+        found: dict[int, str] = {}
+        for t in where:
+            self._step(DECODING)
+            found |= self._make(sample, key, position, (t,))
+        return found
+
+    def _is_unforeseen(self, error: Exception, where: tuple[int, ...]) -> dict[int, str]:
+        if not self._unforeseen:  # once for each position
+            _log.warning("an error that nobody foresaw", exc_info=error)
+        self._unforeseen.update(where)
+        return dict.fromkeys(where, _text(error))
+
+
+def _is_shortage(error: Exception) -> bool:
+    """Whether the process is short of something. That is no property of the sample, so no row may come of it."""
+    return isinstance(error, OSError | MemoryError) or "allocate memory" in str(error)  # torch's is a RuntimeError
+
+
+def _text(error: Exception) -> str:
+    notes = "; ".join(getattr(error, "__notes__", ()))
+    return f"{type(error).__name__}: {error}" + (f" ({notes})" if notes else "")
 
 
 def _read(source: Source, index: int) -> Sample:

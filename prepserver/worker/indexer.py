@@ -1,11 +1,16 @@
 """A child that scans one source and ends: dataset storage may hang, and then this process hangs, not the daemon.
 
 Killing it, or hanging up, cancels the scan; what it had written is thrown away.
+
+It has the workers' sandbox, but that it may read everywhere, because the links of a dataset lead anywhere, and write
+its cache.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import resource
 import socket
 from pathlib import Path
 
@@ -16,6 +21,7 @@ from prepserver.protocol.work import TO_INDEXER, BuildIndex, Indexed, IndexFaile
 from prepserver.source import OutsideRootsError, Roots, SourceError, build_index
 from prepserver.source.errors import printable
 from prepserver.worker.channel import ChannelClosed, close_all, receive, send
+from prepserver.worker.sandbox import OPEN, Seal
 
 log = logging.getLogger("prepserver.indexer")
 
@@ -23,16 +29,31 @@ EXIT_DONE = 0
 EXIT_CANCELLED = 1
 EXIT_BUG = 70  # sysexits.h: EX_SOFTWARE
 
+CALLS = frozenset({"utimensat"})
+"""What it needs of the system calls that a worker may not make: it reads the clock that stamps files."""
 
-def run(sock: socket.socket) -> int:
+MOST_BYTES = 8 << 30
+"""Memory of an indexer: a folder of 100 million files takes 5 GiB, a list of so many lines 8."""
+
+
+def run(sock: socket.socket, seal: Seal = OPEN) -> int:
     """Does the one job that comes over `sock` (blocking).
+
+    Args:
+        sock: The line to the daemon.
+        seal: Closed before anything of the dataset is read.
 
     Returns:
         The exit status.
     """
+    resource.setrlimit(resource.RLIMIT_DATA, (MOST_BYTES, MOST_BYTES))
     try:
         job, fds = receive(sock, TO_INDEXER)
         close_all(fds)
+        cache = Path(job.cache_dir)
+        with contextlib.suppress(OSError):  # said when the index is written
+            cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+        seal.close(["/"], writable=[job.cache_dir])
         send(sock, _answer(job, sock))
     except ChannelClosed:
         return EXIT_CANCELLED
@@ -60,7 +81,9 @@ def _answer(job: BuildIndex, sock: socket.socket) -> Indexed | IndexFailed:
         raise
     except (SourceError, SpecError) as e:
         return IndexFailed(str(e)[:4096])
+    except MemoryError:
+        return IndexFailed(f"listing the source takes more than {MOST_BYTES >> 30} GiB of memory, the limit")
     except Exception as e:
         log.exception("indexing %s", job.source)
         return IndexFailed(printable(f"indexing failed: {type(e).__name__}: {e}")[:4096])
-    return Indexed(str(info.path), info.n, info.num_classes, info.digest, info.content_digest, roots)
+    return Indexed(str(info.path), info.n, info.num_classes, info.digest, info.content_digest, roots, list(info.places))

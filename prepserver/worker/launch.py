@@ -173,15 +173,20 @@ class Zygote:
     Args:
         nice: Added to the children's niceness, so that training processes come first. 0 for none.
         log_level: Of the children, which log to this process's stderr.
+        sandbox: Whether children confine themselves: ``auto``, ``on`` or ``off``. ``on`` is not enforced here: see
+            `unconfined`.
 
     Attributes:
         ready: Whether it has come up.
         children: Those asked for and not known to have ended.
         kernels: Which path makes rows, ``native`` or ``pure``, and why.
+        sandbox: The parts of the sandbox that its children have, in words.
+        unconfined: Parts that are missing, and why; empty if none is.
     """
 
-    def __init__(self, nice: int = 5, log_level: str = "INFO") -> None:
+    def __init__(self, nice: int = 5, log_level: str = "INFO", sandbox: str = "auto") -> None:
         self._nice = nice
+        self._mode = sandbox
         self._log_level = log_level
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: Channel | None = None
@@ -191,6 +196,8 @@ class Zygote:
         self._early: list[Event] = []
         self.ready = False
         self.kernels = ("unknown", "the zygote is not up")
+        self.sandbox = "unknown"
+        self.unconfined = ""
 
     @property
     def pid(self) -> int | None:
@@ -216,6 +223,7 @@ class Zygote:
             *(sys.executable, "-P", "-m", "prepserver.worker.zygote"),
             *("--fd", str(theirs.fileno()), "--parent", str(os.getpid())),
             *("--nice", str(self._nice), "--log-level", self._log_level),
+            *("--sandbox", self._mode),
         ]
         with theirs:
             try:
@@ -300,9 +308,10 @@ class Zygote:
 
     def _take(self, message: Any, fds: list[int]) -> Event:
         match message:
-            case work.Ready(_, kernels, why):
+            case work.Ready():
                 self.ready = True
-                self.kernels = (kernels, why)
+                self.kernels = (message.kernels, message.why)
+                self.sandbox, self.unconfined = message.sandbox, message.unconfined
                 return ZygoteReady()
             case work.Spawned(ticket, pid) if (child := self._by_ticket.get(ticket)) and len(fds) == 1:
                 child.pid, child.pidfd = pid, fds[0]

@@ -13,6 +13,7 @@ import gc
 import logging
 import select
 import socket
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +28,15 @@ from prepserver.protocol.layout import RingLayout
 from prepserver.protocol.schema import ProtocolError
 from prepserver.source import Roots, open_source
 from prepserver.source.errors import printable
-from prepserver.telemetry.page import StatsPage
-from prepserver.transform import row_makers
+from prepserver.telemetry.page import NO_LANE, StatsPage
+from prepserver.transform import DECODING, row_makers
 from prepserver.worker.channel import ChannelClosed, close_all, receive, send
-from prepserver.worker.fill import BadRow, Stream, Target, fill
+from prepserver.worker.fill import BadRow, LaneError, Stream, Target, fill
+from prepserver.worker.sandbox import OPEN, Seal
 
 EXIT_DONE = 0
 EXIT_BUG = 70  # sysexits.h: EX_SOFTWARE
+# The third is `prepserver.protocol.work.EXIT_SEALED`, which the daemon knows.
 
 _COLLECT_IDLE, _COLLECT_BUSY = 16, 256
 """Tasks between two runs of the garbage collector: when there is nothing to do, and when there always is."""
@@ -42,13 +45,14 @@ _REASONS_BYTES = MAX_MESSAGE_BYTES // 2
 """For all reasons of one `Filled`; the rest is for its numbers."""
 
 
-def run(number: int, sock: socket.socket, page_fd: int) -> int:
+def run(number: int, sock: socket.socket, page_fd: int, seal: Seal = OPEN) -> int:
     """Serves the daemon until it hangs up.
 
     Args:
         number: This worker's name in logs.
         sock: The line to the daemon, blocking.
         page_fd: Its statistics page; closed here.
+        seal: Closed around the streams of the first task before that begins.
 
     Returns:
         The exit status.
@@ -56,7 +60,7 @@ def run(number: int, sock: socket.socket, page_fd: int) -> int:
     log = logging.getLogger(f"prepserver.worker.{number}")
     page = StatsPage(page_fd, writable=True)
     close_all([page_fd])
-    worker = _Worker(sock, page, log)
+    worker = _Worker(sock, page, log, seal)
     gc.disable()  # not in the middle of a sample
     try:
         while True:
@@ -64,6 +68,9 @@ def run(number: int, sock: socket.socket, page_fd: int) -> int:
             worker.handle(*worker.next())
     except ChannelClosed:
         return EXIT_DONE
+    except _Sealed as e:
+        log.info("ends, and another takes its place: %s", e)
+        return work.EXIT_SEALED
     except (ProtocolError, _UnknownName):
         log.exception("the daemon says what it may not")
         return EXIT_BUG
@@ -80,15 +87,30 @@ class _Broken(Exception):
     """A stream or lane that could not be set up: every task that needs it fails with this."""
 
 
+class _Sealed(Exception):
+    """A stream lies where the sandbox of this process does not let it read."""
+
+
+@dataclass(slots=True)
+class _Told:
+    """A stream as the daemon has told it; it is opened by the first task that needs it, in the sandbox."""
+
+    add: work.AddStream
+    quarantined: set[int]
+    opened: Stream | _Broken | None = None
+
+
 class _Worker:
-    def __init__(self, sock: socket.socket, page: StatsPage, log: logging.Logger) -> None:
+    def __init__(self, sock: socket.socket, page: StatsPage, log: logging.Logger, seal: Seal) -> None:
         self._sock = sock
         self._page = page
         self._log = log
-        self._streams: dict[int, tuple[Stream, set[int]] | _Broken] = {}
-        self._lanes: dict[int, Target | _Broken] = {}
+        self._seal = seal
+        self._streams: dict[int, _Told] = {}
+        self._lanes: dict[int, tuple[Target, set[int]] | _Broken] = {}
         self._tasks_since_collect = 0
         self._task = 0
+        self._filled: list[int] = []  # the lanes of that task
         self._soon_at = _NEVER
         self._arrived = select.poll()
         self._arrived.register(sock, select.POLLIN)
@@ -112,17 +134,21 @@ class _Worker:
         Raises:
             ChannelClosed: The daemon is gone.
             _UnknownName: The daemon is confused.
+            _Sealed: Another process must do this, and what comes after.
         """
         try:
             match message:
                 case work.Fill():
                     self._fill(message)
                 case work.AddStream():
-                    self._streams[message.stream] = self._open_stream(message)
+                    if not self._seal.holds(message.places):
+                        raise _Sealed(f"it may not read stream {message.stream}, which is new")
+                    self._streams[message.stream] = _Told(message, set(message.quarantined))
                 case work.AddLane():
                     self._lanes[message.lane] = self._open_lane(message, fds)
-                case work.Quarantine(stream, indices):
-                    self._quarantine(_known(self._streams, "stream", stream), indices)
+                case work.Quarantine():
+                    _known(self._streams, "stream", message.stream)
+                    self._quarantine(message)
                 case work.DropLane(lane):
                     _known(self._lanes, "lane", lane)
                     del self._lanes[lane]
@@ -162,59 +188,94 @@ class _Worker:
                 except ProtocolError as e:
                     self._ahead.append(e)
                     return
-                known = self._streams.get(message.stream) if isinstance(message, work.Quarantine) else None
-                if known is not None:
-                    self._quarantine(known, message.indices)
+                if isinstance(message, work.Quarantine) and message.stream in self._streams:
+                    self._quarantine(message)
                 else:
                     self._ahead.append((message, fds))
 
-    @staticmethod
-    def _quarantine(stream: tuple[Stream, set[int]] | _Broken, indices: list[int]) -> None:
-        if not isinstance(stream, _Broken):
-            stream[1].update(indices)
+    def _begin_step(self, target: int) -> None:
+        self._page.begin_step(NO_LANE if target == DECODING else self._filled[target])
 
-    def _open_stream(self, told: work.AddStream) -> tuple[Stream, set[int]] | _Broken:
+    def _quarantine(self, told: work.Quarantine) -> None:
+        if told.lane is None:
+            self._streams[told.stream].quarantined.update(told.indices)
+            return
+        lane = self._lanes.get(told.lane)
+        if lane is not None and not isinstance(lane, _Broken):
+            lane[1].update(told.indices)
+
+    def _open_stream(self, told: _Told) -> Stream | _Broken:
+        add = told.add
         try:
-            roots = Roots(told.roots) if told.roots else None
-            source = open_source(source_from_wire(told.source), Path(told.index_path), roots)
-            shard = Shard(told.num_shards, told.shard_index)
-            order = make_order(told.shuffle, len(source), told.seed, shard, told.batch_rows)
+            roots = Roots(add.roots) if add.roots else None
+            source = open_source(source_from_wire(add.source), Path(add.index_path), roots)
+            shard = Shard(add.num_shards, add.shard_index)
+            order = make_order(add.shuffle, len(source), add.seed, shard, add.batch_rows)
         except Exception as e:  # noqa: BLE001 - told with every task that needs the stream
-            self._log.exception("stream %d", told.stream)
+            self._log.exception("stream %d", add.stream)
             return _Broken(_text(e))
-        quarantined = set(told.quarantined)
-        return Stream(source, order, told.seed, quarantined), quarantined
+        return Stream(source, order, add.seed, told.quarantined)
 
-    def _open_lane(self, told: work.AddLane, fds: list[int]) -> Target | _Broken:
+    def _open_lane(self, told: work.AddLane, fds: list[int]) -> tuple[Target, set[int]] | _Broken:
         try:
             (fd,) = fds
             makers = row_makers(Pipeline.from_wire(told.pipeline))
-            return makers, Ring(fd, RingLayout.from_wire(told.layout))
+            quarantined = set(told.quarantined)
+            return Target(makers, Ring(fd, RingLayout.from_wire(told.layout)), quarantined), quarantined
         except Exception as e:  # noqa: BLE001 - told with every task that needs the lane
             self._log.exception("lane %d", told.lane)
             return _Broken(_text(e))
 
     def _fill(self, task: work.Fill) -> None:
-        stream = _known(self._streams, "stream", task.stream)
+        told = _known(self._streams, "stream", task.stream)
+        # ORDER: before the first byte of anybody's dataset, and of its index, is read.
+        self._seal.close(place for each in self._streams.values() for place in each.add.places)
         lanes = [_known(self._lanes, "lane", lane) for lane in task.lanes]
         self._page.begin_task(task.task)
-        self._task = task.task
+        self._task, self._filled = task.task, task.lanes
         self._soon_at = task.position + task.count - 1 if task.say_soon else _NEVER
+        if told.opened is None:
+            told.opened = self._open_stream(told)
+        stream = told.opened
         try:
             for needed in (stream, *lanes):
                 if isinstance(needed, _Broken):
                     # not the one that is kept: a traceback would keep this task's rings mapped
                     raise _Broken(str(needed))
-            made = fill(stream[0], lanes, task.position, task.count, self._begin_sample)
+            targets = [target for target, _ in lanes]
+            made = fill(stream, targets, task.position, task.count, self._begin_sample, self._begin_step)
+            if made.bad:
+                self._check_seal()
+        except _Sealed:
+            self._page.fail_task()
+            raise
         except Exception as e:  # noqa: BLE001 - whatever it is, the task's end must be told
             self._page.fail_task()
+            self._check_seal()
             if not isinstance(e, _Broken):  # that was logged when it broke
                 self._log.exception("task %d: positions %d + %d", task.task, task.position, task.count)
-            send(self._sock, work.Failed(task.task, _text(e)))
+            send(self._sock, work.Failed(task.task, _text(e), self._culprit(e, task, stream)))
         else:
             self._page.end_task(task.count, len({row.position for row in made.bad}), made.read_ns, made.make_ns)
             send(self._sock, work.Filled(task.task, _bad_rows(made.bad, task.lanes), made.read_ns, made.make_ns))
         self._tasks_since_collect += 1
+
+    def _check_seal(self) -> None:
+        """After trouble: whether it was the sandbox, which another process may have anew.
+
+        Raises:
+            _Sealed: It was. The rows are made again.
+        """
+        if self._seal.is_stale:
+            raise _Sealed("a folder that it was to read has been replaced, or mounted again")
+
+    def _culprit(self, error: Exception, task: work.Fill, stream: Any) -> int | None:
+        """The lane for which a task failed, if it is one of them."""
+        if isinstance(error, LaneError):
+            return task.lanes[error.target]
+        if isinstance(error, _Broken) and not isinstance(stream, _Broken):
+            return next(lane for lane in task.lanes if isinstance(self._lanes[lane], _Broken))
+        return None
 
 
 def _known(table: dict[int, Any], what: str, number: int) -> Any:
@@ -240,8 +301,8 @@ def _bad_rows(bad: list[BadRow], lanes: list[int]) -> list[tuple[int, int, str, 
 
 def _text(error: Exception) -> str:
     """An error as `Failed` tells it: class and text, one line."""
-    if isinstance(error, _Broken):
-        return str(error)
+    if isinstance(error, _Broken | LaneError):
+        return printable(" ".join(str(error).split()))[:1000]
     notes = "; ".join(getattr(error, "__notes__", ()))
     line = f"{type(error).__name__}: {error}" + (f" ({notes})" if notes else "")
     return printable(" ".join(line.split()))[:1000]

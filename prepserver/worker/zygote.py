@@ -22,6 +22,7 @@ import select
 import signal
 import socket
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -29,6 +30,7 @@ from typing import NoReturn
 from prepserver.protocol.work import TO_ZYGOTE, Exited, Ready, Spawn, Spawned, SpawnFailed
 from prepserver.worker.channel import ChannelClosed, close_all, receive, send
 from prepserver.worker.lifeline import die_with
+from prepserver.worker.sandbox import Parts, Seal, confine, find_out
 
 log = logging.getLogger("prepserver.zygote")
 
@@ -37,7 +39,10 @@ OOM_SCORE_ADD = 500
 
 EXIT_BUG = 70  # sysexits.h: EX_SOFTWARE
 
-_IMPORTS = ("torch", "simplejpeg", "prepserver.transform", "prepserver.worker.loop", "prepserver.worker.indexer")
+_IMPORTS = (
+    *("torch", "numpy.ma", "simplejpeg"),  # numpy imports its ma by itself when some functions are first used
+    *("prepserver.transform", "prepserver.worker.loop", "prepserver.worker.indexer"),
+)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -53,8 +58,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         level=args.log_level, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
     _load()
+    parts = Parts() if args.sandbox == "off" else find_out()
     with contextlib.suppress(ChannelClosed):
-        _Zygote(socket.socket(fileno=args.fd), args.nice).serve()
+        _Zygote(socket.socket(fileno=args.fd), args.nice, parts).serve()
     # The children go with this process, by their lifelines.
 
 
@@ -64,6 +70,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--parent", type=int, required=True, help="the daemon's pid")
     parser.add_argument("--nice", type=int, required=True)
     parser.add_argument("--log-level", default="INFO")
+    parser.add_argument("--sandbox", default="auto")
     return parser.parse_args(argv)
 
 
@@ -72,6 +79,8 @@ def _load() -> None:
     gc.disable()  # collecting while a million objects are being made for good is a sixth of the time
     for name in _IMPORTS:
         importlib.import_module(name)
+    sys.modules["prepserver.transform"].hush_libtiff()
+    time.localtime()  # reads the time zone, which a sealed worker could not
     # One compute thread per child. Set here, where it costs nothing; no parallel region runs in this process.
     sys.modules["torch"].set_num_threads(1)
     gc.collect()
@@ -79,9 +88,10 @@ def _load() -> None:
 
 
 class _Zygote:
-    def __init__(self, daemon: socket.socket, nice: int) -> None:
+    def __init__(self, daemon: socket.socket, nice: int, parts: Parts) -> None:
         self._daemon = daemon
         self._nice = nice
+        self._parts = parts
         self._children: dict[int, tuple[int, int]] = {}  # pidfd -> (ticket, pid)
         self._untied: dict[int, int] = {}  # read end of a child's pipe -> its pidfd
         self._poll = select.poll()  # no descriptor of its own that a child would have to close
@@ -90,7 +100,8 @@ class _Zygote:
     def serve(self) -> NoReturn:
         # Asked here, so that the choice is made once and every child inherits it.
         path = sys.modules["prepserver.transform"].path()
-        send(self._daemon, Ready(os.getpid(), path.name, path.reason[:4000]))
+        sys.modules["prepserver.checksum"].load()
+        send(self._daemon, Ready(os.getpid(), path.name, path.reason[:4000], str(self._parts), self._parts.missing))
         while True:
             ready = {fd for fd, _ in self._poll.poll()}
             for fd in ready - {self._daemon.fileno()}:
@@ -126,7 +137,7 @@ class _Zygote:
                 close_all([*fds, tied])
         if pid == 0:
             self._daemon.detach()  # closed by number below: the object must not close that number later
-            _become(request, zygote_pid, sock_fd, page_fd, self._nice)
+            _become(request, zygote_pid, sock_fd, page_fd, self._nice, self._parts)
         pidfd = os.pidfd_open(pid)
         self._children[pidfd] = (request.ticket, pid)
         self._poll.register(pidfd, select.POLLIN)
@@ -158,7 +169,7 @@ class _Zygote:
         send(self._daemon, Exited(ticket, pid, status))
 
 
-def _become(request: Spawn, zygote_pid: int, sock_fd: int, page_fd: int, nice: int) -> NoReturn:
+def _become(request: Spawn, zygote_pid: int, sock_fd: int, page_fd: int, nice: int, parts: Parts) -> NoReturn:
     """The child's whole life. Never returns into the zygote's frames."""
     status = EXIT_BUG
     try:
@@ -170,12 +181,14 @@ def _become(request: Spawn, zygote_pid: int, sock_fd: int, page_fd: int, nice: i
         if request.kind == "worker":
             from prepserver.worker import loop
 
-            status = loop.run(request.number, socket.socket(fileno=sock_fd), page_fd)
+            confine(parts)
+            status = loop.run(request.number, socket.socket(fileno=sock_fd), page_fd, Seal(parts))
         else:
             from prepserver.worker import indexer
 
             os.close(page_fd)
-            status = indexer.run(socket.socket(fileno=sock_fd))
+            confine(parts, indexer.CALLS)
+            status = indexer.run(socket.socket(fileno=sock_fd), Seal(parts))
     except ProcessLookupError:
         pass  # an orphan: nobody is left to tell
     except BaseException:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from prepclient import BadSampleError, PrepClient
+from prepclient import BadSampleError, PrepClient, SourceUnavailable
 from tests.support import leaks
 from tests.support.clients import OPS, ClientProcess, inline_rows, read, rows_of
 from tests.support.odd_images import encoded, header_bomb, listed, picture, scan_bomb
@@ -155,3 +155,21 @@ def test_a_worker_that_hangs_on_a_good_sample_is_replaced_and_the_sample_is_kept
     assert server.status()["quarantined"] == {}
     for pid in leaks.marked(server.mark):
         os.kill(pid, signal.SIGCONT)
+
+
+def test_an_index_that_is_cut_in_use_ends_its_job_and_kills_no_worker(new_server: NewServer, tmp_path: Path) -> None:
+    (tmp_path / "one.jpg").write_bytes(jpeg(1))
+    source = listed(tmp_path / "list.txt", [("one.jpg", 0)] * 20_000)  # more than a ring holds
+    server = new_server(workers=2)
+    arguments = {"batch_size": 8, "runtime_dir": server.runtime_dir}
+    with PrepClient(source, OPS, **arguments) as client:
+        batches = iter(client)
+        next(batches)
+        (index,) = (server.home / "cache").glob("*.idx")
+        os.truncate(index, 0)
+        with pytest.raises(SourceUnavailable, match=r"\.idx: cut short while it is in use"):
+            list(batches)
+    with PrepClient(source, OPS, **arguments) as client:  # which has it listed again
+        images, _ = next(iter(client))
+        assert len(images) == 8
+    assert restarts(server) == 0

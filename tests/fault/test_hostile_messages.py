@@ -10,38 +10,25 @@ from typing import Any
 
 import msgpack
 import pytest
-import zmq
 
-from prepclient import PrepClient, SyntheticImages
+from prepclient import PrepClient
 from prepserver.protocol.codec import MAX_MESSAGE_BYTES, encode
-from prepserver.protocol.messages import AskStatus, Bye, Hello, Ready, Refused, Release, Sync
+from prepserver.protocol.messages import AskStatus, Bye, Hello, Release, Sync
 from tests.support import leaks
-from tests.support.clients import OPS, inline_rows, read, rows_of
-from tests.support.hostile import Stranger
+from tests.support.clients import OPS, inline_rows, read
+from tests.support.honest import SOURCE, SPEC, honest_reader
+from tests.support.hostile import Attached, Stranger
 from tests.support.server import Server
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.fault
 
-SOURCE = SyntheticImages(600, 32)
-SPEC = {"shuffle": True, "seed": 7, "batch_size": 20}
-
 
 @pytest.fixture
 def honest(server: Server) -> Iterator[Callable[[], None]]:
     """A client in mid-epoch; calling it reads on. At the end its whole epoch must have been right."""
-    expected = inline_rows(SOURCE, **SPEC)
-    with PrepClient(SOURCE, OPS, fields="dict", runtime_dir=server.runtime_dir, **SPEC) as client:
-        iterator = iter(client)
-        rows = rows_of(next(iterator))
-
-        def read_on() -> None:
-            rows.extend(rows_of(next(iterator)))
-
+    with honest_reader(server) as read_on:
         yield read_on
-        for batch in iterator:
-            rows += rows_of(batch)
-        assert rows == expected
         assert len(server.status()["jobs"]) == 1
 
 
@@ -202,80 +189,7 @@ def test_a_stranger_that_never_reads_blocks_nobody(server: Server, honest: Calla
         assert len(server.status()["jobs"]) == 1  # others are answered, too
 
 
-# -- the control channel ------------------------------------------------------------------------------------
-
-
-class Dealer:
-    """A stranger's socket on the control channel."""
-
-    def __init__(self, server: Server, token: bytes | None = None) -> None:
-        self._context = zmq.Context()
-        self.socket = self._context.socket(zmq.DEALER)
-        self.socket.setsockopt(zmq.LINGER, 0)
-        if token is not None:
-            self.socket.setsockopt(zmq.ROUTING_ID, token)
-        self.socket.connect(f"ipc://{server.runtime_dir / 'ctl.sock'}")
-
-    def __enter__(self) -> zmq.Socket[bytes]:
-        return self.socket
-
-    def __exit__(self, *_: object) -> None:
-        self.socket.close(linger=1000)
-        self._context.term()
-
-
-def test_strangers_on_the_control_channel_are_not_heard(server: Server, honest: Callable[[], None]) -> None:
-    job = server.status()["jobs"][0]
-    for token in (None, b"p" + bytes(16), b"x", b"p" * 255):
-        with Dealer(server, token) as dealer:
-            for message in (Hello(0), Release(10**6), Sync(10**6), Bye(0)):
-                dealer.send(encode(message))
-            for data in raw().values():
-                dealer.send(data)
-            dealer.send_multipart([encode(Bye(0))] * 5)
-            dealer.send_multipart([b""] * 100)
-            dealer.send(b"")
-        honest()
-    jobs = server.status()["jobs"]
-    assert [j["id"] for j in jobs] == [job["id"]]
-
-
-def test_what_is_no_zeromq_at_all_is_not_heard(server: Server, honest: Callable[[], None]) -> None:
-    rng = random.Random(2)
-    (job_id,) = (job["id"] for job in server.status()["jobs"])
-    for data in (b"", b"\xff" * 64, rng.randbytes(5000), b"GET / HTTP/1.1\r\n\r\n", b"\xff\0\0\0\0\0\0\0\x01\x7f"):
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
-            sock.connect(os.fspath(server.runtime_dir / "ctl.sock"))
-            sock.sendall(data)
-        honest()
-        assert [job["id"] for job in server.status()["jobs"]] == [job_id]
-
-
-class Attached:
-    """A client of ours that is attached and may say anything."""
-
-    def __init__(self, server: Server) -> None:
-        self.stranger = Stranger(server)
-        self.stranger.send_map({**self.stranger.attach(SOURCE), "batch_size": 20})
-        while type(answer := self.stranger.receive()).__name__ == "Scanning":
-            pass
-        assert answer is not None
-        self.welcome = answer
-        self._dealer = Dealer(server, self.welcome.token)
-        self.socket = self._dealer.socket
-
-    def ended(self) -> bool:
-        """Waits until the daemon hangs up; what it has announced before that is passed over."""
-        while isinstance(last := self.stranger.receive(), Ready):
-            pass
-        return last is None
-
-    def __enter__(self) -> Attached:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._dealer.__exit__()
-        self.stranger.close()
+# -- the control lines --------------------------------------------------------------------------------------
 
 
 LIES: dict[str, list[list[bytes]]] = {
@@ -284,7 +198,6 @@ LIES: dict[str, list[list[bytes]]] = {
     "rows before any are ready": [[encode(Release(600))]],
     "noise": [[b"\xc1\xc1\xc1"]],
     "an empty message": [[b""]],
-    "two parts": [[encode(Hello(0)), encode(Hello(0))]],
     "an attach question": [[msgpack.packb({"t": "Attach"})]],
     "a negative position": [[msgpack.packb({"t": "Release", "upto": -5, "wait_ns": 0, "batches": 0})]],
     "a position in words": [[msgpack.packb({"t": "Release", "upto": "all", "wait_ns": 0, "batches": 0})]],
@@ -295,7 +208,7 @@ LIES: dict[str, list[list[bytes]]] = {
 def test_an_attached_client_that_lies_is_dropped(
     server: Server, honest: Callable[[], None], lie: list[list[bytes]]
 ) -> None:
-    with Attached(server) as liar:
+    with Attached(server, SOURCE) as liar:
         assert len(server.status()["jobs"]) == 2
         for frames in lie:
             liar.socket.send_multipart(frames)
@@ -317,41 +230,18 @@ LAST_WORDS: dict[str, bytes] = {
 def test_an_attached_client_that_lies_on_its_lease_is_dropped(
     server: Server, honest: Callable[[], None], lie: bytes
 ) -> None:
-    with Attached(server) as liar:
+    with Attached(server, SOURCE) as liar:
         assert len(server.status()["jobs"]) == 2
         liar.stranger.send(lie)
-        while (last := liar.stranger.receive()) is not None:
-            assert isinstance(last, Ready | Refused)
+        assert liar.ended()
         honest()
-    wait_until(lambda: len(server.status()["jobs"]) == 1, why=server.log)
-
-
-def test_a_token_in_the_hands_of_another_process_drops_the_job_and_nothing_else(
-    server: Server, honest: Callable[[], None]
-) -> None:
-    with Stranger(server) as stranger:
-        stranger.send_map({**stranger.attach(SOURCE), "batch_size": 20})
-        while type(answer := stranger.receive()).__name__ == "Scanning":
-            pass
-        assert answer is not None
-        pid = os.fork()
-        if pid == 0:
-            try:
-                with Dealer(server, answer.token) as dealer:
-                    dealer.send(encode(Hello(0)))
-                    dealer.poll(10_000)
-            finally:
-                os._exit(0)
-        assert stranger.receive() is None
-        os.waitpid(pid, 0)
-    honest()
     wait_until(lambda: len(server.status()["jobs"]) == 1, why=server.log)
 
 
 def test_an_attached_client_that_says_nothing_more_costs_its_own_ring_only(
     server: Server, honest: Callable[[], None]
 ) -> None:
-    with Attached(server):
+    with Attached(server, SOURCE):
         for _ in range(5):
             honest()
         assert len(server.status()["jobs"]) == 2
@@ -359,7 +249,7 @@ def test_an_attached_client_that_says_nothing_more_costs_its_own_ring_only(
 
 
 def test_floods_of_repeated_releases_and_syncs_do_no_harm(server: Server, honest: Callable[[], None]) -> None:
-    with Attached(server) as chatty:
+    with Attached(server, SOURCE) as chatty:
         chatty.socket.send(encode(Hello(0)))
         for number in range(3000):
             chatty.socket.send(encode(Sync(0) if number % 2 else Release(0)))

@@ -15,6 +15,7 @@ import pytest
 from prepserver.daemon.poll import Poll
 from prepserver.daemon.pool import WorkerPool
 from prepserver.protocol import work
+from prepserver.schedule.scheduler import Suspect
 from tests.support import leaks
 from tests.support.tiny_images import photo_tree
 
@@ -31,7 +32,7 @@ class Nobody:
 
     def worker_up(self, worker: int) -> None: ...
 
-    def worker_lost(self, worker: int, suspect: int | None, strikes: int, stuck: bool) -> None: ...
+    def worker_lost(self, worker: int, suspect: Suspect | None, strikes: int, stuck: bool) -> None: ...
 
     def task_done(self, worker: int, message: work.Filled | work.Failed) -> None: ...
 

@@ -111,7 +111,7 @@ class Work:
         self.lane = Lane(tiny_pipeline(), ROWS)
 
     def give(self, child: Child) -> None:
-        child.send(AddStream(0, self.spec.to_wire(), str(self.index.path), "full", 3))
+        child.send(AddStream(0, self.spec.to_wire(), str(self.index.path), "full", 3, places=list(self.index.places)))
         child.send(AddLane(0, 0, self.lane.pipeline.to_wire(), self.lane.layout.to_wire()), [self.lane.fd])
 
     def expected(self) -> list[tuple[bytes, int, int]]:
@@ -155,7 +155,8 @@ def endless_work(child: Child, tmp_path: Path) -> Lane:
     """Gives `child` more than it can do in the time of a test."""
     spec = SyntheticImages(64, size=(512, 512))
     lane = Lane(tiny_pipeline(64), 1024)
-    child.send(AddStream(0, spec.to_wire(), str(build_index(spec, tmp_path / "bank").path), "none", 0))
+    index = build_index(spec, tmp_path / "bank")
+    child.send(AddStream(0, spec.to_wire(), str(index.path), "none", 0, places=list(index.places)))
     child.send(AddLane(0, 0, lane.pipeline.to_wire(), lane.layout.to_wire()), [lane.fd])
     for task in range(200):
         child.send(Fill(task, 0, [0], task * 1024, 1024))

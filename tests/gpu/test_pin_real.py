@@ -68,21 +68,28 @@ def test_an_asynchronous_copy_from_locked_rows_brings_their_bytes(segment: Segme
     pin.close()
 
 
-def test_a_copy_may_straddle_two_locked_chunks(segment: Segment, device: torch.device) -> None:
+def test_chunks_are_locked_one_by_one_and_each_can_be_copied_from(segment: Segment, device: torch.device) -> None:
     want = numbered(segment.nbytes)
     segment.bytes.copy_(want)
-    pin = HostPin(segment.address, segment.nbytes, open_driver(device), chunk_bytes=8 << 20)
+    cuts = [8 << 20, 16 << 20, 24 << 20]
+    pin = HostPin(segment.address, segment.nbytes, open_driver(device), cuts=cuts)
     pin.start()
-    assert pin.state == "pinned"
-    middle = slice((8 << 20) - 5000, (24 << 20) + 5000)
-    got = torch.empty_like(segment.bytes[middle], device=device)
-    got.copy_(segment.bytes[middle], non_blocking=True)
-    assert torch.equal(got.cpu(), want[middle])
+    assert pin.wait(), pin.reason
+    for begin in (0, *cuts):
+        part = slice(begin, begin + (8 << 20))
+        got = torch.empty_like(segment.bytes[part], device=device)
+        got.copy_(segment.bytes[part], non_blocking=True)
+        assert torch.equal(got.cpu(), want[part])
     pin.close()
+    assert not segment.bytes.is_pinned()
 
 
-def test_memory_that_is_locked_already_counts_as_locked_and_stays_so(segment: Segment, device: torch.device) -> None:
-    first, second = pinned(segment, device), pinned(segment, device)
+def test_memory_that_somebody_else_has_locked_stays_theirs(segment: Segment, device: torch.device) -> None:
+    first, second = pinned(segment, device), HostPin(segment.address, segment.nbytes, open_driver(device))
+    second.start()
+    assert not second.wait()
+    with pytest.warns(PinningWarning, match="712"):
+        second.warn_once()
     second.close()
     assert segment.bytes.is_pinned()
     first.close()

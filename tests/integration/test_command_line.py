@@ -11,8 +11,10 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -96,6 +98,94 @@ def test_status_as_text_names_workers_jobs_and_streams_and_has_no_codes_in_a_pip
         assert word in done.stdout
     assert "\x1b" not in done.stdout
     assert done.stderr == ""
+
+
+def test_status_in_a_pipe_has_one_whole_line_per_job(server: Server, client_process: Start) -> None:
+    name = "a-sweep-over-learning-rates/with-a-name-that-is-far-too-long-for-eighty-columns/run-0042"
+    client_process(server, SOURCE, batch_size=16, job=name).read(1)
+    done = cli("status", "--runtime-dir", str(server.runtime_dir), COLUMNS="80")
+    assert done.returncode == exits.OK
+    (line,) = [line for line in done.stdout.splitlines() if name in line]
+    assert "0/1" in line
+    head = done.stdout.splitlines()[0]
+    assert head.startswith(f"prepserver {__version__}")
+    assert "kernels" in head
+
+
+def test_status_tells_epoch_rate_and_share_of_waiting_of_a_job(server: Server, client_process: Start) -> None:
+    client = client_process(server, SOURCE, batch_size=16, job="mine")
+
+    def job() -> dict[str, Any]:
+        return dict(server.status()["jobs"][0])
+
+    client.read(2)
+    assert job()["epoch"] == 0
+    client.read()
+    client.read(2)
+    assert job()["epoch"] == 1
+    assert 0 <= job()["epoch_fraction"] < 1
+    wait_until(lambda: job()["images_per_s"] is not None and job()["wait_fraction"] is not None)
+    assert job()["images_per_s"] >= 0
+    assert 0 <= job()["wait_fraction"] <= 1
+
+
+def test_workers_that_have_rested_for_a_while_are_not_busy(server: Server, client_process: Start) -> None:
+    client_process(server, SOURCE, batch_size=16).read()
+    wait_until(lambda: all(w["busy_fraction"] == 0 for w in server.status()["workers"]))
+
+
+def test_status_names_the_job_that_a_job_waits_for(server: Server, client_process: Start) -> None:
+    source = SyntheticImages(4096, 32)
+    slow, fast = (client_process(server, source, batch_size=8, job=name, lag="wait") for name in ("slow", "fast"))
+    for client in (slow, fast):
+        client.ask("attach")  # both, before the stream has moved on
+    slow.read(1)
+    fast.read(1)
+    reader = threading.Thread(target=fast.read)
+    reader.start()
+
+    def waits() -> dict[str, tuple[int, str | None]]:
+        return {job["name"]: (job["id"], job["waits_for"]) for job in server.status()["jobs"]}
+
+    try:
+        wait_until(lambda: waits()["fast"][1] == f"job {waits()['slow'][0]}", why=waits)
+        assert waits()["slow"][1] is None
+    finally:
+        slow.end()  # so that the other one can go on, and its thread end
+        reader.join(PATIENCE_S)
+
+
+def test_status_watched_in_a_pipe_prints_until_its_reader_goes(server: Server) -> None:
+    command = [sys.executable, "-m", "prepserver.cli", "status", "--json", "--watch", "0.1"]
+    with subprocess.Popen(
+        [*command, "--runtime-dir", str(server.runtime_dir)], env=environment(), stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert [json.loads(process.stdout.readline())["pid"] for _ in range(3)] == [server.pid] * 3
+        process.stdout.close()
+        assert process.wait(PATIENCE_S) == 141
+        assert process.stderr.read() == ""
+
+
+def test_status_watched_ends_quietly_with_ctrl_c_or_with_the_daemon(new_server: NewServer) -> None:
+    server = new_server(workers=1)
+    command = [sys.executable, "-m", "prepserver.cli", "status", "--watch", "0.1", "--runtime-dir"]
+    for by_hand, code in ((True, exits.OK), (False, exits.NO_DAEMON)):
+        with subprocess.Popen(
+            [*command, str(server.runtime_dir)], env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True,
+        ) as process:  # fmt: skip
+            assert process.stdout is not None
+            assert process.stderr is not None
+            for line in process.stdout:  # the second time that it is shown, it is not being started any more
+                if line == "\n":
+                    break
+            (process if by_hand else server.process).send_signal(signal.SIGINT)
+            assert process.wait(PATIENCE_S) == code
+            said = process.stderr.read()
+            assert said == "" if by_hand else "no daemon runs" in said
 
 
 def test_no_color_leaves_colours_out_on_a_terminal(server: Server) -> None:

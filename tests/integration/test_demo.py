@@ -98,6 +98,17 @@ def test_it_measures_both_phases_with_real_jobs_and_leaves_nothing(photos: Path,
     assert not any(p.name.startswith("prepserver-demo-") for p in scratch.iterdir())
 
 
+def test_a_damaged_file_is_told_in_one_sentence(photos: Path, scratch: Path) -> None:
+    damaged = photos / "class0" / "42.jpg"
+    damaged.write_bytes(b"no image")
+    done = demo(scratch, "--data", str(photos), "--jobs", "1", "--workers", "1")
+    assert done.returncode == 1
+    (line,) = [line for line in done.stderr.splitlines() if "class0/42.jpg" in line]
+    assert line.startswith("prepserver demo: ")
+    assert "Traceback" not in done.stderr
+    assert processes_of(scratch) == []
+
+
 def test_a_folder_that_is_not_there_is_named(scratch: Path) -> None:
     done = demo(scratch, "--data", str(scratch / "nowhere"))
     assert done.returncode == 1

@@ -91,6 +91,12 @@ def test_the_service_survives_a_killed_worker_and_drains() -> None:
     assert int(service["TimeoutStopSec"][0]) > load_settings(None, {}).drain_s + KILL_S
 
 
+def test_the_service_lets_workers_confine_themselves() -> None:
+    calls = " ".join(settings_of("prepserver.service")["SystemCallFilter"]).split()
+    needed = {"landlock_create_ruleset", "landlock_add_rule", "landlock_restrict_self", "seccomp"}
+    assert needed <= set(calls)
+
+
 def test_socket_and_service_mean_one_place() -> None:
     socket, service = settings_of("prepserver.socket"), settings_of("prepserver.service")
     assert socket["ListenSequentialPacket"] == [f"{SYSTEM_RUNTIME_DIR}/{ATTACH_SOCKET}"]

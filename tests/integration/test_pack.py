@@ -17,14 +17,14 @@ import pytest
 from prepclient import BadSampleError, ImageFolder, Packed, PrepClient
 from prepserver.cli import exits
 from tests.support.clients import OPS, Rows, inline_rows, read
-from tests.support.photos import JPEGTRAN, jpeg, pixels, saved
+from tests.support.complete import JPEGTRAN, needs_jpegtran
+from tests.support.photos import jpeg, pixels, saved
 from tests.support.server import Server, cli, environment
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.integration
 
 COUNT = 60
-needs_jpegtran = pytest.mark.skipif(JPEGTRAN is None, reason="jpegtran is not installed (libjpeg-turbo-progs)")
 
 
 @pytest.fixture(scope="module")
@@ -87,8 +87,9 @@ def test_whenever_it_is_killed_a_second_run_goes_on_to_the_same_files(
         wait_for_records(tmp_path / "out", process)
         crew = children_of(process.pid)
         process.send_signal(how)
-        process.communicate(timeout=PATIENCE_S)
+        said = process.communicate(timeout=PATIENCE_S)[1]
     assert process.returncode == (130 if how == signal.SIGINT else -how)
+    assert ("run the same command again to go on" in said) == (how == signal.SIGINT)
     end_s = time.monotonic() + PATIENCE_S
     while any(Path(f"/proc/{pid}").exists() for pid in crew):
         assert time.monotonic() < end_s, "a process of the crew outlived the first one"

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -33,18 +36,80 @@ def test_importing_prepclient_pulls_in_only_the_shared_rooms() -> None:
     assert rooms <= SHARED_ROOMS, rooms - SHARED_ROOMS
 
 
-def test_the_wheel_holds_both_packages_and_nothing_else(tmp_path: Path) -> None:
+NATIVE = "prepserver/transform/native"
+
+
+def checkout(folder: Path) -> Path:
+    """A copy of this one, without its .gitignore, as a container's build sees it."""
+    copy = folder / "copy"
+    shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".*", "__pycache__", "*.pyc", "dist", "build"))
+    return copy
+
+
+def built(copy: Path, kind: str = "wheel", **environment: str) -> Path:
+    """The one that hatchling builds of it."""
     pytest.importorskip("hatchling", reason="building a wheel needs hatchling")
-    copy = tmp_path / "copy"
-    skipped = shutil.ignore_patterns(".*", "__pycache__", "*.pyc", "dist", "build")
-    shutil.copytree(ROOT, copy, ignore=skipped)
-    (copy / "client" / "stray.txt").write_text("not for the wheel")
+    made = copy / "dist"
+    shutil.rmtree(made, ignore_errors=True)
     done = subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path / "dist")],
-        cwd=copy, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
+        [sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", str(made)],
+        cwd=copy, env={**os.environ, **environment}, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    (wheel,) = (tmp_path / "dist").glob("*.whl")
+    (file,) = made.iterdir()
+    return file
+
+
+def test_a_build_left_in_a_checkout_is_in_no_wheel_made_elsewhere(tmp_path: Path) -> None:
+    copy = checkout(tmp_path)
+    (copy / NATIVE / "stray.so").write_bytes(b"another environment's")
+    wheel = built(copy, CC="no-such-compiler")
+    assert wheel.name.endswith("-py3-none-any.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        assert [name for name in archive.namelist() if name.endswith(".so")] == []
+        assert "no-such-compiler" in archive.read(f"{NATIVE}/_not_built.txt").decode()
+    with tarfile.open(built(copy, "sdist")) as archive:
+        names = {name.split("/", 1)[1] for name in archive.getnames()}
+    assert "hatch_build.py" in names
+    assert {name for name in names if name.endswith((".so", "_not_built.txt"))} == set()
+
+
+def test_a_build_is_used_again_only_if_the_same_compiler_made_it(tmp_path: Path) -> None:
+    real = shutil.which(shlex.split(os.environ.get("CC", "cc"))[0])
+    assert real is not None
+    compiler, copy = tmp_path / "cc", checkout(tmp_path)
+    library = copy / NATIVE / "_native.so"
+    library.unlink(missing_ok=True)
+    made = []
+    for version in ("1", "1", "2"):
+        compiler.write_text(f'#!/bin/sh\nif [ "$1" = --version ]; then echo {version}; else exec {real} "$@"; fi\n')
+        compiler.chmod(0o755)
+        subprocess.run(
+            [sys.executable, "hatch_build.py"], cwd=copy, env={**os.environ, "CC": str(compiler)}, check=True,
+            stdout=subprocess.DEVNULL,
+        )  # fmt: skip
+        made.append(library.stat().st_ino)
+    assert made[0] == made[1]
+    assert made[1] != made[2]
+
+
+def test_a_build_without_kernels_says_so_on_the_terminal(tmp_path: Path) -> None:
+    """pip keeps back what a build writes to its stdout and stderr."""
+    pytest.importorskip("hatchling", reason="building a wheel needs hatchling")
+    code = f"import pty; pty.spawn(['sh', '-c', '{sys.executable} -m hatchling build -t wheel >log 2>&1'])"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=checkout(tmp_path), env={**os.environ, "CC": "no-such-compiler"},
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE_S, check=True,
+    )  # fmt: skip
+    assert done.stdout.strip().splitlines() == [
+        "prepserver is installed without its compiled kernels, at half the speed: no C compiler (no-such-compiler)"
+    ]
+
+
+def test_the_wheel_holds_both_packages_and_nothing_else(tmp_path: Path) -> None:
+    copy = checkout(tmp_path)
+    (copy / "client" / "stray.txt").write_text("not for the wheel")
+    wheel = built(copy)
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     tops = {name.split("/")[0] for name in names}

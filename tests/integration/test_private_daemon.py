@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from prepclient import NoServer, PrepClient, SyntheticImages
 from tests.support import leaks
-from tests.support.clients import OPS, ClientProcess, inline_rows
+from tests.support.clients import OPS, ClientProcess, inline_rows, read
 from tests.support.server import Server
 from tests.support.waiting import wait_until
 
@@ -60,12 +64,69 @@ def test_it_ends_when_its_process_ends_without_closing(owner: ClientProcess, tmp
 
 def test_it_ends_when_its_process_is_killed(owner: ClientProcess, tmp_path: Path) -> None:
     owner.read(2)
+    place = runtime_dir(daemons(tmp_path))
     rings = {inode for pid in leaks.marked(tmp_path.name) for inode in leaks.rings(pid)}
     assert rings
     owner.kill()
     owner.process.wait()
     wait_until(lambda: leaks.marked(tmp_path.name) == {}, why=lambda: leaks.marked(tmp_path.name))
     assert leaks.holders(rings) == {}
+    assert not place.exists()
+
+
+def test_all_clients_of_a_process_share_one(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(short_path))
+    arguments: dict[str, Any] = {"workers": 1, "runtime_dir": short_path / "none", "fields": "dict", **SPEC}
+    places = {place_of(PrepClient(SOURCE, OPS, **arguments), short_path) for _ in range(3)}
+    assert len(places) == 3  # each ended with its client
+    train, val = (PrepClient(SOURCE, OPS, **arguments) for _ in range(2))
+    for client in (train, val):
+        assert sorted(index for index, _ in read(client)) == list(range(200))
+    (place,) = short_path.iterdir()
+    train.close()
+    assert len(read(val)) == 200
+    train = PrepClient(SOURCE, OPS, **arguments)
+    next(iter(train))
+    assert list(short_path.iterdir()) == [place]
+    val.close()
+    assert place.exists()
+    del train, client  # as a notebook does where a cell is run again
+    assert list(short_path.iterdir()) == []
+    assert leaks.children(os.getpid()) == []
+
+
+def place_of(client: PrepClient, base: Path) -> Path:
+    assert read(client) == inline_rows(SOURCE, **SPEC)
+    (place,) = base.iterdir()
+    return place
+
+
+def test_one_that_was_killed_is_replaced(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(short_path))
+    with PrepClient(SOURCE, OPS, workers=1, runtime_dir=short_path / "none", fields="dict", **SPEC) as client:
+        rows = read(client)
+        (daemon,) = leaks.children(os.getpid())
+        os.kill(daemon, signal.SIGKILL)
+        while len(rows) < 12 * 200:  # more than a ring holds
+            rows += read(client)
+        assert rows == inline_rows(SOURCE, epochs=12, **SPEC)
+
+
+def test_what_a_killed_one_left_is_removed_by_the_next(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(short_path))
+    dead, new, running, other = (short_path / name for name in (
+        "prepserver-private-dead", "prepserver-private-new", "prepserver-private-running", "prepserver-0"
+    ))  # fmt: skip
+    for place in (dead, new, running, other):
+        place.mkdir()
+        (place / "lock").touch()
+    for place in (dead, running, other):
+        os.utime(place, (0, 0))
+    with (running / "lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with PrepClient(SOURCE, OPS, workers=1, runtime_dir=short_path / "none", **SPEC) as client:
+            len(client)
+    assert sorted(short_path.iterdir()) == sorted([new, running, other])
 
 
 def test_a_running_daemon_is_preferred(server: Server, client_process: Start) -> None:

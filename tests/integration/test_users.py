@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -22,7 +23,7 @@ import pytest
 
 from prepserver.pipeline.sources import FileList, ImageFolder, SourceSpec, SyntheticImages
 from prepserver.protocol.codec import encode
-from prepserver.protocol.messages import AskStop
+from prepserver.protocol.messages import AskStop, Scanning, Welcome
 from tests.support import leaks
 from tests.support.clients import ClientError, ClientProcess, inline_rows
 from tests.support.hostile import Stranger
@@ -249,6 +250,68 @@ def test_a_ring_over_a_users_limit_is_refused_with_its_figures(world: World) -> 
     assert f"uid {MEMBER}" in refused.text
 
 
+def test_a_descriptor_that_is_kept_counts_against_its_user(world: World) -> None:
+    world.serve(limits="memory_per_uid = '1600K'")  # for one ring, and not even the smallest second one
+    stranger = Stranger(world.server, uid=MEMBER, gid=MEMBER)
+    stranger.send_map(stranger.attach(world.source))
+    fds: list[int] = []
+    while not fds:
+        _, fds, _, _ = socket.recv_fds(stranger.sock, 1 << 17, 1)
+    stranger.close()
+    wait_until(lambda: not world.server.status()["jobs"])
+    assert "memory_per_uid" in world.refused(MEMBER).text
+    other = world.client(None)
+    assert other.ask("attach") == 4
+    os.close(fds[0])
+    again = world.client(MEMBER)
+    assert again.ask("attach") == 4
+    for client in (other, again):
+        client.ask("close")
+
+
+def test_a_job_that_comes_back_at_once_finds_its_memory_free(world: World) -> None:
+    world.serve(limits="memory_per_uid = '1600K'")
+    for _ in range(30):
+        stranger = Stranger(world.server, uid=MEMBER, gid=MEMBER)
+        stranger.send_map({**stranger.attach(world.source), "batch_size": 16})
+        while isinstance(answer := stranger.receive(), Scanning):
+            pass
+        assert isinstance(answer, Welcome)
+        stranger.close()
+
+
+def test_a_name_that_is_used_again_is_another_job(world: World) -> None:
+    world.serve(limits="jobs_per_uid = 2")
+    same = [world.client(MEMBER, job="same") for _ in range(2)]
+    for client in same:
+        client.ask("attach")
+    assert "has 2 of its jobs_per_uid = 2" in world.refused(MEMBER, job="same").text
+    ranks = [world.client(None, job="ranks", rank=rank, world_size=3) for rank in range(3)]
+    for client in ranks:
+        client.ask("attach")
+    other = world.client(None, job="one more")
+    other.ask("attach")
+    assert "has 2 of its jobs_per_uid = 2" in world.refused(None, job="another").text
+    for client in (*same, *ranks, other):
+        client.ask("close")
+
+
+def test_an_indexer_ends_with_who_asked_for_it(world: World) -> None:
+    world.serve()
+    listed = world.public / "set" / "long.txt"
+    with listed.open("w") as file:
+        for k in range(2_000_000):
+            file.write(f"cats/{k}.jpg {k % 10}\n")
+    known = set(leaks.children(world.server.zygote))
+    stranger = Stranger(world.server, uid=MEMBER, gid=MEMBER)
+    stranger.send_map(stranger.attach(FileList(str(listed))))
+    assert isinstance(stranger.receive(), Scanning)
+    (indexer,) = set(leaks.children(world.server.zygote)) - known
+    os.kill(indexer, signal.SIGSTOP)  # as one whose storage hangs: it reads nothing, and notices nothing
+    stranger.close()
+    wait_until(lambda: not Path(f"/proc/{indexer}").exists())
+
+
 def test_roots_that_are_taken_away_by_a_reload_are_closed_to_new_jobs(world: World) -> None:
     world.serve()
     running = world.client(MEMBER)
@@ -261,3 +324,60 @@ def test_roots_that_are_taken_away_by_a_reload_are_closed_to_new_jobs(world: Wor
     rows += running.read()
     assert rows == inline_rows(world.source, batch_size=16, shuffle=True, seed=5)
     running.ask("close")
+
+
+LINE = SyntheticImages(2000, size=(48, 64))
+"""Many times what a ring holds."""
+
+LINE_ARGUMENTS: dict[str, Any] = {"batch_size": 50, "prefetch": 100, "timeout_s": 45.0, "lag": "wait"}
+
+
+def read_on(client: ClientProcess, epochs: int) -> None:
+    """In the background, not faster than a pipeline of its speed can follow."""
+    for _ in range(epochs):
+        client.order("read", new=True, pause_s=0.02)
+
+
+def test_a_stopped_job_of_one_user_stops_no_job_of_another_and_loses_nothing(world: World) -> None:
+    """Whatever its policy is: it parts, and goes on where it stood."""
+    world.serve()
+    expected = inline_rows(LINE, epochs=9, batch_size=50, shuffle=True, seed=5)
+    stops, other = (world.client(uid, LINE, **LINE_ARGUMENTS) for uid in (DAEMON, MEMBER))
+    read_on(stops, 8)
+    had = [stops.batch()]
+    read_on(other, 4)
+    theirs = [other.batch()]
+    wait_until(lambda: sorted(len(stream["lanes"]) for stream in world.server.status()["streams"]) == [2])
+    stops.kill(signal.SIGSTOP)
+    wait_until(stops.stopped)
+    theirs += [other.collect() for _ in range(4)]
+    rows = [row for part in theirs for row in part]
+    assert rows == expected[(begun := expected.index(rows[0])) : begun + 4 * 2000]
+    stops.kill(signal.SIGCONT)
+    had += [stops.collect() for _ in range(8)]
+    assert [row for part in had for row in part] == expected[: 8 * 2000]
+    for client in (stops, other):
+        client.ask("close")
+
+
+def test_ranks_that_never_attach_stop_no_job_of_another_user(world: World) -> None:
+    world.serve()
+    expected = inline_rows(LINE, epochs=3, batch_size=50, shuffle="full", seed=5)
+    arguments = {**LINE_ARGUMENTS, "shuffle": "full"}
+    other = world.client(MEMBER, LINE, **arguments)
+    rows = other.read(37)
+    # It is to begin where the other is in a moment, and to wait there for its rank 1.
+    rank = world.client(DAEMON, LINE, **{**arguments, "batch_size": 25}, rank=0, world_size=2, job="pair")
+    rank.ask("set_epoch", epoch=1)
+    assert rank.ask("attach") == 40
+    rows += other.read() + other.read(new=True) + other.read(new=True)
+    assert rows == expected
+    late = world.client(DAEMON, LINE, **{**arguments, "batch_size": 25}, rank=1, world_size=2, job="pair")
+    late.ask("set_epoch", epoch=1)
+    for client in (rank, late):  # side by side: ranks wait for each other
+        client.order("read")
+    halves = [client.collect() for client in (rank, late)]
+    both = [row for n in range(0, 1000, 25) for half in halves for row in half[n : n + 25]]
+    assert both == expected[2000:4000]
+    for client in (rank, late, other):
+        client.ask("close")

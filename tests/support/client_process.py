@@ -11,7 +11,8 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,6 +21,8 @@ import prepclient
 from prepclient import PrepClient, PrepClientError
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.pipeline.sources import source_from_wire
+from tests.support.device_client import DeviceClient
+from tests.support.fake_device import RunningDevice
 
 
 def rows_of(batch: dict[str, Any]) -> list[tuple[int, str]]:
@@ -31,7 +34,7 @@ def rows_of(batch: dict[str, Any]) -> list[tuple[int, str]]:
     for *images, label, index in zip(*views, labels, indices, strict=True):
         digest = hashlib.sha256()
         for image in images:
-            digest.update(image.contiguous().numpy().tobytes())
+            digest.update(image.contiguous().cpu().numpy().tobytes())
             digest.update(f"{image.dtype} {tuple(image.shape)} {label} {index}".encode())
         found.append((index, digest.hexdigest()[:24]))
     return found
@@ -54,7 +57,11 @@ class _Actor:
 
     def do_open(self, source: dict[str, Any], ops: list[dict[str, Any]], client: dict[str, Any]) -> None:
         pipeline = Pipeline.from_wire(ops)
-        self._client = PrepClient(source_from_wire(source), pipeline.ops, fields="dict", **client)
+        make: Callable[..., PrepClient] = PrepClient
+        if client.get("device") == "fake":
+            make = partial(DeviceClient, fake=RunningDevice())
+            del client["device"]
+        self._client = make(source_from_wire(source), pipeline.ops, fields="dict", **client)
 
     def do_attach(self) -> int:
         return len(self.client)
@@ -70,6 +77,8 @@ class _Actor:
                 self._iterator = None
                 break
             self._last = batch
+            if isinstance(self.client, DeviceClient):
+                self.client.fake.finish_all()
             say({"rows": rows_of(batch), "epoch": self.client.epoch})
             read += 1
             if pause_s:

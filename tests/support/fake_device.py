@@ -14,6 +14,8 @@ from typing import Literal, TypeAlias
 
 import torch
 
+from prepclient.pinning import PinDriver
+
 StreamName: TypeAlias = Literal["copies", "consumer"]
 
 UNWRITTEN = 0xEE
@@ -26,22 +28,37 @@ class FakeEvent:
         self.completed = False
 
 
+class LocksEverything:
+    """A driver to which all memory is as good."""
+
+    def register(self, address: int, nbytes: int) -> int:
+        return 0
+
+    def unregister(self, address: int) -> int:
+        return 0
+
+    def describe(self, code: int) -> str:
+        return str(code)
+
+
 class FakeDevice:
     """Streams are queues of operations; an operation that cannot run yet answers False and stays."""
 
     def __init__(self) -> None:
         self.queues: dict[StreamName, deque[Callable[[], bool]]] = {"copies": deque(), "consumer": deque()}
         self.retired = 0
+        self.buffers = 0
 
     @property
     def device(self) -> torch.device:
         return torch.device("cpu")
 
     def buffer(self, nbytes: int) -> torch.Tensor:
-        return torch.full((nbytes,), UNWRITTEN, dtype=torch.uint8)
+        self.buffers += 1
+        return torch.full((nbytes,), UNWRITTEN, dtype=torch.uint8, device="cpu")
 
     def staging(self, nbytes: int) -> torch.Tensor:
-        return torch.full((nbytes,), UNWRITTEN, dtype=torch.uint8)
+        return torch.full((nbytes,), UNWRITTEN, dtype=torch.uint8, device="cpu")
 
     def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
         to, of = target.view(-1).view(torch.uint8), source.view(-1).view(torch.uint8)
@@ -61,6 +78,9 @@ class FakeDevice:
             return True
 
         self.queues["consumer"].append(run)
+
+    def pin_driver(self) -> PinDriver:
+        return LocksEverything()
 
     def retire(self, buffer: torch.Tensor) -> None:
         self.retired += 1
@@ -119,3 +139,12 @@ class FakeDevice:
         """Runs both streams empty."""
         while any(self.queues.values()):
             self._go_on()
+
+
+class RunningDevice(FakeDevice):
+    """Goes on by itself, a little whenever it is asked how far it is."""
+
+    def done(self, event: FakeEvent) -> bool:
+        self.step("copies")
+        self.step("consumer")
+        return super().done(event)

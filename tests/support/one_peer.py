@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +21,7 @@ def leased(runtime_dir: Path, welcome: Welcome, ring: int, attach: Callable[[], 
     Args:
         runtime_dir: Where the socket is to be.
         welcome: The answer.
-        ring: The descriptor that goes with it.
+        ring: The descriptor that goes with it, beside a control line to which nobody connects.
         attach: Asks in `runtime_dir`.
     """
     listener = Listener(runtime_dir / ATTACH_SOCKET, Door())
@@ -32,7 +33,7 @@ def leased(runtime_dir: Path, welcome: Welcome, ring: int, attach: Callable[[], 
         assert peer is not None
         peer.sock.setblocking(True)
         assert isinstance(peer.receive(), Attach)
-        peer.send(welcome, ring)
+        say_welcome(peer, welcome, ring)
         peers.append(peer)
 
     daemon = threading.Thread(target=answer)
@@ -43,3 +44,11 @@ def leased(runtime_dir: Path, welcome: Welcome, ring: int, attach: Callable[[], 
         daemon.join()
         listener.close()
     return asked, peers[0]
+
+
+def say_welcome(peer: Peer, welcome: Welcome, ring: int) -> None:
+    """Sends the answer with a ring, and with a control line to which nobody connects."""
+    with socket.socket(socket.AF_UNIX) as line:
+        line.bind("")
+        line.listen()
+        peer.send(welcome, ring, line.fileno())

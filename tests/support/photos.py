@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import shutil
 
 import numpy as np
 import numpy.typing as npt
@@ -12,8 +11,8 @@ from PIL import Image
 
 from prepserver.pack.transcode import Transcoder, transcode
 from prepserver.protocol.packed import INDEXED, IndexedScan, read_record
+from tests.support.complete import JPEGTRAN
 
-JPEGTRAN = shutil.which("jpegtran")
 SUBSAMPLINGS = ("444", "422", "420", "440", "411", "Gray")
 PILLOW_SUBSAMPLINGS = ("444", "422", "420", "Gray")
 

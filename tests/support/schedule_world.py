@@ -29,9 +29,10 @@ from prepserver.schedule.actions import (
 )
 from prepserver.schedule.early import PATIENCE
 from prepserver.schedule.join import Place, Request, place
-from prepserver.schedule.lag import ASKS_AFTER_S, LagWatch, Parting, still_holds
-from prepserver.schedule.scheduler import GROWN, Scheduler
+from prepserver.schedule.lag import ASKS_AFTER_S, LagWatch, Parting, left_out, still_holds
+from prepserver.schedule.scheduler import GROWN, Scheduler, Suspect
 from prepserver.schedule.stream import BadRow, Cursor, Lane
+from tests.support.sessions import hand_out
 
 N = 24
 BLOCK = 8
@@ -64,6 +65,7 @@ class Client:
     cursor: int
     stream: int
     group: int
+    owner: int
     session: Session
     told: int
     present: bool
@@ -112,7 +114,7 @@ class World:
         self.clients: dict[int, Client] = {}
         self.workers: dict[int, list[WorldTask]] = {}
         self.stuck: dict[int, list[WorldTask]] = {}
-        self.quarantined: list[tuple[str, int]] = []
+        self.quarantined: list[QuarantineSample] = []
         self.now_s = 0.0
         self._ids = 0
 
@@ -140,9 +142,9 @@ class World:
                 case DropStream(stream):
                     assert not any(lane.stream == stream for lane in self.lanes.values())
                     self.streams.remove(stream)
-                case QuarantineSample(source, index):
-                    assert (source, index) not in self.quarantined, "quarantined twice"
-                    self.quarantined.append((source, index))
+                case QuarantineSample():
+                    assert action not in self.quarantined, "quarantined twice"
+                    self.quarantined.append(action)
 
     def _rearrange(self, action: Move | Behind | Joined | GoesAlone) -> None:
         match action:
@@ -250,7 +252,7 @@ class World:
             rows = max(request.rows_needed, where.rows) + extra_rows
             assert where.position >= self.scheduler.streams[stream_id].head
             self.scheduler.add_lane(stream_id, Lane(lane_id, request.lane_key, rows, where.position))
-            self.lanes[lane_id] = WorldLane(lane_id, stream_id, request.lane_key[1], rows)
+            self.lanes[lane_id] = WorldLane(lane_id, stream_id, int(request.lane_key[0][1:]), rows)
         if where.into is not None:
             self.scheduler.start_early(
                 stream_id, where.into, shape.batch_size * shape.world_size, PATIENCE * request.join_wait_s
@@ -271,7 +273,9 @@ class World:
             cursor = Cursor(
                 self.new_id(), lane_id, group, line, prefetch or lane.rows, first, first, present=False, lag=lag
             )
-            self.clients[cursor.id] = Client(cursor.id, stream_id, group, session, first, False, [(0, lane_id)])
+            self.clients[cursor.id] = Client(
+                cursor.id, stream_id, group, request.lane_key[1], session, first, False, [(0, lane_id)]
+            )
             self.scheduler.add_cursor(stream_id, cursor)
         self.present(min(c.cursor for c in self.clients.values() if c.group == group))
         return where, group
@@ -298,7 +302,11 @@ class World:
         if own:
             self.streams.add(own_id)
             self.lag.parted(own_id, self.now_s)
-        self.do(self.scheduler.part(parting.stream, parting.group, (own_id, own) if own else None, shared))
+        actions = self.scheduler.part(parting.stream, parting.group, (own_id, own) if own else None, shared)
+        for client in self.clients.values():
+            if client.group == parting.group and not client.present:
+                client.stream, client.rings = own_id, [(0, self._cursor(client).lane)]
+        self.do(actions)
 
     def _again(self, lane: Lane, stream: int, start: int) -> Lane:
         made = Lane(self.new_id(), lane.key, lane.rows, start)
@@ -306,7 +314,9 @@ class World:
         return made
 
     def present(self, cursor: int) -> None:
-        self.clients[cursor].present = True
+        client = self.clients[cursor]
+        client.present = True
+        client.rings = [(0, self._cursor(client).lane)]  # it is given the ring that there is now, and no other
         self.do(self.scheduler.cursor_present(cursor))
 
     def leave(self, cursor: int) -> None:
@@ -320,7 +330,7 @@ class World:
             return False
         batch = client.session.stage()
         assert batch == expected
-        handed, bad = client.session.hand_out()
+        handed, bad = hand_out(client.session)
         assert handed == batch
         pipeline = self.memory(client.lane).pipeline
         assert [b.position for b in bad] == [p for p in range(batch.start, batch.stop) if is_bad(p, pipeline)]
@@ -401,12 +411,12 @@ class World:
         task = self.workers[worker].pop(0)
         self.do(self.scheduler.task_failed(worker, task.submit.task))
 
-    def kill(self, worker: int, suspect: int | None = None) -> None:
+    def kill(self, worker: int, suspect: Suspect | None = None) -> None:
         """It may have written anything of its tasks."""
         del self.workers[worker]
         self.do(self.scheduler.worker_lost(worker, suspect))
 
-    def hang(self, worker: int, suspect: int | None = None) -> None:
+    def hang(self, worker: int, suspect: Suspect | None = None) -> None:
         self.stuck[worker] = self.workers.pop(worker)
         self.do(self.scheduler.worker_stuck(worker, suspect))
 
@@ -421,6 +431,9 @@ class World:
     def tick(self) -> None:
         """What the daemon looks at several times a second."""
         for parting in self.lag.partings(self.scheduler.streams.values(), self.scheduler.workers_idle, self.now_s):
+            if still_holds(parting, self.scheduler.streams, self.chunk_rows):
+                for cursor in left_out(parting, self.scheduler.streams[parting.stream]):
+                    self.leave(cursor.id)
             if still_holds(parting, self.scheduler.streams, self.chunk_rows):
                 self._part(parting)
         while meetings := self.lag.meetings([s for s in self.scheduler.streams.values() if s.cap is None], self.now_s):
@@ -452,14 +465,32 @@ class World:
             assert self._go_round(), self._stand()
             assert rounds < 40 * len(goals) * batches, self._stand()
 
-    def _go_round(self) -> bool:
+    def go_on_without(self, owner: int, batches: int, seconds: float) -> None:
+        """All jobs of a user stop, and none of its ranks attaches: every job of the others gets `batches` more."""
+        for worker in list(self.stuck):
+            self.stuck_ends(worker)
+        if not self.workers:
+            self.worker_up()
+        goals = {}
+        for client in list(self.clients.values()):
+            if client.owner != owner:
+                if not client.present:
+                    self.present(client.cursor)
+                goals[client.cursor] = len(client.had) + batches
+        began_s = self.now_s
+        while any(len(self.clients[c].had) < goal for c, goal in goals.items()):
+            assert self.now_s - began_s < seconds, self._stand()
+            self._go_round(without=owner)
+            self.wait(0.5)
+
+    def _go_round(self, without: int = -1) -> bool:
         """Each worker ends a task, each client takes all that there is; whether anything moved."""
         moved = False
         for worker in list(self.workers):
             if self.workers[worker]:
                 self.finish(worker)
                 moved = True
-        for client in list(self.clients.values()):
+        for client in [c for c in self.clients.values() if c.owner != without]:
             while self.pick_up(client):  # a fast one goes on beyond its goal: who stops would hold others back
                 moved = True
             while client.held:

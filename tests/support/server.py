@@ -53,6 +53,7 @@ class Server:
         memory: ``--memory``.
         settings: For ``--config``, such as ``{"drain_s": 0.5}``.
         arguments: More for the command line.
+        env: More for its environment.
 
     Attributes:
         home: Holds everything of this daemon.
@@ -68,6 +69,7 @@ class Server:
         memory: str | None = None,
         settings: Mapping[str, Any] | None = None,
         arguments: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
     ) -> None:
         self.home = Path(tempfile.mkdtemp(prefix="pst-", dir="/tmp"))
         self.runtime_dir = self.home / "run"
@@ -79,6 +81,7 @@ class Server:
         self._process: subprocess.Popen[bytes] | None = None
         self._arguments = ["--workers", str(workers), "--cache-dir", str(self.home / "cache"), *arguments]
         self._workers = workers
+        self._env = {leaks.MARK: self.mark, **(env or {})}
         if memory is not None:
             self._arguments += ["--memory", memory]
         if settings:
@@ -105,7 +108,7 @@ class Server:
         ]
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment(**{leaks.MARK: self.mark})
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment(**self._env)
             )
 
     def _is_up(self) -> bool:

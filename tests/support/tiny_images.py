@@ -18,9 +18,9 @@ from prepserver.pipeline.pipeline import Pipeline
 from prepserver.pipeline.sources import ImageFolder
 from prepserver.protocol.layout import RingLayout, sample_layout
 from prepserver.source import IndexInfo, build_index, open_source
-from prepserver.transform import RowMaker, row_makers
+from prepserver.transform import row_makers
 from prepserver.worker.channel import ChannelClosed, receive
-from prepserver.worker.fill import Stream
+from prepserver.worker.fill import Stream, Target
 
 
 def jpeg(seed: int, height: int = 40, width: int = 56) -> bytes:
@@ -71,9 +71,9 @@ class Lane:
         self.ring = Ring(self.fd, self.layout)
 
     @property
-    def target(self) -> tuple[dict[str, RowMaker], Ring]:
+    def target(self) -> Target:
         """For `fill`."""
-        return row_makers(self.pipeline), self.ring
+        return Target(row_makers(self.pipeline), self.ring)
 
     def rows(self, start: int, stop: int) -> list[tuple[bytes, int, int]]:
         """(bytes of all views, label, index) of the rows of positions [start, stop)."""

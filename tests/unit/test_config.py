@@ -57,6 +57,7 @@ def test_the_file_overrides_defaults_and_flags_override_the_file(tmp_path: Path)
         ("memory = true", "memory = True"),
         ('memory = "9999999T"', "memory = "),
         ("runtime_dir = 5", "runtime_dir = 5 is of the wrong type"),
+        ('sandbox = "maybe"', "sandbox = 'maybe' is not one of auto, on, off"),
         ('log_level = "loud"', "log_level = 'loud' is not one of debug, info, warning, error"),
         ("chunk_rows = 0", r"chunk_rows = 0 is not in \[1, 1024\]"),
         ("chunk_rows = 1.5", "chunk_rows = 1.5"),
@@ -154,16 +155,12 @@ def test_auto_leaves_a_cpu_and_gives_at_least_one_worker() -> None:
     assert 1 <= auto_workers() <= max(1, len(os.sched_getaffinity(0)) - 1)
 
 
-@pytest.mark.parametrize(
-    ("quota", "workers"),
-    [("max 100000", 15), ("400000 100000", 3), ("250000 100000", 2), ("50000 100000", 1), ("rubbish", 15)],
-)
+@pytest.mark.parametrize(("quota", "workers"), [(None, 15), (4.0, 3), (2.5, 2), (0.5, 1), (64.0, 15)])
 def test_auto_keeps_within_affinity_and_quota(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quota: str, workers: int
+    monkeypatch: pytest.MonkeyPatch, quota: float | None, workers: int
 ) -> None:
-    (tmp_path / "cpu.max").write_text(quota + "\n")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(16)))
-    monkeypatch.setattr(config, "_own_cgroups", lambda: [tmp_path / "missing", tmp_path])
+    monkeypatch.setattr(config, "cpus", lambda: quota)
     assert auto_workers() == workers
 
 

@@ -12,9 +12,9 @@ and there the pure path runs. Linking the system's library instead would tie a w
 a copy into the wheel would leave its security updates to us. One part of it is replaced, Huffman decoding, where the
 release is one whose insides are known (entropy.c).
 
-That two builds of libjpeg-turbo give the same pixels is no law, nor is torch's arithmetic. So the kernels are
-compared with simplejpeg and torch on a few images when they are loaded, for each subsampling: what differs is not
-used. Knows bytes and arrays, no pipeline.
+That two builds of libjpeg-turbo give the same pixels is no law, nor is torch's arithmetic. So before the kernels are
+used, they decode and resize a few images in a process that may crash (`trial`), and the results are compared with those
+of simplejpeg and torch: what differs is not used. Knows bytes and arrays, no pipeline.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
+import re
 import weakref
-from collections.abc import Callable
+from collections.abc import Container, Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -35,22 +36,41 @@ import torch
 from PIL import _imaging
 
 from prepserver.protocol.packed import HEAD_BYTES, IndexedScan
-from prepserver.transform.header import Extent, JpegHeader, extent, read_header
-from prepserver.transform.orientation import UPRIGHT
+from prepserver.transform.header import Extent, JpegHeader, cut_at, extent, read_header
+from prepserver.transform.native import functions, trial
+from prepserver.transform.orientation import swaps_sides
 from prepserver.transform.scale import LEAST, RESIDUAL, SCALES, scaled
 from prepserver.transform.stage import Array, Box
 
 _FOLDER = Path(__file__).parent
 _LIBRARY = _FOLDER / "_native.so"
 _ABI = "6.2"
-_KNOWN_RELEASES = ("2", "3")
-"""Of libjpeg-turbo, by their first number: where our Huffman decoder can take the place of theirs. Pillow names the
-release that it was compiled for; the one that a distribution runs it with is of the same ABI, and so not another."""
+# fmt: off
+_KNOWN_RELEASES = frozenset((
+    "2.0.0", "2.0.1", "2.0.2", "2.0.3", "2.0.4", "2.0.5", "2.0.6", "2.1.0", "2.1.1", "2.1.2", "2.1.3", "2.1.4", "2.1.5",
+    "2.1.5.1", "3.0.0", "3.0.1", "3.0.2", "3.0.3", "3.0.4", "3.1.0", "3.1.1", "3.1.2", "3.1.3", "3.1.4", "3.1.4.1",
+    "3.2.0",
+))
+# fmt: on
+"""Of libjpeg-turbo, where our Huffman decoder can take the place of theirs: in the sources of each, jpegint.h begins
+`struct jpeg_entropy_decoder` as entropy.c does, and jdcoefct.c and jdapistd.c alone call `decode_mcu`."""
+_RELEASE = re.compile(rb"libjpeg-turbo version (\d+(?:\.\d+)+) \(build")  # what cjpeg writes; in each of those
+
+_NOT_BUILT = _FOLDER / "_not_built.txt"  # written by hatch_build.py
+_REMEDY = (
+    "install a C compiler and libjpeg-turbo's headers (Debian: gcc libc6-dev libjpeg62-turbo-dev; Ubuntu: gcc "
+    "libc6-dev libjpeg-turbo8-dev; Fedora: gcc libjpeg-turbo-devel; conda: c-compiler libjpeg-turbo), then install "
+    "prepserver again (in a checkout: `python hatch_build.py`)"
+)
 
 _SUBSAMPLINGS = ("Gray", "444", "422", "420", "440", "411")  # in the order of region.c's bits
 _MARGIN = 40  # columns; kernels.h's number
 _MARGIN_BYTES = 8192  # kernels.h's number
+_ALL = (1 << len(_SUBSAMPLINGS)) - 1
+_SIZES = ((24, 40), (83, 64), (120, 130), (24, 9))  # to which noise is resized; the last is too small for AVX-512
 _BYTE = np.dtype(np.uint8)
+VECTORS = ("plain C", "AVX2", "AVX-512")
+"""What the resize, turning and reading a scan can use, worst first: in the order of vectors.h."""
 _Numbers = ctypes.c_int32 * 10  # kernels.h's
 
 
@@ -100,40 +120,29 @@ class Kernels:
     """The compiled kernels.
 
     Args:
-        library: The loaded and bound shared library.
+        library: The shared library, loaded by `functions.load`, and bound.
 
     Attributes:
         own_entropy: Whether Huffman decoding is ours and not libjpeg's; the same for all of a process.
-        subsamplings: Set of bits: for which the decoder may be used; all until `check` says otherwise.
+        subsamplings: Set of bits: for which the decoder may be used.
         scaled_subsamplings: The same, for decoding at a half, a quarter and an eighth.
         resizes: Whether the resize may be used.
-        wide: Whether it uses AVX-512; the same for all of a process.
+        vectors: Which of `VECTORS` are used; the same for all of a process.
     """
 
     __slots__ = (
-        "_crop", "_crop_scan", "_header", "_last", "_region", "_resize", "_scan", "_use_own_entropy",
-        "_use_wide", "own_entropy", "resizes", "scaled_subsamplings", "subsamplings", "wide",
+        "_crop", "_crop_scan", "_cut", "_header", "_last", "_region", "_resize", "_scan", "_turn", "_use_own_entropy",
+        "_use_vectors", "own_entropy", "resizes", "scaled_subsamplings", "subsamplings", "vectors",
     )  # fmt: skip
 
     def __init__(self, library: ctypes.CDLL) -> None:
-        count, size, number, data, address = (
-            ctypes.c_uint, ctypes.c_size_t, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p,
-        )  # fmt: skip
-        record = (data, size, size, size, *[count] * 8)
-        drawn, room = (address, data, number, count), (address, size)
-        self._header = _bound(library.prep_header, data, size, address)
-        self._region = _bound(
-            library.prep_region, data, size, size, count, number, count, count, count, *[count] * 5, address
-        )
-        self._scan = _bound(library.prep_scan, *record, *[count] * 6, *room, address)
-        self._resize = _bound(library.prep_resize, address, size, number, number, address, number, number, number)
-        self._crop = _bound(library.prep_crop, data, size, *drawn, *room, address)
-        self._crop_scan = _bound(library.prep_crop_scan, *record, *drawn, *room, address)
-        self._use_own_entropy = _bound(library.prep_use_own_entropy, number)
-        self._use_wide = _bound(library.prep_use_wide, number)
+        self._header, self._cut, self._region = library.prep_header, library.prep_cut, library.prep_region
+        self._scan, self._turn, self._resize = library.prep_scan, library.prep_turn, library.prep_resize
+        self._crop, self._crop_scan = library.prep_crop, library.prep_crop_scan
+        self._use_own_entropy, self._use_vectors = library.prep_use_own_entropy, library.prep_use_vectors
         self.use_own_entropy(False)
-        self.use_wide(True)
-        self.subsamplings = self.scaled_subsamplings = (1 << len(_SUBSAMPLINGS)) - 1
+        self.use_vectors(VECTORS[-1])
+        self.subsamplings = self.scaled_subsamplings = _ALL
         self.resizes = True
         # The image made last and its address, which numpy takes microseconds to tell: it is mostly what is resized.
         self._last: tuple[weakref.ref[Array], int] | None = None
@@ -143,9 +152,44 @@ class Kernels:
         self._use_own_entropy(wish)
         self.own_entropy = wish
 
-    def use_wide(self, wish: bool) -> None:
-        """Use AVX-512 from now on, where this CPU has it, or not."""
-        self.wide = self._use_wide(wish) == 1
+    def use_vectors(self, best: str) -> None:
+        """Use nothing better than `best` of `VECTORS` from now on; what the CPU lacks is not used in any case."""
+        self.vectors = VECTORS[self._use_vectors(VECTORS.index(best))]
+
+    def use(self, right: Container[tuple[Any, ...]], own_entropy: bool) -> list[str]:
+        """Use from now on what a trial has found right, and no more.
+
+        Args:
+            right: What is, as `_Question.of` has it.
+            own_entropy: Whether Huffman decoding may be ours.
+
+        Returns:
+            What is left out.
+        """
+
+        def decodes(own: bool, place: int, scales: Iterable[int]) -> bool:
+            return all((own, place, scale) in right for scale in scales)
+
+        def resizes(vectors: int) -> bool:
+            return all((vectors, place) in right for place in range(len(_SIZES)))
+
+        def kinds(own: bool, scales: Iterable[int]) -> int:
+            return sum(decodes(own, place, scales) << place for place in range(len(_SUBSAMPLINGS)))
+
+        # What differs with libjpeg's Huffman decoder, too, does not differ for ours.
+        by_own, by_theirs = ((kinds(own, (1,)), kinds(own, SCALES)) for own in (True, False))
+        self.use_own_entropy(own_entropy and by_own == by_theirs)
+        self.subsamplings, self.scaled_subsamplings = by_theirs
+        left_out = [] if self.own_entropy else ["our Huffman decoder"]
+        for place, name in enumerate(_SUBSAMPLINGS):
+            words = f"4:{name[1]}:{name[2]}" if name != "Gray" else "grey"
+            left_out += [] if self.subsamplings >> place & 1 else [words]
+            left_out += [] if self.scaled_subsamplings >> place & 1 else [f"scaled {words}"]
+        best = VECTORS.index(self.vectors)
+        serve = [vectors for vectors in range(best + 1) if resizes(vectors)]
+        self.resizes = len(serve) > 0
+        self.use_vectors(VECTORS[serve[-1] if serve else 0])
+        return left_out + ([*VECTORS[serve[-1] + 1 : best + 1]] if serve else ["resize"])
 
     def header(self, data: bytes) -> JpegHeader | None:
         """As `read_header`."""
@@ -192,7 +236,7 @@ class Kernels:
         rows, columns = bottom - top, right - left
         pitch = self.pitch(columns)
         nbytes = (rows + 1) * pitch * 3
-        if type(data) is not bytes or buffer.nbytes < nbytes:
+        if type(data) is not bytes or needed.length > len(data) or buffer.nbytes < nbytes:
             return None
         begins = address_of(buffer)
         first = self._region(
@@ -259,23 +303,44 @@ class Kernels:
             buffer: Contiguous, for pixels on the way; where it is too small, the row is not made.
             into: The row, contiguous, (recipe.height, recipe.width, 3) uint8. May hold anything if it was not done.
         """
-        if not self.resizes or len(words) != 64 or not into.flags.c_contiguous:
+        if not self.resizes or len(words) != 64 or not _is_row(into, (recipe.height, recipe.width, 3)):
             return False
         how = (ctypes.addressof(recipe), words, mirror, self.subsamplings)
         where = (address_of(buffer), buffer.nbytes, address_of(into))
         if type(data) is bytes:
             done = self._crop(data, len(data), *how, *where)
-            return done == 1
+            return bool(done == 1)
         if not isinstance(data, IndexedScan) or (record := _record_of(data)) is None:
             return False
         head = data.head
-        if recipe.upright and head.orientation != UPRIGHT:
-            return False
         done = self._crop_scan(
             record, HEAD_BYTES, len(record) - head.image_bytes, head.image_bytes, head.segments, head.height_at,
-            head.scan_at, head.height, head.width, *head.unit, head.interval, *how, *where,
+            head.scan_at, head.height, head.width, *head.unit, head.interval, head.orientation, *how,
+            *where,
         )  # fmt: skip
-        return done == 1
+        return bool(done == 1)
+
+    def cut(self, data: bytes, scan_at: int, count: int) -> int | None:
+        """As `header.cut_at`."""
+        if type(data) is not bytes or scan_at < 0 or count < 0:
+            return cut_at(data, scan_at, count)
+        found: int = self._cut(data, len(data), scan_at, count)
+        return found or None
+
+    def turn(self, image: Array, orientation: int) -> npt.NDArray[np.uint8] | None:
+        """As `orientation.turned`; None where the pixels are laid out otherwise than a decoder does."""
+        height, width, channels = image.shape
+        pitch, pixel, byte = image.strides
+        if not (channels == pixel == 3 and byte == 1 and pitch >= 3 * width and image.dtype == _BYTE):
+            return None
+        upright = np.empty((width, height, 3) if swaps_sides(orientation) else image.shape, np.uint8)
+        done = self._turn(self._begin(image), pitch, orientation, *upright.shape[:2], address_of(upright))
+        return upright if done == 1 else None
+
+    def _begin(self, image: Array) -> int:
+        """Return where an image begins."""
+        last = self._last
+        return last[1] if last is not None and last[0]() is image else image.ctypes.data
 
     def _image(
         self, buffer: npt.NDArray[np.uint8], begins: int, shape: tuple[int, int, int], offset: int, line: int
@@ -296,18 +361,15 @@ class Kernels:
         pitch, pixel, byte = image.strides
         if not (self.resizes and channels == pixel == 3 and byte == 1 and pitch >= 3 * width):
             return False
-        if not into.flags.c_contiguous or image.dtype != _BYTE or into.dtype != _BYTE:
+        if image.dtype != _BYTE or not _is_row(into, (*into.shape[:2], 3)):
             return False
-        last = self._last
-        begins = last[1] if last is not None and last[0]() is image else image.ctypes.data
-        done = self._resize(begins, pitch, height, width, address_of(into), into.shape[0], into.shape[1], mirror)
-        return done == 1
+        done = self._resize(self._begin(image), pitch, height, width, address_of(into), *into.shape[:2], mirror)
+        return bool(done == 1)
 
 
-def _bound(function: Any, *types: Any) -> Callable[..., int]:
-    """Return the C function, which takes these types; all give back an int or nothing."""
-    function.argtypes = types
-    return function  # type: ignore[no-any-return]
+def _is_row(into: Array, shape: tuple[int, ...]) -> bool:
+    """Say whether compiled code may write a row of this shape to `into`."""
+    return bool(into.shape == shape and into.dtype == _BYTE and into.flags.c_contiguous)
 
 
 def _record_of(scan: IndexedScan) -> bytes | None:
@@ -340,44 +402,50 @@ def _loaded() -> tuple[Kernels | None, Choice]:
     if os.environ.get("PREPSERVER_NATIVE") == "0":
         return None, Choice("pure", "turned off by PREPSERVER_NATIVE=0")
     if not _LIBRARY.exists():
-        return None, Choice(
-            "pure", "not built: `python hatch_build.py` builds it, with a C compiler and libjpeg's headers"
-        )
+        cause = _NOT_BUILT.read_text().strip() if _NOT_BUILT.exists() else "there was no try"
+        return None, Choice("pure", f"not built ({cause}): {_REMEDY}")
     abi, version = str(_imaging.jpeglib_version), getattr(_imaging, "libjpeg_turbo_version", None)
     if version is None or abi != _ABI:
-        return None, Choice("pure", f"Pillow's libjpeg is {version or 'not libjpeg-turbo'} with ABI {abi}, not {_ABI}")
+        turbo = f"libjpeg-turbo {version}" if version else "not libjpeg-turbo"
+        return None, Choice(
+            "pure", f"Pillow's libjpeg is {turbo} with ABI {abi}, not {_ABI}; Pillow's own wheel from PyPI has {_ABI}"
+        )
     try:
-        library = ctypes.CDLL(str(_LIBRARY))
+        library = functions.load(str(_LIBRARY))
         built_from = ctypes.string_at(library.prep_source).decode()
     except (OSError, AttributeError) as error:
-        return None, Choice("pure", f"cannot be loaded: {error}")
+        return None, Choice("pure", f"cannot be loaded: {error}; {_REMEDY}")
     if built_from != digest(_FOLDER):
         return None, Choice("pure", "built from other sources than these: `python hatch_build.py` builds it again")
-    bind = library.prep_bind
-    bind.argtypes, bind.restype = [ctypes.c_char_p], ctypes.c_char_p
-    missing = bind(os.fsencode(str(_imaging.__file__)))
+    pillow = os.fsencode(str(_imaging.__file__))
+    missing = library.prep_bind(pillow)
     if missing is not None:
         return None, Choice("pure", f"Pillow's libjpeg {version} cannot be used: {missing.decode()}")
-    found, left_out = _checked(library, str(version).split(".")[0] in _KNOWN_RELEASES)
-    if not found.subsamplings:
-        return None, Choice("pure", f"Pillow's libjpeg {version} gives other pixels than simplejpeg")
-    without = f", without {', '.join(left_out)}" if left_out else ""
-    return found, Choice("native", f"libjpeg-turbo {version} of Pillow{without}")
-
-
-def _checked(library: ctypes.CDLL, is_known: bool) -> tuple[Kernels, list[str]]:
-    """Return the kernels, and what of them is switched off."""
+    bound_to = library.prep_bound_to()
+    release = _release(bound_to)
+    questions = _questions()
+    try:
+        tried_with, came = trial.make([question.call for question in questions], str(_LIBRARY), os.fsdecode(pillow))
+    except trial.Failed as error:
+        return None, Choice("pure", f"the trial of the kernels failed: {error}")
+    if tried_with != bound_to:
+        return None, Choice("pure", f"libjpeg is {os.fsdecode(bound_to)} here, and {os.fsdecode(tried_with)} elsewhere")
+    right = {question.of for question, came in zip(questions, came, strict=True) if question.is_answered_by(came)}
     found = Kernels(library)
-    found.use_own_entropy(is_known)
-    left_out = check(found)
-    if left_out and is_known:
-        theirs = Kernels(library)
-        with_theirs = check(theirs)
-        if with_theirs == left_out:  # it is not for our Huffman decoder that they differ
-            found.use_own_entropy(True)
-        else:
-            found, left_out = theirs, with_theirs
-    return found, left_out if found.own_entropy else ["our Huffman decoder", *left_out]
+    left_out = found.use(right, release in _KNOWN_RELEASES)
+    if not found.subsamplings:
+        return None, Choice("pure", f"Pillow's libjpeg {release} gives other pixels than simplejpeg")
+    without = f", without {', '.join(left_out)}" if left_out else ""
+    return found, Choice("native", f"libjpeg-turbo {release} of Pillow{without}")
+
+
+def _release(library: bytes) -> str:
+    """Return the release of the libjpeg-turbo in this file; Pillow names the one that it was compiled for."""
+    try:
+        found = _RELEASE.search(Path(os.fsdecode(library)).read_bytes())
+    except OSError:
+        found = None
+    return found[1].decode() if found else "of unknown release"
 
 
 def forget() -> None:
@@ -395,53 +463,77 @@ def digest(folder: Path) -> str:
     return total.hexdigest()[:16]
 
 
-def check(found: Kernels) -> list[str]:
-    """Compare the kernels with simplejpeg and torch on small images of noise, and switch off what differs.
+class _Question(NamedTuple):
+    """A call of the trial, and the pixels that are right.
 
-    Returns:
-        What was switched off.
+    Attributes:
+        of: (by our Huffman decoder, place of the subsampling, scale) or (place in `VECTORS`, place of the size).
+        call: The call.
+        right: The pixels; None where any answer is.
+        offset: Where in `call`'s memory the pixels begin, if its first column is the 0th of the image.
+        line: Bytes from line to line.
     """
-    left_out: list[str] = []
-    noise = np.random.default_rng(0).integers(0, 256, (83, 109, 3), np.uint8)
-    part = Box(19, 37, 50, 78)  # no edge of it on an MCU's
-    for bit, name in enumerate(_SUBSAMPLINGS):
-        grey = name == "Gray"
-        pixels = np.ascontiguousarray(noise[:, :, :1]) if grey else noise
-        data = simplejpeg.encode_jpeg(pixels, 80, "GRAY" if grey else "RGB", name)
-        words = f"4:{name[1]}:{name[2]}" if not grey else "grey"
-        if not _agrees(found, data, part, 1):
-            found.subsamplings &= ~(1 << bit)
-            left_out.append(words)
-        if not all(_agrees(found, data, Box(16, 40, 48, 72), scale) for scale in SCALES):
-            found.scaled_subsamplings &= ~(1 << bit)
-            left_out.append(f"scaled {words}")
-    if not _resizes(found, noise):
-        was_wide = found.wide
-        found.use_wide(False)
-        found.resizes = was_wide and _resizes(found, noise)
-        left_out.append("AVX-512" if found.resizes else "resize")
-    return left_out
 
+    of: tuple[Any, ...]
+    call: trial.Call
+    right: npt.NDArray[np.uint8] | None = None
+    offset: int = 0
+    line: int = 0
 
-def _resizes(found: Kernels, image: npt.NDArray[np.uint8]) -> bool:
-    """Say whether `image` is resized as torch resizes it."""
-    for size in ((24, 40), (83, 64), (120, 130), (24, 9)):  # the last is too much smaller for AVX-512
-        into = np.empty((*size, 3), np.uint8)
-        expected = torch.ops.aten._upsample_bilinear2d_aa(
-            torch.from_numpy(image).permute(2, 0, 1).unsqueeze(0), list(size), False, None, None
-        )[0].permute(1, 2, 0)
-        if not found.resize(image, into, mirror=True) or not np.array_equal(into[:, ::-1], expected.numpy()):
+    def is_answered_by(self, came: trial.Came) -> bool:
+        if self.right is None:
+            return True
+        if came.returned < 0 or (self.call.name == "prep_resize" and came.returned != 1):
             return False
-    return True
+        begins = self.offset - (3 * came.returned if self.call.name == "prep_region" else 0)
+        image: npt.NDArray[np.uint8] = np.ndarray(self.right.shape, np.uint8, came.out, begins, (self.line, 3, 1))
+        return np.array_equal(image, self.right)
 
 
-def _agrees(found: Kernels, data: bytes, part: Box, scale: int) -> bool:
-    """Say whether `part` of this JPEG at 1/scale is decoded as simplejpeg decodes it."""
+def _questions() -> list[_Question]:
+    """Return what is asked of the kernels before they are used: small images of noise, decoded and resized."""
+    noise = np.random.default_rng(0).integers(0, 256, (83, 109, 3), np.uint8)
+    asked: list[_Question] = []
+    for own in (False, True):
+        asked.append(_Question(("own", own), trial.Call("prep_use_own_entropy", (own,))))
+        for place, name in enumerate(_SUBSAMPLINGS):
+            grey = name == "Gray"
+            pixels = np.ascontiguousarray(noise[:, :, :1]) if grey else noise
+            data = simplejpeg.encode_jpeg(pixels, 80, "GRAY" if grey else "RGB", name)
+            # No edge of the first part is on an MCU's.
+            asked.append(_decoded((own, place, 1), data, Box(19, 37, 50, 78), 1))
+            asked.extend(_decoded((own, place, scale), data, Box(16, 40, 48, 72), scale) for scale in SCALES)
+    for vectors in range(len(VECTORS)):
+        asked.append(_Question(("vectors", vectors), trial.Call("prep_use_vectors", (vectors,))))
+        asked.extend(_resized((vectors, place), noise, size) for place, size in enumerate(_SIZES))
+    return asked
+
+
+def _decoded(of: tuple[Any, ...], data: bytes, part: Box, scale: int) -> _Question:
+    """Ask for `part` of this JPEG at 1/scale."""
     header = read_header(data)
     assert header is not None
     least = {"min_height": scaled(header.height, scale), "min_width": scaled(header.width, scale)}
-    expected = simplejpeg.decode_jpeg(data, **(least if scale > 1 else {}))
+    whole = simplejpeg.decode_jpeg(data, **(least if scale > 1 else {}))
     needed, part = extent(data, header, part.bottom, scale), part.over(scale)
-    buffer = np.empty((part.bottom - part.top + 1) * found.pitch(part.right - part.left) * 3, np.uint8)
-    got = found.region(data, header, needed, part, buffer, scale)
-    return got is not None and np.array_equal(got, part.of(expected))
+    rows, columns = part.bottom - part.top, part.right - part.left
+    pitch = columns + _MARGIN
+    call = trial.Call(
+        "prep_region",
+        (data, needed.length, header.height_at, needed.height, needed.left_over, header.width, _ALL, scale, part.top,
+         part.bottom, part.left, part.right, pitch, functions.OUT),
+        (rows + 1) * pitch * 3,
+    )  # fmt: skip
+    return _Question(of, call, np.broadcast_to(part.of(whole), (rows, columns, 3)), 3 * part.left, 3 * pitch)
+
+
+def _resized(of: tuple[Any, ...], image: npt.NDArray[np.uint8], size: tuple[int, int]) -> _Question:
+    """Ask for `image` resized and mirrored."""
+    height, width, _ = image.shape
+    right = torch.ops.aten._upsample_bilinear2d_aa(
+        torch.from_numpy(image).permute(2, 0, 1).unsqueeze(0), list(size), False, None, None
+    )[0].permute(1, 2, 0)
+    call = trial.Call(
+        "prep_resize", (image.tobytes(), 3 * width, height, width, functions.OUT, *size, True), size[0] * size[1] * 3
+    )
+    return _Question(of, call, right.numpy()[:, ::-1], 0, 3 * size[1])

@@ -1,4 +1,5 @@
-/* A whole row in one call: header, random crop, decode, resize and flip, for the pipeline that nearly all training has.
+/* A whole row in one call: header, random crop, decode, turn, resize and flip, for the pipeline that nearly all
+ * training has.
  *
  * It is what prepserver/transform does step by step (geometry.py, ResizedCropStage; header.py, `extent`; decode.py),
  * number for number, less the Python between the steps. Whatever is not plain is refused, with nothing lost but the
@@ -7,6 +8,7 @@
 #include "kernels.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 /* What a maker's crop is like. native/__init__.py has the same struct. */
 struct recipe {
@@ -58,16 +60,52 @@ static int is_plain(const struct recipe *recipe, const struct box *box) {
     return box->height != (unsigned)recipe->height || box->width != (unsigned)recipe->width;
 }
 
-static int resize(const struct recipe *recipe, const struct box *box, int first, int mirror, const uint8_t *pixels,
+/* Where a part of the upright image, of height x width, lies in the image as stored (orientation.py, `as_stored`). */
+static struct box as_stored(const struct box *box, int orientation, unsigned height, unsigned width) {
+    const int from_below = orientation == 3 || orientation == 4 || orientation == 7 || orientation == 8;
+    const int from_right = orientation == 2 || orientation == 3 || orientation == 6 || orientation == 7;
+    const unsigned top = from_below ? height - box->top - box->height : box->top;
+    const unsigned left = from_right ? width - box->left - box->width : box->left;
+    return orientation >= 5 ? (struct box){left, top, box->width, box->height}
+                            : (struct box){top, left, box->height, box->width};
+}
+
+/* What is decided before anything is decoded. */
+struct plan {
+    int orientation;         /* by which the part is turned */
+    struct box part, stored; /* of the upright image; the same of the image as stored */
+    size_t pixels;           /* bytes that decoding the part needs */
+};
+
+/* Plan the row of an image of height x width as stored. Returns 0 if it is not plain. */
+static int plan(const struct recipe *recipe, const uint64_t *words, int orientation, unsigned height, unsigned width,
+                struct plan *plan) {
+    plan->orientation = recipe->upright ? orientation : 1;
+    const int swapped = plan->orientation >= 5;
+    const unsigned upright_height = swapped ? width : height, upright_width = swapped ? height : width;
+    if (orientation < 1 || orientation > 8 || (int64_t)height * width > recipe->max_pixels ||
+        !draw(recipe, words, upright_height, upright_width, &plan->part) || !is_plain(recipe, &plan->part))
+        return 0;
+    plan->stored = as_stored(&plan->part, plan->orientation, upright_height, upright_width);
+    plan->pixels = ((size_t)plan->stored.height + 1) * (plan->stored.width + MARGIN) * 3;
+    return 1;
+}
+
+/* Turn the decoded part if need be, resize it and flip it. `first`: its first column in `pixels`, or -1. */
+static int finish(const struct recipe *recipe, const struct plan *plan, int first, int mirror, const uint8_t *pixels,
                   uint8_t *out) {
     if (first < 0)
         return 0;
-    return prep_resize(pixels + 3 * (size_t)(box->left - (unsigned)first), 3 * (size_t)(box->width + MARGIN),
-                       (int)box->height, (int)box->width, out, recipe->height, recipe->width, mirror);
-}
-
-static size_t pixel_bytes(const struct box *box) {
-    return ((size_t)box->height + 1) * (box->width + MARGIN) * 3;
+    const int height = (int)plan->part.height, width = (int)plan->part.width;
+    const size_t pitch = 3 * (size_t)(plan->stored.width + MARGIN);
+    pixels += 3 * (size_t)(plan->stored.left - (unsigned)first);
+    if (plan->orientation == 1)
+        return prep_resize(pixels, pitch, height, width, out, recipe->height, recipe->width, mirror);
+    uint8_t *const upright = malloc((size_t)height * (size_t)width * 3);
+    const int done = upright != NULL && prep_turn(pixels, pitch, plan->orientation, height, width, upright) &&
+                     prep_resize(upright, (size_t)width * 3, height, width, out, recipe->height, recipe->width, mirror);
+    free(upright);
+    return done;
 }
 
 /* Make the row `out`, (recipe->height, recipe->width, 3), of a JPEG.
@@ -82,41 +120,45 @@ static size_t pixel_bytes(const struct box *box) {
 int prep_crop(const uint8_t *data, size_t size, const struct recipe *recipe, const uint64_t *words, int mirror,
               unsigned subsamplings, uint8_t *room, size_t room_bytes, uint8_t *out) {
     int32_t header[NUMBERS];
-    struct box box;
-    if (prep_header(data, size, header) != 1 || (recipe->upright && header[ORIENTATION] != 1))
+    struct plan row;
+    if (prep_header(data, size, header) != 1)
         return 0;
     const unsigned height = (unsigned)header[HEIGHT], width = (unsigned)header[WIDTH];
-    if ((int64_t)height * width > recipe->max_pixels || !draw(recipe, words, height, width, &box) ||
-        !is_plain(recipe, &box) || pixel_bytes(&box) > room_bytes)
+    if (!plan(recipe, words, header[ORIENTATION], height, width, &row) || row.pixels > room_bytes)
         return 0;
-    const unsigned unit_height = (unsigned)header[UNIT_HEIGHT];
-    unsigned claimed = box.top + box.height + unit_height / 8;
-    const int trims = header[TRIMMABLE] && claimed + 2 * unit_height <= height;
-    if (trims && header[INTERVAL])
-        return 0;
-    if (!trims)
+    /* How much of the file is looked at: header.py, `extent`. */
+    const struct box *const part = &row.stored;
+    const unsigned unit_height = (unsigned)header[UNIT_HEIGHT], unit_width = (unsigned)header[UNIT_WIDTH];
+    unsigned claimed = part->top + part->height + unit_height / 8;
+    int left_over = header[TRIMMABLE] && claimed + 2 * unit_height <= height;
+    if (left_over && header[INTERVAL]) {
+        const size_t down = (claimed + unit_height - 1) / unit_height, across = (width + unit_width - 1) / unit_width;
+        const size_t interval = (size_t)header[INTERVAL];
+        const size_t cut = prep_cut(data, size, (size_t)header[SCAN_AT], (down * across + interval - 1) / interval);
+        left_over = cut ? 2 : 0;
+        size = cut ? cut : size;
+    }
+    if (!left_over)
         claimed = height;
-    const int first =
-        prep_region(data, size, (size_t)header[HEIGHT_AT], claimed, trims, width, subsamplings, 1, box.top,
-                    box.top + box.height, box.left, box.left + box.width, box.width + MARGIN, room);
-    return resize(recipe, &box, first, mirror, room, out);
+    const int first = prep_region(data, size, (size_t)header[HEIGHT_AT], claimed, left_over, width, subsamplings, 1,
+                                  part->top, part->top + part->height, part->left, part->left + part->width,
+                                  part->width + MARGIN, room);
+    return finish(recipe, &row, first, mirror, room, out);
 }
 
-/* The same of an indexed JPEG, with the numbers of its record as for `prep_scan`. */
+/* The same of an indexed JPEG, with the numbers of its record as for `prep_scan`, and its orientation. */
 int prep_crop_scan(const uint8_t *record, size_t lengths_at, size_t jpeg_at, size_t size, unsigned segments,
                    unsigned height_at, unsigned scan_at, unsigned height, unsigned width, unsigned unit_height,
-                   unsigned unit_width, unsigned interval, const struct recipe *recipe, const uint64_t *words,
-                   int mirror, unsigned subsamplings, uint8_t *room, size_t room_bytes, uint8_t *out) {
-    struct box box;
-    if ((int64_t)height * width > recipe->max_pixels || !draw(recipe, words, height, width, &box) ||
-        !is_plain(recipe, &box))
+                   unsigned unit_width, unsigned interval, int orientation, const struct recipe *recipe,
+                   const uint64_t *words, int mirror, unsigned subsamplings, uint8_t *room, size_t room_bytes,
+                   uint8_t *out) {
+    struct plan row;
+    if (!plan(recipe, words, orientation, height, width, &row) || row.pixels > room_bytes)
         return 0;
-    const size_t pixels = pixel_bytes(&box);
-    if (pixels > room_bytes)
-        return 0;
-    const int first =
-        prep_scan(record, lengths_at, jpeg_at, size, segments, height_at, scan_at, height, width, unit_height,
-                  unit_width, interval, subsamplings, box.top, box.top + box.height, box.left, box.left + box.width,
-                  box.width + MARGIN, room + pixels, room_bytes - pixels, room);
-    return resize(recipe, &box, first, mirror, room, out);
+    const struct box *const part = &row.stored;
+    const int first = prep_scan(record, lengths_at, jpeg_at, size, segments, height_at, scan_at, height, width,
+                                unit_height, unit_width, interval, subsamplings, part->top, part->top + part->height,
+                                part->left, part->left + part->width, part->width + MARGIN, room + row.pixels,
+                                room_bytes - row.pixels, room);
+    return finish(recipe, &row, first, mirror, room, out);
 }

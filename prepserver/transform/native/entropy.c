@@ -19,7 +19,7 @@
  *   it took more than there was is seen behind it. What lies in that room does not matter, it can only be too much.
  */
 #include "entropy.h"
-#include "wide.h"
+#include "vectors.h"
 
 #include <string.h>
 #ifdef PREP_WIDE
@@ -76,8 +76,9 @@ static inline uint32_t numbers(int first_on, int first, int last) {
     return (uint32_t)(first & 0x1FFF) | (uint32_t)(last & 0x1FFF) << 13 | on << 26;
 }
 
-/* Make an index of one code each. libjpeg has seen to it that the lengths are those of a prefix code. */
-static void make_one(struct codes *codes) {
+/* Make an index of one code each. Returns 0 if no prefix code has these lengths: libjpeg checks the tables that it uses
+ * itself, and has the same limits, but nothing here is to be written on its word. */
+static int make_one(struct codes *codes) {
     uint32_t code = 0;
     int count = 0;
     for (int k = 0; k < 1 << INDEX_BITS; k++)
@@ -85,6 +86,8 @@ static void make_one(struct codes *codes) {
     for (int length = 1; length <= 16; length++, code <<= 1) {
         codes->place[length] = count - (int)code;
         for (int k = 0; k < codes->bits[length]; k++, code++, count++) {
+            if (count == sizeof codes->values || code >= (1u << length) - 1)
+                return 0;
             const int symbol = codes->values[count], size = symbol & 15, spare = INDEX_BITS - length;
             if (spare < 0)
                 continue;
@@ -108,6 +111,7 @@ static void make_one(struct codes *codes) {
         }
         codes->limit[length] = code << (16 - length);
     }
+    return 1;
 }
 
 /* Make it one of two codes, where it holds two. */
@@ -204,10 +208,15 @@ static __attribute__((noinline)) void fill(struct entropy *self, j_decompress_pt
         source->bytes_in_buffer -= plain;
         if (mark == NULL)
             continue;
-        int byte;
-        do
+        int byte, marks = -1;
+        do {
             byte = next_byte(jpeg);
-        while (byte == 0xFF);
+            marks++;
+        } while (byte == 0xFF);
+        /* libjpeg takes several 0xFF before a zero for one, but tries its fast decoder first, which leaves coefficients of
+         * other data in the blocks. */
+        if (byte == 0 && marks > 1)
+            self->refuse((j_common_ptr)jpeg);
         if (byte == 0)
             *at++ = 0xFF;
         else
@@ -384,9 +393,13 @@ __attribute__((target("bmi,bmi2"))) static boolean decode_bmi(j_decompress_ptr j
 }
 #endif
 
-int prep_entropy_serves(const struct jpeg_decompress_struct *jpeg) {
+int prep_entropy_serves(const struct jpeg_decompress_struct *jpeg, int (*is_theirs)(const void *)) {
     /* A lossless one has come no further than jpeg_crop_scanline, which does not take it. */
     if (jpeg->progressive_mode || jpeg->arith_code || jpeg->data_precision != 8 || jpeg->entropy == NULL)
+        return 0;
+    const void *replaced;
+    memcpy(&replaced, &jpeg->entropy->decode_mcu, sizeof replaced);
+    if (!is_theirs(replaced))
         return 0;
     if (jpeg->comps_in_scan != jpeg->num_components || jpeg->blocks_in_MCU > D_MAX_BLOCKS_IN_MCU)
         return 0;
@@ -394,29 +407,35 @@ int prep_entropy_serves(const struct jpeg_decompress_struct *jpeg) {
     return jpeg->comps_in_scan > 1 || (only->h_samp_factor == 1 && only->v_samp_factor == 1);
 }
 
+/* What `kept` holds for this table, made anew if it is another one; NULL if it is none. */
 static const struct codes *codes_of(struct codes *kept, const JHUFF_TBL *table, int two) {
+    if (table == NULL)
+        return NULL;
     if (!kept->made || memcmp(kept->bits, table->bits, sizeof kept->bits) ||
         memcmp(kept->values, table->huffval, sizeof kept->values)) {
         memcpy(kept->bits, table->bits, sizeof kept->bits);
         memcpy(kept->values, table->huffval, sizeof kept->values);
-        make_one(kept);
-        if (two)
+        kept->made = make_one(kept);
+        if (kept->made && two)
             make_two(kept);
-        kept->made = 1;
     }
-    return kept;
+    return kept->made ? kept : NULL;
 }
 
-void prep_entropy_take(struct entropy *self, j_decompress_ptr jpeg, unsigned first, unsigned beyond) {
+int prep_entropy_take(struct entropy *self, j_decompress_ptr jpeg, unsigned first, unsigned beyond) {
     static _Thread_local struct code_tables tables;
     for (int b = 0; b < jpeg->blocks_in_MCU; b++) {
         const int part = jpeg->MCU_membership[b];
         const int dc = jpeg->cur_comp_info[part]->dc_tbl_no, ac = jpeg->cur_comp_info[part]->ac_tbl_no;
+        if (dc < 0 || dc >= NUM_HUFF_TBLS || ac < 0 || ac >= NUM_HUFF_TBLS)
+            return 0;
         self->block[b].dc = codes_of(&tables.dc[dc], jpeg->dc_huff_tbl_ptrs[dc], 0);
         self->block[b].ac = codes_of(&tables.ac[ac], jpeg->ac_huff_tbl_ptrs[ac], 1);
         self->block[b].last_dc = &self->last_dc[part];
+        if (self->block[b].dc == NULL || self->block[b].ac == NULL)
+            return 0;
     }
-    self->is_wide = prep_wide_serves();
+    self->is_wide = prep_vectors() == AVX512;
     self->blocks = jpeg->blocks_in_MCU;
     self->restart = jpeg->restart_interval;
     self->restarts = 0;
@@ -430,6 +449,7 @@ void prep_entropy_take(struct entropy *self, j_decompress_ptr jpeg, unsigned fir
     if (__builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2"))
         jpeg->entropy->decode_mcu = decode_bmi;
 #endif
+    return 1;
 }
 
 int prep_entropy_leave(struct entropy *self, j_decompress_ptr jpeg) {

@@ -45,12 +45,14 @@ struct entropy {
     uint8_t room[ROOM + MCU_BYTES + 16];
 };
 
-/* Whether this can take over from libjpeg, which has started to decompress but not read of the scan. */
-int prep_entropy_serves(const struct jpeg_decompress_struct *jpeg);
+/* Whether this can take over from libjpeg, which has started to decompress a file of one scan but not read of it.
+ * `is_theirs` says of the function that would be replaced whether it is libjpeg's. */
+int prep_entropy_serves(const struct jpeg_decompress_struct *jpeg, int (*is_theirs)(const void *));
 
-/* Take over. jpeg->client_data is to point to `self`, of which `refuse` and `open`, or NULL, are set. Of columns of MCUs outside [first, beyond) there will be
- * no coefficients. */
-void prep_entropy_take(struct entropy *self, j_decompress_ptr jpeg, unsigned first, unsigned beyond);
+/* Take over. jpeg->client_data is to point to `self`, of which `refuse` and `open`, or NULL, are set. Of columns of MCUs
+ * outside [first, beyond) there will be no coefficients. Returns 0, with nothing taken, if a Huffman table is no prefix
+ * code. */
+int prep_entropy_take(struct entropy *self, j_decompress_ptr jpeg, unsigned first, unsigned beyond);
 
 /* Give the source back, behind the last byte read. Returns whether the MCUs ended where a marker is. */
 int prep_entropy_leave(struct entropy *self, j_decompress_ptr jpeg);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #define MOST_ENTRIES 512
+#define MOST_SEGMENTS 1024
 
 static unsigned two(const uint8_t *at) {
     return (unsigned)at[0] << 8 | at[1];
@@ -27,7 +28,7 @@ static int32_t orientation(const uint8_t *block, size_t size) {
     const int little = block[0] == 'I';
 #define TWO(at) (little ? (size_t)block[(at) + 1] << 8 | block[at] : (size_t)block[at] << 8 | block[(at) + 1])
     const size_t start = little ? TWO(6) << 16 | TWO(4) : TWO(4) << 16 | TWO(6);
-    if (start + 2 > size)
+    if (start > size - 2)
         return 1;
     const size_t entries = TWO(start);
     for (size_t k = 0, at = start + 2; k < entries && k < MOST_ENTRIES && at + 12 <= size; k++, at += 12)
@@ -89,4 +90,38 @@ int prep_header(const uint8_t *data, size_t size, int32_t *out) {
         at = after;
     }
     return 0;
+}
+
+/* The next marker at or behind `at`, or what else follows a 0xFF there but no stuffed zero; `at` is put behind it.
+ * 0 for none. */
+static unsigned next_marker(const uint8_t *data, size_t size, size_t *at) {
+    while (*at < size) {
+        const uint8_t *const mark = memchr(data + *at, 0xFF, size - *at);
+        if (mark == NULL || (*at = (size_t)(mark - data) + 1) == size)
+            return 0;
+        if (data[*at])
+            return data[*at];
+    }
+    return 0;
+}
+
+static int is_restart(unsigned marker) {
+    return marker >= 0xD0 && marker <= 0xD7;
+}
+
+/* header.py, `cut_at`: where the first `count` segments between restart markers end, if only such markers come that far
+ * and the scan ends with the end of the image; or else 0. */
+size_t prep_cut(const uint8_t *data, size_t size, size_t scan_at, size_t count) {
+    size_t at = scan_at;
+    if (count == 0 || count > MOST_SEGMENTS)
+        return 0;
+    for (size_t k = 0; k < count; k++)
+        if (!is_restart(next_marker(data, size, &at)))
+            return 0;
+    const size_t cut = at - 1;
+    unsigned after;
+    do
+        after = next_marker(data, size, &at);
+    while (is_restart(after) || after == 0xFF);
+    return after == 0xD9 ? cut : 0;
 }

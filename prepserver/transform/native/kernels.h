@@ -18,6 +18,7 @@ enum {
 };
 
 int prep_header(const uint8_t *data, size_t size, int32_t *out);
+size_t prep_cut(const uint8_t *data, size_t size, size_t scan_at, size_t count);
 
 /* region.c */
 int prep_region(const uint8_t *data, size_t length, size_t height_at, unsigned claimed, int left_over, unsigned width,
@@ -31,5 +32,8 @@ int prep_scan(const uint8_t *record, size_t lengths_at, size_t jpeg_at, size_t s
 /* resize.c */
 int prep_resize(const uint8_t *in, size_t pitch, int height, int width, uint8_t *out, int out_height, int out_width,
                 int mirror);
+
+/* turn.c */
+int prep_turn(const uint8_t *in, size_t pitch, int orientation, int height, int width, uint8_t *out);
 
 #endif

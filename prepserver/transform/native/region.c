@@ -21,6 +21,7 @@
  * - Upsampling looks one chroma sample to each side and takes the edge of the cropped part for the image's edge:
  *   hence the margin.
  */
+#define _GNU_SOURCE /* dladdr */
 #include "entropy.h"
 #include "kernels.h"
 
@@ -34,6 +35,7 @@
     F(jpeg_std_error)                                                                                                  \
     F(jpeg_CreateDecompress)                                                                                           \
     F(jpeg_read_header)                                                                                                \
+    F(jpeg_has_multiple_scans)                                                                                         \
     F(jpeg_start_decompress)                                                                                           \
     F(jpeg_crop_scanline)                                                                                              \
     F(jpeg_skip_scanlines)                                                                                             \
@@ -74,6 +76,12 @@ struct decoder {
 #define PREP_SOURCE ""
 #endif
 const char prep_source[] = PREP_SOURCE;
+
+/* And by what: hatch_build.py looks for it before it takes a build for its own. */
+#ifndef PREP_BUILD
+#define PREP_BUILD ""
+#endif
+const char prep_build[] = PREP_BUILD;
 
 static const JOCTET end_of_image[2] = {0xFF, JPEG_EOI};
 
@@ -205,16 +213,45 @@ static int complete(const struct jpeg_decompress_struct *jpeg) {
     return 1;
 }
 
+/* The library that all of libjpeg's functions are of. */
+static const void *library_base;
+
+/* Whether `function` is of that library. */
+static int is_of_library(const void *function) {
+    static _Thread_local const void *last; /* dladdr takes microseconds, and it is always the same function */
+    Dl_info of;
+    if (function == NULL || (function != last && (dladdr(function, &of) == 0 || of.dli_fbase != library_base)))
+        return 0;
+    last = function;
+    return 1;
+}
+
 /* Take libjpeg's functions from `library` or what it depends on. Returns NULL, or what is missing. */
 const char *prep_bind(const char *library) {
     void *handle = dlopen(library, RTLD_NOW | RTLD_LOCAL);
+    Dl_info of;
     if (handle == NULL)
         return "its file cannot be loaded";
+    const void *function = dlsym(handle, "jpeg_read_header");
+    if (function == NULL || dladdr(function, &of) == 0)
+        return "no jpeg_read_header";
+    library_base = of.dli_fbase;
 #define FIND(name)                                                                                                     \
     if ((*(void **)&lib_##name = dlsym(handle, #name)) == NULL)                                                        \
-        return "no " #name;
+        return "no " #name;                                                                                            \
+    memcpy(&function, &lib_##name, sizeof function);                                                                   \
+    if (!is_of_library(function))                                                                                      \
+        return #name " is of another library than jpeg_read_header";
     ALL_FUNCTIONS(FIND)
     return NULL;
+}
+
+/* The path of the library that `prep_bind` found them in. */
+const char *prep_bound_to(void) {
+    Dl_info of;
+    const void *function;
+    memcpy(&function, &lib_jpeg_read_header, sizeof function);
+    return dladdr(function, &of) ? of.dli_fname : "";
 }
 
 /* What a thread keeps. */
@@ -315,7 +352,8 @@ static int decode(struct decoder *self, unsigned claimed, int left_over, unsigne
     jpeg->src = &self->source;
     spoil_tables(jpeg);
     lib_jpeg_read_header(jpeg, TRUE);
-    if (!has_its_tables(jpeg))
+    /* A sequential image of several scans is rare, and its last tables are some that libjpeg has never checked. */
+    if (!has_its_tables(jpeg) || (lib_jpeg_has_multiple_scans(jpeg) && !jpeg->progressive_mode))
         refuse((j_common_ptr)jpeg);
     const int kind = subsampling(jpeg);
     if (jpeg->image_width != width || jpeg->image_height != claimed || kind < 0 || !(subsamplings >> kind & 1))
@@ -338,7 +376,7 @@ static int decode(struct decoder *self, unsigned claimed, int left_over, unsigne
     lib_jpeg_crop_scanline(jpeg, &from, &count); /* `from` moves left to an MCU, the right end stays */
     if (from > left || from + jpeg->output_width < right || jpeg->output_width > pitch)
         refuse((j_common_ptr)jpeg);
-    const int taken = own_entropy && prep_entropy_serves(jpeg);
+    const int taken = own_entropy && prep_entropy_serves(jpeg, is_of_library);
     if (!taken && self->segments != NULL) {
         lib_jpeg_abort_decompress(jpeg);
         return OTHER_WAY;
@@ -351,7 +389,8 @@ static int decode(struct decoder *self, unsigned claimed, int left_over, unsigne
         const unsigned unit = across * (unsigned)jpeg->min_DCT_scaled_size;
         self->entropy.refuse = refuse;
         self->entropy.open = self->segments != NULL ? open_segment : NULL;
-        prep_entropy_take(&self->entropy, jpeg, from / unit, (from + jpeg->output_width + unit - 1) / unit);
+        if (!prep_entropy_take(&self->entropy, jpeg, from / unit, (from + jpeg->output_width + unit - 1) / unit))
+            refuse((j_common_ptr)jpeg);
     }
     if (top > 0)
         lib_jpeg_skip_scanlines(jpeg, top);
@@ -405,7 +444,7 @@ int prep_region(const uint8_t *data, size_t length, size_t height_at, unsigned c
                 unsigned pitch, uint8_t *out) {
     struct decoder self;
     if (top >= bottom || bottom > claimed || left >= right || right > width || claimed > 0xFFFF || scale < 1 ||
-        height_at > length || length - height_at < 2)
+        scale > 8 || (scale & (scale - 1)) || height_at > length || length - height_at < 2)
         return -1;
     self.height[0] = (JOCTET)(claimed >> 8);
     self.height[1] = (JOCTET)(claimed & 0xFF);
@@ -463,8 +502,9 @@ int prep_scan(const uint8_t *record, size_t lengths_at, size_t jpeg_at, size_t s
     struct decoder self;
     const uint8_t *const jpeg = record + jpeg_at, *lengths = record + lengths_at;
     if (top >= bottom || bottom > height || left >= right || right > width || height > 0xFFFF || width > 0xFFFF ||
-        unit_height < 8 || unit_width < 8 || interval < 1 || height_at < 4 || height_at + 4 > scan_at ||
-        scan_at > size || work_bytes < size + MARGIN_BYTES)
+        unit_height < 8 || unit_height > 32 || unit_width < 8 || unit_width > 32 || interval < 1 || interval > 0xFFFF ||
+        scan_at < 8 || height_at < 4 || height_at > scan_at - 4 || scan_at > size || work_bytes < MARGIN_BYTES ||
+        work_bytes - MARGIN_BYTES < size)
         return -1;
     const unsigned segment_width = unit_width * interval, across = (width + segment_width - 1) / segment_width;
     if (segments == 0 || segments % across || segments / across != (height + unit_height - 1) / unit_height)

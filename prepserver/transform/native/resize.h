@@ -1,11 +1,11 @@
-/* What the two forms of the resize have in common: see resize.c. */
+/* What the three forms of the resize have in common: see resize.c. */
 #ifndef PREP_RESIZE_H
 #define PREP_RESIZE_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-#include "wide.h"
+#include "vectors.h"
 
 /* One axis: output i is the sum over k < taps of weight[i * stride + k] * input[first[i] + k]. */
 struct axis {
@@ -13,6 +13,12 @@ struct axis {
     int16_t *weight; /* padded with zeros to `stride`, a multiple of 4 */
     int taps, stride, fraction_bits;
 };
+
+/* resize_avx2.c: the same sums by AVX2, which writes one byte behind an output line. */
+void prep_avx2_lines(const struct axis *axis, int width, int mirror, const uint8_t *const in[4],
+                     uint8_t *const out[4]);
+void prep_avx2_columns(const struct axis *axis, int i, const uint8_t *ring, int mask, size_t pitch, uint8_t *out,
+                       size_t nbytes);
 
 /* resize_wide.c: the same sums by AVX-512, for CPUs and sizes that it is for. */
 

@@ -81,6 +81,18 @@ def test_the_logs_written_longest_ago_go_first(tmp_path: Path, monkeypatch: pyte
     assert {job.job for job in logfile.jobs(tmp_path)} == {"c", "d"}
 
 
+def test_many_logs_of_one_user_evict_no_other_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logfile, "MAX_JOBS", 4)
+    for age, (job, uid) in enumerate([("a", 7), ("b", 8), ("c", 8)]):
+        LogFile(tmp_path, job, uid).close()
+        os.utime(logfile.path_of(tmp_path, job, uid), ns=(age * 10**9, age * 10**9))
+    for k in range(20):
+        LogFile(tmp_path, f"flood {k}", 9).close()
+    kept = {(job.job, job.uid) for job in logfile.jobs(tmp_path)}
+    assert {("a", 7), ("b", 8)} <= kept
+    assert len(kept) == 4
+
+
 def test_a_foreign_file_in_a_logs_place_is_put_aside(tmp_path: Path) -> None:
     path = logfile.path_of(tmp_path, "a", 7)
     path.write_bytes(os.urandom(500))

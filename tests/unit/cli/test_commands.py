@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,7 @@ from prepserver import __version__
 from prepserver.cli import exits, main
 from prepserver.protocol.codec import encode
 from prepserver.protocol.messages import Refused
+from tests.support.server import environment
 
 COMMANDS = ["start", "status", "stop", "demo"]
 
@@ -125,3 +129,41 @@ def test_a_daemon_in_a_bad_place_is_not_started(tmp_path: Path, capsys: pytest.C
     code, _, err = said(["start", "--workers", "1", "--runtime-dir", str(tmp_path / "no" / "such")], capsys)
     assert code == exits.NO_PERMISSION
     assert "no/such" in err
+
+
+def test_the_package_runs_as_a_module() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "prepserver", "--version"],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout.strip()) == (exits.OK, f"prepserver {__version__}")
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [("prepserver st", {"start", "status", "stop"}), ("prepserver status --w", {"--watch"}),
+     ("prepserver start --log-level d", {"debug"})],
+)  # fmt: skip
+def test_bash_completes_commands_options_and_choices(
+    line: str, found: set[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["completion", "bash"]) == exits.OK
+    script = capsys.readouterr().out
+    ask = f'COMP_WORDS=({line}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); _prepserver; echo "${{COMPREPLY[@]}}"'
+    done = subprocess.run(["bash", "-c", f"{script}\n{ask}"], capture_output=True, text=True, check=True)
+    assert set(done.stdout.split()) == found
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_the_completion_of_other_shells_is_a_script_that_they_can_read(
+    shell: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["completion", shell]) == exits.OK
+    text = capsys.readouterr().out
+    assert "watch" in text
+    if shutil.which(shell):
+        (tmp_path / "script").write_text(text)
+        subprocess.run([shell, "-n", str(tmp_path / "script")], check=True)

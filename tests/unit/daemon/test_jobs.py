@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import select
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -67,15 +68,24 @@ class Room:
                 case DropStream(stream):
                     self.jobs.drop_stream(stream)
 
-    def attach(self, attach: Attach) -> Attachment:
+    def attach(self, attach: Attach, uid: int = -1) -> Attachment:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.others.append(theirs)
         peer = Peer(ours)
+        peer.uid = peer.uid if uid < 0 else uid
         self.others.append(peer.sock)
         listing = work.Indexed(Path("/none"), N, 0, "digest", "content")
         welcome, _, actions = self.jobs.admit(peer, jobs_room.check(attach), listing)
         self.do(actions)
         return self.jobs.attachments[welcome.job_id]
+
+    def hung_up(self) -> list[int]:
+        """Ranks whose connection was ended, but not by them."""
+        poll = select.poll()
+        for attachment in self.jobs.attachments.values():
+            poll.register(attachment.peer.sock, select.POLLIN)
+        ended = {fd for fd, _ in poll.poll(0)}
+        return [cursor for cursor, a in self.jobs.attachments.items() if a.peer.fileno() in ended]
 
     def make_rows(self) -> None:
         while self.given:
@@ -139,6 +149,14 @@ def begin(room: Room, *more: Attach) -> tuple[list[Attachment], Attachment]:
     return here, late
 
 
+@pytest.mark.parametrize("name", ["two\nlines", "\x1b[2J", "a\x00b", "\u202eback"])
+def test_a_job_whose_name_cannot_be_shown_is_refused(name: str) -> None:
+    with pytest.raises(Refusal, match="cannot be shown") as refused:
+        jobs_room.check(dataclasses.replace(ATTACH, job=name))
+    assert refused.value.message.field == "job"
+    assert str(refused.value).isprintable()
+
+
 def test_what_a_refused_rank_has_set_off_is_done(room: Room) -> None:
     """It comes to another place than the one that was kept for it, so that its sibling can join; then it is refused."""
     (first,), late = begin(room)
@@ -165,3 +183,23 @@ def test_places_that_are_given_up_and_a_parting_in_one_tick(room: Room) -> None:
     room.is_whole()
     room.until(lambda: room.head(late) > N + 600, first, late)
     room.is_whole()
+
+
+@pytest.mark.parametrize("stranger", [False, True])
+def test_without_memory_to_part_a_job_attaches_anew_if_it_holds_back_a_stranger(room: Room, stranger: bool) -> None:
+    """A job of its own user waits, as ever."""
+    slow = room.attach(ATTACH)
+    room.until(lambda: room.head(slow) > N // 2, slow)
+    quick = room.attach(dataclasses.replace(ATTACH, job="quick", epoch=1), uid=os.getuid() + stranger)
+    room.until(lambda: bool(room.joined), slow, quick)
+    cursor = room.scheduler.stream_of(quick.cursor).cursors[quick.cursor]
+    room.until(lambda: room.head(slow) > N + 600, slow, quick)
+    room.until(lambda: cursor.released == room.head(quick), quick)
+    room.rings.budget_bytes = 0
+    now_s = time.monotonic()
+    for _ in range(8):
+        room.jobs.tick(now_s)
+        cursor.asks()
+        now_s += 3.0
+    assert (slow.cursor in room.hung_up()) == stranger
+    assert quick.cursor not in room.hung_up()

@@ -79,3 +79,28 @@ def test_an_entry_under_another_name_than_its_own_does_not_count(tmp_path: Path)
     (entry,) = entries(tmp_path)
     (tmp_path / "copy.json").write_text(json.dumps(dataclasses.asdict(dataclasses.replace(entry, index=9))))
     assert entries(tmp_path) == [entry]
+
+
+def test_a_sample_may_be_bad_for_one_pipeline(tmp_path: Path) -> None:
+    kept = Quarantine(tmp_path)
+    kept.add(SOURCE, 5, "too slow", "/data", "cd" * 32, "Decode, Resize")
+    kept.add(SOURCE, 5, "crashed", "/data")
+    kept.name(SOURCE, 5, "x/five.jpg: quarantined for this pipeline: workers died")
+    found = {(entry.pipeline, entry.ops, entry.path, entry.reason) for entry in Quarantine(tmp_path).of(SOURCE)}
+    assert found == {("cd" * 32, "Decode, Resize", "x/five.jpg", "too slow"), ("", "", "x/five.jpg", "crashed")}
+    clear(tmp_path, entries(tmp_path))
+    assert entries(tmp_path) == []
+
+
+def test_what_an_older_release_kept_is_bad_for_all(tmp_path: Path) -> None:
+    old = {
+        "source": SOURCE,
+        "index": 5,
+        "reason": "r",
+        "time": "2026-11-20T00:00:00+00:00",
+        "path": "x",
+        "dataset": "/",
+    }
+    (tmp_path / f"{SOURCE[:32]}-5.json").write_text(json.dumps(old))
+    (entry,) = entries(tmp_path)
+    assert (entry.index, entry.pipeline, entry.path) == (5, "", "x")

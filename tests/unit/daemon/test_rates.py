@@ -29,7 +29,7 @@ def test_what_is_older_than_the_window_is_forgotten() -> None:
         rates.mark(float(second))
         rates.count(1000 if second < 10 else 7)
     assert rates.rows_per_s == 7.0
-    assert len(rates._marks) == 11
+    assert len(rates._rows) == 11
 
 
 def test_marks_at_one_moment_divide_by_nothing() -> None:

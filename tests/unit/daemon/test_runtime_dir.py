@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 from pathlib import Path
 
 import pytest
 
-from prepserver.daemon.runtime_dir import AlreadyRunning, RuntimeDir, RuntimeDirError
+from prepserver.daemon.attach import Listener
+from prepserver.daemon.runtime_dir import AlreadyRunning, Door, RuntimeDir, RuntimeDirError
 
 
 def test_it_is_made_for_its_owner_alone_and_named_in_the_lock(tmp_path: Path) -> None:
@@ -144,3 +146,26 @@ def test_where_none_is_usable_each_is_named_with_its_reason(tmp_path: Path, monk
     monkeypatch.setenv("PREPSERVER_RUNTIME_DIR", str(tmp_path / "no" / "such"))
     with pytest.raises(RuntimeDirError, match=r"no usable runtime directory: .*no/such: No such file"):
         RuntimeDir()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can make a directory of another group")
+def test_a_setgid_directory_gives_sockets_their_group_without_chown(tmp_path: Path) -> None:
+    user, group = 60990, 60991
+    run = tmp_path / "run"
+    run.mkdir()
+    os.chown(run, user, group)
+    run.chmod(0o2750)
+    for parent in (tmp_path, *tmp_path.parents[:3]):
+        parent.chmod(parent.stat().st_mode | 0o011)
+    pid = os.fork()
+    if pid == 0:  # who is not in the group, and so may not chown to it
+        code = 1
+        with contextlib.suppress(Exception):
+            os.setgroups([])
+            os.setgid(user)
+            os.setuid(user)
+            with RuntimeDir(run, group=group) as place:
+                Listener(place.attach_socket, Door(group=group)).close()
+                code = 0 if place.attach_socket.stat().st_gid == group else 2
+        os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
-from pathlib import Path
-
 import pytest
 
 from prepserver.memory import budget
 from prepserver.memory.budget import check_fits, machine_free_bytes
+from prepserver.memory.cgroups import MemoryLimit
 from prepserver.memory.errors import MemoryShort
 
 MIB = 1 << 20
@@ -49,33 +47,12 @@ def test_a_ring_beyond_the_machine_names_the_limit_of_the_machine() -> None:
     assert e.value.free_bytes < 1 << 50
 
 
-def _group(path: Path, most: str, now: int, inactive: int) -> Path:
-    path.mkdir()
-    (path / "memory.max").write_text(f"{most}\n")
-    (path / "memory.current").write_text(f"{now}\n")
-    (path / "memory.stat").write_text(f"anon 5\ninactive_file {inactive}\n")
-    return path
+def test_the_tightest_cgroup_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = [MemoryLimit(600 * MIB, "inner", 0), MemoryLimit(524 * MIB, "outer", 0), MemoryLimit(1 << 50, "root", 0)]
+    monkeypatch.setattr(budget, "memory_limits", lambda: limits)
+    assert machine_free_bytes() == (268 * MIB, "outer")
 
 
-def test_the_tightest_cgroup_counts_and_its_page_cache_does_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    outer = _group(tmp_path / "outer", str(1024 * MIB), 600 * MIB, 100 * MIB)
-    inner = _group(tmp_path / "inner", "max", 10 * MIB, 0)
-    missing = tmp_path / "missing"
-    monkeypatch.setattr(budget, "_cgroups", lambda: [missing, inner, outer])
-    monkeypatch.setattr(budget, "_mem_available", lambda: 64 << 30)
-    free, limit = machine_free_bytes()
-    assert free == (1024 - 600 + 100 - 256) * MIB
-    assert limit == f"{outer}/memory.max is 1024 MiB (systemd: MemoryMax=, docker: --memory)"
-
-
-def test_a_full_cgroup_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(budget, "_cgroups", lambda: [_group(tmp_path / "g", str(100 * MIB), 99 * MIB, 0)])
-    assert machine_free_bytes()[0] == 0
-
-
-def test_the_cgroups_of_this_process_go_up_to_the_root() -> None:
-    groups = budget._cgroups()
-    assert all(p.is_relative_to("/sys/fs/cgroup") for p in groups)
-    assert all(a.parent == b for a, b in itertools.pairwise(groups))
+def test_a_full_cgroup_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budget, "memory_limits", lambda: [MemoryLimit(MIB, "full", 0)])
+    assert machine_free_bytes() == (0, "full")

@@ -157,3 +157,17 @@ print(os.waitstatus_to_exitcode(status), "memfd:test" in open("/proc/self/maps")
 
 def test_a_forked_child_has_no_mapping_and_its_parent_keeps_it() -> None:
     assert run(_FORK).stdout == "0 True\n"
+
+
+def test_it_is_known_which_memory_is_not_there_yet() -> None:
+    fd = create_segment("test", NBYTES)
+    mapping, other = (Mapping(fd, 0, NBYTES, writable=True) for _ in range(2))
+    os.close(fd)
+    assert mapping.absent_from(0) == 0
+    bytes_of(other)[0] = 1  # whoever touches it
+    assert mapping.absent_from(0) == 4096
+    bytes_of(other)[2 * 4096] = 1
+    assert mapping.absent_from(0) == 4096
+    assert mapping.absent_from(2 * 4096) == NBYTES
+    other.populate(write=True)
+    assert mapping.absent_from(4096) == NBYTES

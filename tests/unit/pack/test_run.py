@@ -153,6 +153,19 @@ def test_files_that_cannot_be_read_are_left_out_where_asked_and_named(tmp_path: 
     assert [packed.label(k) for k in range(6)] == [0, 0, 1, 1, 1, 1]
 
 
+def test_damaged_files_are_kept_and_named(tmp_path: Path) -> None:
+    spec = tree(tmp_path / "data")
+    whole = (tmp_path / "data" / "cats" / "1.jpg").read_bytes()
+    (tmp_path / "data" / "cats" / "1.jpg").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "data" / "dogs" / "3.jpg").write_bytes(whole[:40])
+    (tmp_path / "data" / "dogs" / "4.jpg").write_bytes(b"<html>not found</html>")
+    told = Told()
+    assert do(spec, tmp_path / "out", told=told).kept == 4
+    assert told.said == [
+        "kept cats/1.jpg: damaged", "kept dogs/3.jpg: damaged or unusual JPEG", "kept dogs/4.jpg: no JPEG"
+    ]  # fmt: skip
+
+
 def test_two_packers_do_not_meet_in_one_folder(tmp_path: Path) -> None:
     spec = tree(tmp_path / "data")
     ready, ready_in = os.pipe()

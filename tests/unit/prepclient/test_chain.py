@@ -16,6 +16,7 @@ from prepclient.chain import RingChain
 from prepclient.device import DeviceStage
 from prepclient.feed import ServedFeed, Start
 from prepclient.finish import Finish, RowLook
+from prepclient.pinning import PinDriver
 from prepclient.rows import Rows
 from prepclient.session import Session
 from prepclient.spec import make_spec
@@ -27,6 +28,7 @@ from prepserver.protocol.messages import PROTOCOL, Moved, Ready, Welcome
 from tests.support import leaks
 from tests.support.fake_device import FakeDevice
 from tests.support.one_peer import leased
+from tests.support.sessions import next_step
 
 SPEC = make_spec(
     SyntheticImages(64, size=(20, 20)), [RandomResizedCrop(16)], batch_size=4, shuffle=True, seed=3, drop_last=False,
@@ -35,7 +37,7 @@ SPEC = make_spec(
 LOOK = RowLook.of(SPEC.pipeline)
 LAYOUT = sample_layout(8, SPEC.pipeline.row.shape, SPEC.pipeline.row.dtype)
 WELCOME = Welcome(
-    protocol=PROTOCOL, version=__version__, token=b"token", job_id=1, samples=64, num_classes=0, source_digest="x",
+    protocol=PROTOCOL, version=__version__, job_id=1, samples=64, num_classes=0, source_digest="x",
     epoch_start=0, position=0, ahead=0, layout=LAYOUT.to_wire(),
 )  # fmt: skip
 
@@ -46,6 +48,9 @@ class StageDevice(FakeDevice):
     def __init__(self) -> None:
         super().__init__()
         self.locked: set[int] = set()
+
+    def pin_driver(self) -> PinDriver:
+        return self
 
     def register(self, address: int, nbytes: int) -> int:
         self.locked.add(address)
@@ -63,6 +68,7 @@ class StageDevice(FakeDevice):
 class Reader:
     """A stage over a real lease, whose other end is the test's: `say(upto, *starts_of_new_rings)`."""
 
+    session: Session
     stage: Stage
     device: StageDevice
     say: Callable[..., None]
@@ -70,7 +76,7 @@ class Reader:
 
     def step(self) -> set[int]:
         """The values of the next batch."""
-        fields = self.stage.step(60).fields
+        fields = next_step(self.stage, self.session).fields
         self.device.finish_all()
         return {int(value) for name in ("image", "label", "index") for value in fields[name].unique()}
 
@@ -113,15 +119,12 @@ def reader(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Reader]:
     device = StageDevice()
     session = Session(64, 0, 0, 0, SPEC.shape)
 
-    def release() -> None:
-        feed.release(session, 0, 0)
-
     stage: Stage
     if request.param == "device":
         made = DeviceStage("cuda", LOOK, 4, finish=Finish(), engine=device)
-        stage = CudaStage(session, feed, release, made, device)
+        stage = CudaStage(session, feed, made)
     else:
-        stage = HostStage(session, feed, release, LOOK, Finish(), 4, zero_copy=request.param == "lent")
+        stage = HostStage(session, feed, LOOK, Finish(), 4, zero_copy=request.param == "lent")
 
     def say(upto: int, *moves: int) -> None:
         for start in moves:
@@ -129,7 +132,7 @@ def reader(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Reader]:
         assert peer.send(Ready(upto, [], len(inodes) - 1))
         feed.poll(session)
 
-    yield Reader(stage, device, say, inodes)
+    yield Reader(session, stage, device, say, inodes)
     stage.close()
     feed.close()
     peer.close()

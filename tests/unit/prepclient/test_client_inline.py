@@ -570,3 +570,38 @@ def test_whole_batches_are_shuffled_and_the_short_one_stays_last(photos: str) ->
         client(photos, order="batch-shuffle-repeat", shuffle=False)
     with pytest.raises(InvalidSpec, match="order"):
         client(photos, order="repeat")
+
+
+def test_a_run_begins_where_another_one_did(photos: str) -> None:
+    with client(photos) as train, client(photos, start=0) as again, client(photos, start="first") as first:
+        assert train.stats()["start"] is None
+        rows = indices(train)
+        assert rows == indices(again) == indices(first)
+        assert train.stats()["start"] == train.state_dict()["start"] == 0
+    with client(photos, start=N) as later, client(photos) as train:
+        train.set_epoch(1)
+        assert indices(later) == indices(train)
+        assert (later.stats()["start"], later.epoch) == (N, 1)
+    with client(photos, start=-2 * N) as later, client(photos) as train:
+        later.set_epoch(2)
+        assert indices(later) == indices(train)
+
+
+@pytest.mark.parametrize("start", ["last", 1.5, True, -(2**63)])
+def test_a_start_that_cannot_be_is_named(photos: str, start: Any) -> None:
+    with pytest.raises(InvalidSpec, match="start = "):
+        client(photos, start=start)
+
+
+def test_a_start_before_position_0_is_refused(photos: str) -> None:
+    with client(photos, start=-1) as train, pytest.raises(InvalidSpec, match="start = -1"):
+        next(iter(train))
+
+
+@pytest.mark.parametrize("shuffle", [True, "full", False])
+def test_a_start_at_which_no_epoch_begins_is_refused(photos: str, shuffle: Any) -> None:
+    with (
+        client(photos, shuffle=shuffle, start=N + 1) as train,
+        pytest.raises(InvalidSpec, match=f"no epoch begins there .* the next place is {2 * N}"),
+    ):
+        next(iter(train))

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from prepclient import PrepClient, RandomHorizontalFlip, RandomResizedCrop, SyntheticImages
+from prepclient import Normalize, PrepClient, RandomHorizontalFlip, RandomResizedCrop, SyntheticImages, ToDtype
 from prepclient.device import DeviceStage
 from prepclient.feed import Start
 from prepclient.finish import Finish, RowLook
 from prepclient.inline import InlineFeed
-from prepclient.session import Session
+from prepclient.session import Bad, Session
 from prepclient.spec import make_spec
 from prepclient.stages import CudaStage
+from tests.support.device_client import DeviceClient
 from tests.support.fake_device import FakeDevice
+from tests.support.server import environment
+from tests.support.sessions import next_step
 
 SOURCE = SyntheticImages(23, size=(40, 50))
 OPS = [RandomResizedCrop(16), RandomHorizontalFlip()]
@@ -24,19 +32,6 @@ EPOCHS = 3
 FINISHES: list[tuple[bool, dict[str, Any]]] = [
     (False, {}), (True, {}), (False, {"normalize": ((0.4, 0.5, 0.6), (0.2, 0.3, 0.2))})
 ]  # fmt: skip
-
-
-class LocksEverything:
-    """A driver to which all memory is as good."""
-
-    def register(self, address: int, nbytes: int) -> int:
-        return 0
-
-    def unregister(self, address: int) -> int:
-        return 0
-
-    def describe(self, code: int) -> str:
-        return str(code)
 
 
 def as_views(images: Any) -> tuple[torch.Tensor, ...]:
@@ -49,14 +44,14 @@ def test_batches_by_way_of_a_device_are_those_of_the_host(views: int, lend: bool
     spec = make_spec(SOURCE, OPS, rank=None, world_size=None, job=None, views=views, **SPEC)
     device = FakeDevice()
     feed = InlineFeed(spec, Start(), lambda _samples: None)
-    session = Session(feed.samples, 0, feed.epoch_start, feed.position, spec.shape)
+    session = Session(feed.listing.samples, 0, feed.epoch_start, feed.position, spec.shape)
     feed.attach(session)
     look = RowLook.of(spec.pipeline)
     made = DeviceStage("cuda", look, 5, finish=Finish(**finish), zero_copy=lend, engine=device)
-    stage = CudaStage(session, feed, lambda: None, made, LocksEverything())
+    stage = CudaStage(session, feed, made)
     with PrepClient(SOURCE, OPS, inline=True, fields="dict", views=views, **SPEC, **finish) as client:
         for expected in (batch for _ in range(EPOCHS) for batch in client):
-            fields = stage.step(60).fields
+            fields = next_step(stage, session).fields
             device.finish_all()
             assert isinstance(fields["image"], tuple) == (views > 1)
             for got, want in zip(as_views(fields["image"]), as_views(expected["image"]), strict=True):
@@ -77,14 +72,14 @@ def test_batches_of_no_rows_come_by_way_of_a_device_and_lent_and_in_fresh_tensor
     spec = make_spec(source, OPS, views=views, **given)
     device = FakeDevice()
     feed = InlineFeed(spec, Start(), lambda _samples: None)
-    session = Session(feed.samples, 0, feed.epoch_start, feed.position, spec.shape)
+    session = Session(feed.listing.samples, 0, feed.epoch_start, feed.position, spec.shape)
     feed.attach(session)
     made = DeviceStage("cuda", RowLook.of(spec.pipeline), 1, finish=Finish(**finish), zero_copy=lend, engine=device)
-    stage = CudaStage(session, feed, lambda: None, made, LocksEverything())
+    stage = CudaStage(session, feed, made)
     counts = []
     with PrepClient(source, OPS, inline=True, fields="dict", views=views, zero_copy=lend, **given, **finish) as client:
         for expected in (batch for _ in range(EPOCHS) for batch in client):
-            fields = stage.step(60).fields
+            fields = next_step(stage, session).fields
             device.finish_all()
             counts.append(len(expected["index"]))
             for got, want in zip(as_views(fields["image"]), as_views(expected["image"]), strict=True):
@@ -94,3 +89,162 @@ def test_batches_of_no_rows_come_by_way_of_a_device_and_lent_and_in_fresh_tensor
             assert all(torch.equal(fields[name], expected[name]) for name in ("label", "index"))
     stage.close()
     assert counts == [0, 1] * EPOCHS
+
+
+class Drip(InlineFeed):
+    """Rows come late; while they are missing, `meanwhile` happens."""
+
+    meanwhile: Callable[[], None]
+
+    def wait(
+        self,
+        session: Session,
+        timeout_s: float,
+        until: Callable[[], bool],
+        pace_s: Callable[[], float | None] = lambda: None,
+        held_up: Callable[[], bool] = lambda: True,
+    ) -> None:
+        until()
+        before = held_up(), pace_s()
+        time.sleep(0.02)
+        self.meanwhile()
+        until()
+        self.said = [before, (held_up(), pace_s())]
+        time.sleep(0.02)
+        super().wait(session, timeout_s, until, pace_s, held_up)
+
+
+def test_only_a_device_with_nothing_to_do_waits_for_rows() -> None:
+    spec = make_spec(SOURCE, OPS, rank=None, world_size=None, job=None, **SPEC)
+    feed = Drip(spec, Start(), lambda _samples: None)
+    session = Session(feed.listing.samples, 0, feed.epoch_start, feed.position, spec.shape)
+    device = FakeDevice()
+    stage = CudaStage(session, feed, DeviceStage("cuda", RowLook.of(spec.pipeline), 5, engine=device))
+    feed.meanwhile = device.finish_all
+    waits = [next_step(stage, session).wait_ns]  # nothing was queued before: the second half
+    assert feed.said[1] == (True, None)
+    device.run("copies")
+    device.run("consumer")
+    device.queues["consumer"].append(gate := Gate())  # the training step
+    feed.meanwhile = lambda: None
+    waits.append(next_step(stage, session).wait_ns)
+    assert [held_up for held_up, _pace in feed.said] == [False, False]
+    assert all(pace is not None for _held_up, pace in feed.said)
+    feed.meanwhile = lambda: (setattr(gate, "open", True), device.finish_all())[0]
+    waits.append(next_step(stage, session).wait_ns)
+    assert [held_up for held_up, _pace in feed.said] == [False, True]
+    assert waits[1] == 0
+    assert min(waits[0], waits[2]) >= 20_000_000
+    stage.close()
+
+
+class Gate:
+    """An operation of a stream that goes on when it is opened."""
+
+    open = False
+
+    def __call__(self) -> bool:
+        return self.open
+
+
+def test_which_rows_are_valid_travels_with_them() -> None:
+    device = FakeDevice()
+    with DeviceClient(
+        SyntheticImages(20, size=(40, 50)), OPS, batch_size=5, inline=True, on_error="mask",
+        fields=("label", "valid"), fake=device,
+    ) as client:  # fmt: skip
+        batches = iter(client)
+        next(batches)
+        session = client._session
+        assert session is not None
+        session._bad[6] = Bad(6, 3, "broken")
+        device.finish_all()
+        _labels, valid = next(batches)
+        assert valid.tolist() != [True, False, True, True, True]  # it has not been copied yet
+        device.finish_all()
+        assert valid.tolist() == [True, False, True, True, True]
+
+
+def test_one_stream_and_one_set_of_buffers_serve_all_attachments() -> None:
+    device = FakeDevice()
+    client = DeviceClient(SOURCE, OPS, inline=True, fields="dict", fake=device, **SPEC)
+    with PrepClient(SOURCE, OPS, inline=True, fields="dict", **SPEC) as other:
+        for epoch in range(10):
+            client.set_epoch(epoch)
+            other.set_epoch(epoch)
+            for batch, want in zip(client, other, strict=True):
+                device.finish_all()
+                assert torch.equal(batch["image"], want["image"])
+                if epoch % 2:
+                    state = client.state_dict()
+            client.load_state_dict(state if epoch % 2 else client.state_dict())
+        assert device.buffers == 6
+        assert device.retired == 0
+    client.close()
+    assert device.retired == 6
+
+
+def test_a_stage_that_an_error_has_cost_a_buffer_is_replaced() -> None:
+    class Fails(FakeDevice):
+        fails = False
+
+        def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
+            if self.fails:
+                raise RuntimeError("CUDA error")
+            super().copy(target, source)
+
+    device = Fails()
+    with DeviceClient(SOURCE, OPS, inline=True, fake=device, **SPEC) as client:
+        batches = iter(client)
+        next(batches)
+        device.fails = True
+        with pytest.raises(RuntimeError, match="CUDA error"):
+            next(batches)
+        device.fails = False
+        next(batches)
+        assert device.buffers == 12
+        assert device.retired == 6
+
+
+@pytest.mark.parametrize("end", ["close", "drop", "exit"])
+def test_copies_end_before_their_memory_is_unlocked(end: str) -> None:
+    """At an exit without `close`, too."""
+    said = subprocess.run(
+        [sys.executable, "-m", "tests.support.leaving_job", end],
+        env=environment(PYTHONPATH=str(Path(__file__).parents[3])), capture_output=True, text=True,
+        timeout=600, check=True,
+    )  # fmt: skip
+    assert said.stdout.split() == ["locked", "drained", "unlocked"], said.stderr
+    assert said.stderr == ""
+
+
+@pytest.mark.parametrize("served", [False, pytest.param(True, marks=pytest.mark.integration)])
+def test_the_users_default_device_is_not_asked(served: bool, request: pytest.FixtureRequest) -> None:
+    way = {"runtime_dir": request.getfixturevalue("shared_server").runtime_dir} if served else {"inline": True}
+    ops = [*OPS, ToDtype("float32", scale=True), Normalize((0.5,) * 3, (0.2,) * 3)]
+    given: dict[str, Any] = {**SPEC, "on_error": "mask", "fields": "dict", **way}
+    with PrepClient(SOURCE, ops, **given) as client:
+        expected = list(client)
+    torch.set_default_device("meta")
+    try:
+        for make in (PrepClient, DeviceClient):
+            with make(SOURCE, ops, **given) as client:
+                for batch, want in zip(client, expected, strict=True):
+                    if isinstance(client, DeviceClient):
+                        client.fake.finish_all()
+                    assert {name: value.device.type for name, value in batch.items()} == dict.fromkeys(want, "cpu")
+                    assert all(torch.equal(batch[name], value) for name, value in want.items())
+    finally:
+        torch.set_default_device(None)
+
+
+def test_cuda_is_not_touched_before_the_first_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    def touched(*_: object) -> None:
+        raise AssertionError("CUDA is initialised")
+
+    monkeypatch.setattr(torch.version, "cuda", "12.8")
+    for name in ("is_available", "init", "current_device", "device_count"):
+        monkeypatch.setattr(torch.cuda, name, touched)
+    client = PrepClient(SOURCE, OPS, inline=True, device="cuda", **SPEC)
+    with pytest.raises(AssertionError, match="initialised"):
+        len(client)

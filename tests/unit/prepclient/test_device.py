@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import os
+import weakref
+
 import pytest
 import torch
 
@@ -144,11 +148,14 @@ def test_only_a_lent_batch_makes_the_next_copy_wait_for_the_users_step(lend: boo
     stage.take()
     device.run("copies")
     device.run("consumer")
-    device.queues["consumer"].append(lambda: False)  # the user's step, which takes for ever
+    ended: list[bool] = []
+    device.queues["consumer"].append(lambda: bool(ended))  # the user's step, which takes long
     stage.advance()
     stage.submit(3, [[images(2)]], numbers(2))
     device.run("copies")
     assert stage.poll() == ends
+    ended.append(True)
+    stage.close()
 
 
 def test_small_numbers_may_change_as_soon_as_they_are_submitted() -> None:
@@ -311,3 +318,40 @@ def test_every_batch_is_right_when_rows_are_refilled_at_once(step: Step, lend: b
 )
 def test_the_fake_device_shows_each_missing_wait_as_wrong_bytes(broken: type[FakeDevice], lend: bool) -> None:
     assert any(wrong_batches(broken(), step, lend) for step in SCHEDULES)
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+@pytest.mark.parametrize("end", ["close", "drop"])
+def test_a_forked_child_ends_nothing_of_the_device(end: str) -> None:
+    """Neither are events, streams and page-locked blocks freed, which calls CUDA."""
+
+    class Counts(FakeDevice):
+        ended = 0
+
+        def mark_copies(self) -> FakeEvent:
+            event = super().mark_copies()
+            weakref.finalize(event, setattr, Counts, "ended", 1)
+            return event
+
+        def staging(self, nbytes: int) -> torch.Tensor:
+            block = super().staging(nbytes)
+            weakref.finalize(block, setattr, Counts, "ended", 1)
+            return block
+
+        def synchronize(self) -> None:
+            Counts.ended = 1
+
+    device = Counts()
+    stage = stage_on(device)
+    stage.submit(1, [[images(2)]], numbers(2))
+    pid = os.fork()
+    if pid == 0:
+        if end == "close":
+            assert stage.close() == []
+        del stage, device
+        gc.collect()
+        os._exit(7 + Counts.ended)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+    device.finish_all()
+    assert stage.poll() == [1]
+    stage.close()

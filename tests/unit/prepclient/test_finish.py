@@ -177,3 +177,23 @@ def test_what_does_not_fit_the_rows_is_refused_with_its_field(finish: Finish, lo
     with pytest.raises(SpecError) as refused:
         Finisher(finish, look, CPU)
     assert refused.value.field == field
+
+
+@pytest.mark.parametrize("side", [6, 300, 600])  # many images in a core's cache at once, two, none
+@pytest.mark.parametrize(("stored", "seen"), [("HWC", "CHW"), ("HWC", "HWC"), ("CHW", "CHW"), ("CHW", "HWC")])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("normalize", [(MEAN, STD), ((0.5,), (0.25,)), None])
+def test_a_few_images_at_a_time_are_bit_for_bit_the_batch_at_once(
+    side: int, stored: Layout, seen: Layout, dtype: torch.dtype, normalize: Any
+) -> None:
+    look = RowLook((side, side, 3) if stored == "HWC" else (3, side, side), stored=stored, seen=seen)
+    images = rows(5, look.shape)
+    got = Finisher(Finish(normalize=normalize, dtype=dtype), look, CPU)([images[:3], images[3:]])
+    mean, std = normalize or ((0.0,), (1.0,))
+    axis = (-1, 1, 1) if seen == "CHW" else (-1,)
+    scale = torch.tensor([1.0 / (255.0 * s) for s in std]).reshape(axis)
+    bias = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)]).reshape(axis)
+    values = look.view(images).float()
+    want = values * scale if normalize is None else torch.addcmul(bias, values, scale)
+    assert torch.equal(got, want.to(dtype))
+    assert got.stride() == look.view(images).stride()

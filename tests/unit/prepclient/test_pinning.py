@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import atexit
 import ctypes
+import gc
 import os
 import threading
 import warnings
 import weakref
-from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from prepclient.pinning import (
-    ALREADY_REGISTERED,
-    PORTABLE,
-    HostPin,
-    LibCuda,
-    PinningWarning,
-)
+from prepclient import pinning
+from prepclient.pinning import CAPTURE_ERRORS, PORTABLE, RELAXED, HostPin, LibCuda, PinningWarning
+from prepserver.memory.mapping import Mapping
 
 BASE = 0x7F00_0000_0000
 
@@ -31,6 +27,7 @@ class RecordingDriver:
         self.codes = list(codes)
         self.registered: list[tuple[int, int]] = []
         self.unregistered: list[int] = []
+        self.unlock_codes: list[int] = []
         self.gate = threading.Event()
         self.gate.set()
 
@@ -41,7 +38,7 @@ class RecordingDriver:
 
     def unregister(self, address: int) -> int:
         self.unregistered.append(address)
-        return 0
+        return self.unlock_codes.pop(0) if self.unlock_codes else 0
 
     def describe(self, code: int) -> str:
         return f"words for {code}"
@@ -82,22 +79,24 @@ def test_closing_while_it_is_being_locked_waits_and_unlocks() -> None:
     assert pin.state == "closed"
 
 
-def test_several_chunks_are_locked_before_the_first_copy_can_be_issued() -> None:
+def test_a_mapping_is_locked_in_the_chunks_that_its_cuts_make() -> None:
     driver = RecordingDriver()
-    pin = HostPin(BASE, 2500, driver, chunk_bytes=1000)
+    pin = HostPin(BASE, 2500, driver, cuts=[1000, 1800])
     pin.start()
-    assert pin.state == "pinned"
-    assert driver.registered == [(BASE, 1000), (BASE + 1000, 1000), (BASE + 2000, 500)]
+    assert pin.wait()
+    assert driver.registered == [(BASE, 1000), (BASE + 1000, 800), (BASE + 1800, 700)]
     pin.close()
-    assert sorted(driver.unregistered) == [BASE, BASE + 1000, BASE + 2000]
+    assert sorted(driver.unregistered) == [BASE, BASE + 1000, BASE + 1800]
 
 
-def test_a_refused_chunk_leaves_nothing_locked() -> None:
+def test_a_refused_chunk_leaves_those_before_it_to_the_copies_that_read_them() -> None:
     driver = RecordingDriver(0, 2)
-    pin = HostPin(BASE, 2500, driver, chunk_bytes=1000)
+    pin = HostPin(BASE, 2500, driver, cuts=[1000, 2000])
     pin.start()
+    assert not pin.wait()
     assert pin.state == "pageable"
-    assert driver.unregistered == [BASE]
+    assert len(driver.registered) == 2
+    assert driver.unregistered == []
     pin.close()
     assert driver.unregistered == [BASE]
 
@@ -111,13 +110,65 @@ def test_an_empty_mapping_is_locked_by_doing_nothing() -> None:
     assert driver.registered == []
 
 
-def test_somebody_elses_lock_serves_and_is_not_undone() -> None:
-    driver = RecordingDriver(ALREADY_REGISTERED)
+def test_somebody_elses_lock_does_not_count() -> None:
+    driver = RecordingDriver(712)
+    pin = HostPin(BASE, 4096, driver)
+    pin.start()
+    assert not pin.wait()
+    with pytest.warns(PinningWarning, match="words for 712"):
+        pin.warn_once()
+    pin.close()
+    assert driver.unregistered == []
+
+
+@pytest.mark.parametrize("code", CAPTURE_ERRORS)
+def test_locking_is_tried_again_while_a_graph_is_captured(code: int) -> None:
+    driver = RecordingDriver(code, code)
     pin = HostPin(BASE, 4096, driver)
     pin.start()
     assert pin.wait()
+    assert driver.registered == [(BASE, 4096)] * 3
+    driver.unlock_codes = [code, 0]
     pin.close()
-    assert driver.unregistered == []
+    assert driver.unregistered == [BASE] * 2
+
+
+def test_locking_begins_when_the_memory_is_all_there() -> None:
+    driver, asked = RecordingDriver(), threading.Event()
+    present = 1000
+
+    def absent_from(start: int) -> int:
+        assert start <= present
+        asked.set()
+        return present
+
+    pin = HostPin(BASE, 4096, driver, absent_from=absent_from)
+    pin.start()
+    for upto in (1000, 2000, 3000):
+        present = upto
+        asked.clear()
+        assert asked.wait(60)
+        assert driver.registered == []
+    present = 4096
+    assert pin.wait()
+    assert driver.registered == [(BASE, 4096)]
+    pin.close()
+
+
+def test_memory_that_nobody_faults_in_is_locked_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pinning, "_PAGES_PATIENCE_S", 0.05)
+    pin = HostPin(BASE, 4096, RecordingDriver(), absent_from=lambda start: 0)
+    pin.start()
+    assert pin.wait()
+    pin.close()
+
+
+def test_closing_ends_the_wait_for_memory() -> None:
+    driver = RecordingDriver()
+    pin = HostPin(BASE, 4096, driver, absent_from=lambda start: 0)
+    pin.start()
+    pin.close()
+    assert driver.registered == []
 
 
 def test_a_refusal_is_one_warning_with_the_drivers_words() -> None:
@@ -175,19 +226,6 @@ def test_a_child_forked_while_it_is_being_locked_can_close_at_once() -> None:
     pin.close()
 
 
-def test_the_interpreters_exit_unlocks_and_a_closed_pin_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    at_exit: list[Callable[[], None]] = []
-    monkeypatch.setattr(atexit, "register", at_exit.append)
-    monkeypatch.setattr(atexit, "unregister", at_exit.remove)
-    driver = RecordingDriver()
-    pin = HostPin(BASE, 4096, driver)
-    pin.start()
-    assert at_exit == [pin.close]
-    at_exit[0]()
-    assert driver.unregistered == [BASE]
-    assert at_exit == []
-
-
 def test_the_mapping_lives_as_long_as_its_lock() -> None:
     class Mapping: ...
 
@@ -202,15 +240,33 @@ def test_the_mapping_lives_as_long_as_its_lock() -> None:
     assert lives() is None
 
 
+def test_a_mapping_that_cannot_be_unlocked_is_never_unmapped() -> None:
+    fd = os.memfd_create("prepserver-test", os.MFD_CLOEXEC)
+    os.ftruncate(fd, 4096)
+    mapping = Mapping(fd, 0, 4096, writable=True)
+    os.close(fd)
+    address = mapping.address
+    driver = RecordingDriver()
+    driver.unlock_codes = [1]
+    pin = HostPin(address, 4096, driver, keep=mapping)
+    pin.start()
+    assert pin.wait()
+    pin.close()
+    del mapping, pin
+    gc.collect()
+    assert f"{address:x}-" in Path("/proc/self/maps").read_text()
+
+
 class FakeLibCuda:
     """Functions with libcuda's names, called through ctypes for real, with a stack of contexts per thread."""
 
     CONTEXT = 0xC0FFEE
 
-    def __init__(self, refuse: int = 0) -> None:
+    def __init__(self, refuse: int = 0) -> None:  # noqa: C901 - one function for each of libcuda's
         self.calls: list[tuple[str, int, int, int]] = []
         self.retained: list[int] = []
         self.stacks: dict[int, list[int]] = {}
+        self.modes: dict[int, int] = {}  # of capturing, by thread
         integer, pointer = ctypes.c_int, ctypes.c_void_p
         make = ctypes.CFUNCTYPE
 
@@ -234,13 +290,22 @@ class FakeLibCuda:
             ctypes.c_void_p.from_address(out).value = stack().pop()
             return 0
 
+        def exchange(mode: int) -> int:
+            assert stack() == [self.CONTEXT]
+            place = ctypes.c_int.from_address(mode)
+            before = self.modes.get(threading.get_ident(), 0)
+            self.modes[threading.get_ident()], place.value = place.value, before
+            return 0
+
         def register(address: int, nbytes: int, flags: int) -> int:
             assert stack() == [self.CONTEXT]
+            assert self.modes[threading.get_ident()] == RELAXED
             self.calls.append(("register", address, nbytes, flags))
             return refuse
 
         def unregister(address: int) -> int:
             assert stack() == [self.CONTEXT]
+            assert self.modes[threading.get_ident()] == RELAXED
             self.calls.append(("unregister", address, 0, 0))
             return 0
 
@@ -259,6 +324,7 @@ class FakeLibCuda:
             cuCtxPopCurrent_v2=make(integer, pointer)(pop),
             cuMemHostRegister_v2=make(integer, pointer, ctypes.c_size_t, ctypes.c_uint)(register),
             cuMemHostUnregister=make(integer, pointer)(unregister),
+            cuThreadExchangeStreamCaptureMode=make(integer, pointer)(exchange),
             cuGetErrorString=make(integer, integer, pointer)(error_string),
         )
 
@@ -272,6 +338,7 @@ def test_the_driver_is_called_in_the_devices_context_which_is_put_back() -> None
     assert fake.calls == [("register", BASE, 6 << 30, PORTABLE), ("unregister", BASE, 0, 0)]
     assert fake.retained == [41]
     assert list(fake.stacks.values()) == [[], []]
+    assert list(fake.modes.values()) == [0, 0]
 
 
 def test_a_code_comes_with_the_drivers_words_or_bare() -> None:

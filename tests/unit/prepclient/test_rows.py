@@ -18,6 +18,7 @@ from prepserver.memory.errors import SegmentError
 from prepserver.memory.ring import Ring
 from prepserver.memory.segment import create_segment
 from prepserver.protocol.layout import RingLayout, sample_layout
+from tests.support.server import environment
 
 
 def ring(rows: int, shape: tuple[int, ...] = (16, 16, 4), dtype: str = "uint8") -> tuple[Ring, Rows]:
@@ -146,3 +147,51 @@ def test_an_in_place_operation_on_a_lent_batch_ends_its_own_process_only() -> No
     env = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     done = subprocess.run([sys.executable, "-c", _WRITE], env=env, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (-signal.SIGSEGV, "0\n")
+
+
+def test_page_locked_chunks_hold_whole_rows_and_no_copy_straddles_two() -> None:
+    layout = sample_layout(31, (16, 16, 5), "uint8", views=2)  # 16 rows fill five pages
+    fd = create_segment("test", layout.nbytes)
+    written, (rows, mapping) = Ring(fd, layout), Rows.map_writable(fd, layout, chunk_bytes=8 << 12)
+    whole, _ = Rows.map_writable(fd, layout)
+    os.close(fd)
+    for row in range(31):
+        written.row("image_1", row)[...] = row
+    first, second = layout.offset("image"), layout.offset("image_1")
+    assert first == 0
+    assert rows.cut_bytes == [5 << 12, second, second + (5 << 12)]
+    assert whole.cut_bytes == []
+    for start in range(31):
+        pieces = rows.images(start, start + 20, 1)
+        assert torch.cat(pieces)[:, 3, 2, 1].tolist() == [p % 31 for p in range(start, start + 20)]
+        for piece in pieces:
+            places = (piece.data_ptr() - mapping.address, piece.data_ptr() + piece.nbytes - 1 - mapping.address)
+            assert len({sum(cut <= place for cut in rows.cut_bytes) for place in places}) == 1
+
+
+_LARGE_PAGES = """
+import mmap, os
+mmap.PAGESIZE = 65536
+import numpy as np
+from prepclient.rows import Rows
+from prepserver.memory.ring import Ring
+from prepserver.memory.segment import create_segment
+from prepserver.protocol.layout import sample_layout, whole_page_rows
+
+assert whole_page_rows(224 * 224 * 3) == 64
+for rows in (64, 7):
+    layout = sample_layout(rows, (224, 224, 3), "uint8", views=2)
+    assert layout.nbytes % 65536 == 0
+    assert all(layout.offset(f.name) % 65536 == 0 for f in layout.fields)
+    fd = create_segment("test", layout.nbytes)
+    written, seen = Ring(fd, layout), Rows.map(fd, layout)
+    for row in range(rows):
+        written.row("image_1", row)[...] = row
+    pieces = seen.images(rows - 2, rows + 2, 1)
+    assert len(pieces) == (1 if rows == 64 else 2)
+    assert [int(image[5, 5, 1]) for piece in pieces for image in piece] == [rows - 2, rows - 1, 0, 1]
+"""
+
+
+def test_every_field_begins_on_a_page_of_64_kib_where_pages_are_that_large() -> None:
+    subprocess.run([sys.executable, "-c", _LARGE_PAGES], env=environment(), check=True, timeout=600)

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 
 from prepclient.session import Bad, Session, Shape
 from prepserver.pipeline.batches import Batch, BatchLine
+from tests.support.sessions import hand_out
 
 CASES = st.tuples(
     st.integers(1, 40), st.integers(1, 7), st.booleans(), st.integers(1, 3), st.integers(0, 2), st.integers(0, 40)
@@ -61,7 +62,7 @@ def test_any_interleaving_keeps_order_and_holds_what_is_held(
                     staged.append(batch)
                     held.append(batch)
             case "hand_out" if staged:
-                batch, bad = session.hand_out()
+                batch, bad = hand_out(session)
                 assert batch == staged.pop(0) == handing.peek()
                 handing.advance()
                 handed += 1
@@ -88,7 +89,7 @@ def test_what_was_given_back_is_not_remembered_for_ever() -> None:
     for step in range(1000):
         session.ready(2 * step + 2, [(2 * step, 1, "r")])
         start = session.stage().start
-        session.hand_out()
+        hand_out(session)
         session.give_back(start)
     assert not session._held
     assert not session._returned
@@ -101,15 +102,15 @@ def test_bad_rows_wait_for_the_batch_that_is_handed_out_after_it_was_given_back(
     for _ in range(2):
         session.give_back(session.stage().start)
     assert session.released_upto == 8
-    assert session.hand_out() == (Batch(0, 4, 0), [Bad(1, 11, "a")])
-    assert session.hand_out() == (Batch(4, 8, 1), [Bad(6, 66, "b")])
+    assert hand_out(session) == (Batch(0, 4, 0), [Bad(1, 11, "a")])
+    assert hand_out(session) == (Batch(4, 8, 1), [Bad(6, 66, "b")])
 
 
 def test_a_bad_row_of_a_sibling_is_not_ours() -> None:
     session = Session(8, 0, 0, 0, Shape(2, False, 1, 2))
     session.ready(4, [(0, 5, "theirs"), (3, 7, "ours")])
     session.stage()
-    assert session.hand_out() == (Batch(2, 4, 0), [Bad(3, 7, "ours")])
+    assert hand_out(session) == (Batch(2, 4, 0), [Bad(3, 7, "ours")])
 
 
 def test_epochs_are_counted_as_the_training_loop_consumes_and_not_as_rows_are_picked_up() -> None:
@@ -118,9 +119,9 @@ def test_epochs_are_counted_as_the_training_loop_consumes_and_not_as_rows_are_pi
     for _ in range(4):
         session.stage()
     assert (session.epoch, session.at_epoch_start, session.batches_left) == (3, True, 2)
-    session.hand_out()
+    hand_out(session)
     assert (session.epoch, session.at_epoch_start, session.batches_left) == (3, False, 1)
-    session.hand_out()
+    hand_out(session)
     assert (session.epoch, session.at_epoch_start, session.epoch_start) == (4, True, 16)
 
 

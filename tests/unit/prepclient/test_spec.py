@@ -40,6 +40,7 @@ def test_an_order_has_its_word_on_the_wire(said: Any, word: str) -> None:
         ("shard_index", {"num_shards": 2, "shard_index": 2}), ("shard_index", {"num_shards": 1, "shard_index": 1}),
         ("views", {"views": 0}), ("views", {"views": 17}), ("views", {"views": 2.0}), ("views", {"views": True}),
         ("job", {"rank": 0, "world_size": 2}), ("job", {"job": ""}), ("job", {"job": "x" * 257}), ("job", {"job": 5}),
+        ("job", {"job": "two\nlines"}), ("job", {"job": "\x1b[31mred"}),
         ("source", {"source": "/data"}), ("source", {"source": {"source": "synthetic"}}),
         ("ops", {"ops": RandomResizedCrop(32)}), ("ops", {"ops": "RandomResizedCrop"}),
         ("pipeline[1].mean", {"ops": [RandomResizedCrop(32), Normalize([0.5], [0.5])]}),
@@ -53,6 +54,11 @@ def test_an_argument_that_cannot_be_is_named(field: str, changed: dict[str, Any]
     assert e.value.field.split(".")[0].split("[")[0] in str(e.value)
     if field == "pipeline[1].mean":
         assert field.rsplit(".", 1)[1] in e.value.field
+
+
+def test_a_script_with_an_odd_name_gives_a_job_a_name_that_can_be_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["/home/me/two\nlines.py"])
+    assert spec().job.startswith("two_lines.py-")
 
 
 def test_the_digest_names_the_rows_and_not_how_they_are_cut() -> None:

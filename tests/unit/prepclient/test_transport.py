@@ -4,25 +4,37 @@ from __future__ import annotations
 
 import os
 import resource
+import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from prepclient.errors import ServerGone
+from prepclient import RandomResizedCrop, SyntheticImages, transport
+from prepclient.errors import ServerBusy, ServerGone
+from prepclient.feed import ServedFeed, Start
+from prepclient.spec import make_spec
 from prepclient.transport import Lease
 from prepserver import __version__
-from prepserver.protocol.layout import sample_layout
-from prepserver.protocol.messages import PROTOCOL, Attach, Moved, Welcome
-from tests.support.one_peer import leased
+from prepserver.daemon.attach import Listener
+from prepserver.daemon.runtime_dir import Door
+from prepserver.memory.segment import create_segment
+from prepserver.protocol.layout import RingLayout, sample_layout
+from prepserver.protocol.messages import ATTACH_SOCKET, PROTOCOL, Attach, Moved, Refused, Welcome
+from tests.support.one_peer import leased, say_welcome
 
+SPEC = make_spec(
+    SyntheticImages(4, size=(20, 20)), [RandomResizedCrop(2)], batch_size=1, shuffle=True, seed=3, drop_last=False,
+    rank=None, world_size=None, job=None,
+)  # fmt: skip
 LAYOUT = sample_layout(4, (2, 2, 3), "uint8").to_wire()
 ATTACH = Attach(
     protocol=(PROTOCOL, PROTOCOL), version=__version__, job="job", source={}, shuffle="full", seed=0, pipeline=[],
     batch_size=1, drop_last=False, rank=0, world_size=1,
 )  # fmt: skip
 WELCOME = Welcome(
-    protocol=PROTOCOL, version=__version__, token=b"token", job_id=1, samples=4, num_classes=0, source_digest="x",
+    protocol=PROTOCOL, version=__version__, job_id=1, samples=4, num_classes=0, source_digest="x",
     epoch_start=0, position=0, ahead=0, layout=LAYOUT,
 )  # fmt: skip
 
@@ -57,3 +69,82 @@ def test_a_move_is_waited_for_whatever_the_number_of_its_descriptor(tmp_path: Pa
     for each in (fd, ring):
         os.close(each)
     lease.close()
+
+
+@pytest.mark.parametrize("asked_after", [False, True])
+def test_a_busy_daemon_is_asked_again(
+    asked_after: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It refuses as soon as somebody connects, and hangs up: the question may come before that, or after."""
+    listener = Listener(tmp_path / ATTACH_SOCKET, Door())
+    listener.sock.setblocking(True)
+    ring = create_segment("ring", RingLayout.from_wire(LAYOUT).nbytes)
+    refused = threading.Semaphore(0)
+    peers = []
+
+    def serve() -> None:
+        for _ in range(3):
+            peer = listener.accept()
+            assert peer is not None
+            if not asked_after:
+                peer.sock.setblocking(True)
+                peer.sock.recv(1, socket.MSG_PEEK)
+            peer.send(Refused("busy", "the daemon has 7 clients, its limit"))
+            peer.close()
+            refused.release()
+        peer = listener.accept()
+        assert peer is not None
+        peer.sock.setblocking(True)
+        peer.receive()
+        say_welcome(peer, WELCOME, ring)
+        peers.append(peer)
+
+    daemon = threading.Thread(target=serve)
+    daemon.start()
+    real = transport.connect
+
+    def connect(runtime_dir: Path) -> socket.socket:
+        sock = real(runtime_dir)
+        if asked_after:
+            refused.acquire(timeout=1.0)  # in vain the last time
+        return sock
+
+    monkeypatch.setattr(transport, "connect", connect)
+    try:
+        feed = ServedFeed(
+            tmp_path, SPEC, Start(), prefetch=0, timeout_s=60.0, join_wait_s=0.0, lag="wait", on_scanning=print
+        )
+        feed.close()
+    finally:
+        daemon.join()
+        listener.close()
+        os.close(ring)
+        for peer in peers:
+            peer.close()
+    assert caplog.text.count("7 clients") == 1
+
+
+def test_a_daemon_that_stays_busy_is_an_error_of_its_own(tmp_path: Path) -> None:
+    listener = Listener(tmp_path / ATTACH_SOCKET, Door())
+    listener.sock.setblocking(True)
+    ended = threading.Event()
+
+    def serve() -> None:
+        while not ended.is_set():
+            peer = listener.accept()
+            if peer is not None:
+                peer.send(Refused("busy", "the daemon has 7 clients, its limit"))
+                peer.close()
+
+    daemon = threading.Thread(target=serve)
+    daemon.start()
+    try:
+        with pytest.raises(ServerBusy, match=r"7 clients, its limit; .*timeout_s = 0.5"):
+            ServedFeed(
+                tmp_path, SPEC, Start(), prefetch=0, timeout_s=0.5, join_wait_s=0.0, lag="wait", on_scanning=print
+            )
+    finally:
+        ended.set()
+        transport.connect(tmp_path).close()
+        daemon.join()
+        listener.close()

@@ -112,7 +112,7 @@ def test_an_attach_with_one_hostile_field_is_taken_or_refused_by_the_name_of_tha
         messages.Ready(2**62, [(0, 3, "a.jpg: no"), (2**62, 0, "")]),
         messages.Refused("spec", "é" * 100, None),
         messages.Release(5, 10**15, 7),
-        messages.Welcome(1, "0", b"x" * 17, 3, 10, 2, "d", 0, 4, 0, {"rows": 4, "fields": []}),
+        messages.Welcome(1, "0", 3, 10, 2, "d", 0, 4, 0, {"rows": 4, "fields": []}),
         work.Fill(1, 2, [3, 4], 5, 1024),
         work.Filled(1, [(5, 6, "r", []), (6, 7, "s", [1, 2])], 10, 20),
         work.Exited(2**48, 1, -9),

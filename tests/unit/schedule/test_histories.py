@@ -9,11 +9,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from prepclient.session import Shape
 from prepserver.schedule.join import Request
+from prepserver.schedule.scheduler import Suspect
 from tests.support.schedule_world import N, World
 
 PICK = st.integers(0, 7)
-SUSPECTS = st.none() | st.integers(0, 2)
+SUSPECTS = st.none() | st.builds(Suspect, st.integers(0, 2), st.none() | st.integers(1, 8))
 LAGS = st.sampled_from(["wait", "auto", "detach", "skip"])
+OWNERS = st.sampled_from([0, 0, 1])
 KEYS = {"cyclic": "a", "full": "b", "none": "c"}
 
 
@@ -32,6 +34,7 @@ class Histories(RuleBasedStateMachine):
     @rule(
         shuffle=st.sampled_from(["cyclic", "cyclic", "cyclic", "full", "none"]),
         pipeline=st.integers(0, 1),
+        owner=OWNERS,
         batch_size=st.integers(1, 7) | st.integers(1, 2),
         world_size=st.integers(1, 2),
         drop_last=st.booleans(),
@@ -48,6 +51,7 @@ class Histories(RuleBasedStateMachine):
         self,
         shuffle: str,
         pipeline: int,
+        owner: int,
         batch_size: int,
         world_size: int,
         drop_last: bool,
@@ -65,7 +69,7 @@ class Histories(RuleBasedStateMachine):
         if resume is not None:
             epoch_start = resume // N * N
         request = Request(
-            KEYS[shuffle], (f"p{pipeline}", pipeline), shuffle, N, 2 * round_rows, epoch, resume, epoch_start,
+            KEYS[shuffle], (f"p{pipeline}", owner), shuffle, N, 2 * round_rows, epoch, resume, epoch_start,
             join_wait_s,
         )  # fmt: skip
         batching = "shuffle-repeat-batch" if crossing else "shuffle-batch-repeat"
@@ -123,6 +127,12 @@ class Histories(RuleBasedStateMachine):
                 if client.cursor != stays and self.world.pick_up(client):
                     self.world.give_back(client, 0)
 
+    @precondition(lambda self: len({c.owner for c in self.world.clients.values()}) > 1)
+    @rule(owner=OWNERS)
+    def a_user_stops_and_the_jobs_of_the_other_go_on(self, owner: int) -> None:
+        """Whatever their policies, and also where ranks have not attached."""
+        self.world.go_on_without(owner, 12, 300.0)
+
     # -- workers
 
     @precondition(lambda self: len(self.world.workers) < 4)
@@ -155,12 +165,12 @@ class Histories(RuleBasedStateMachine):
 
     @precondition(lambda self: self.world.workers)
     @rule(pick=PICK, suspect=SUSPECTS)
-    def a_worker_dies(self, pick: int, suspect: int | None) -> None:
+    def a_worker_dies(self, pick: int, suspect: Suspect | None) -> None:
         self.world.kill(sorted(self.world.workers)[pick % len(self.world.workers)], suspect)
 
     @precondition(lambda self: self.world.workers and len(self.world.stuck) < 3)
     @rule(pick=PICK, suspect=SUSPECTS)
-    def a_worker_hangs(self, pick: int, suspect: int | None) -> None:
+    def a_worker_hangs(self, pick: int, suspect: Suspect | None) -> None:
         self.world.hang(sorted(self.world.workers)[pick % len(self.world.workers)], suspect)
 
     @precondition(lambda self: any(self.world.stuck.values()))
@@ -248,6 +258,7 @@ class EarlyHistories(Histories):
         extra_rows=st.tuples(st.integers(0, 24), st.integers(0, 24)),
         rounds=st.integers(6, 40),
         lags=st.tuples(LAGS, LAGS),
+        owners=st.tuples(OWNERS, OWNERS),
         then=st.tuples(st.integers(0, 30), PICK, st.sampled_from([0, 12, 30])),
     )
     def begin(  # type: ignore[override]
@@ -261,6 +272,7 @@ class EarlyHistories(Histories):
         extra_rows: tuple[int, int],
         rounds: int,
         lags: tuple[str, str],
+        owners: tuple[int, int],
         then: tuple[int, int, int],
     ) -> None:
         super().begin(chunk_rows, workers)
@@ -269,7 +281,7 @@ class EarlyHistories(Histories):
             needed = 2 * batch_size * ranks
             request = Request(
                 KEYS[shuffle],
-                (f"p{pipeline * number}", pipeline * number),
+                (f"p{pipeline * number}", owners[number]),
                 shuffle,
                 N,
                 needed,

@@ -53,9 +53,9 @@ def test_the_first_job_gets_a_stream_of_its_own_where_its_epoch_begins() -> None
 
 def test_a_job_of_several_machines_begins_where_its_epoch_does_in_cyclic_order_too() -> None:
     running = stream(low=100, head=500)
-    assert place(request(epoch=1, fixed=True), [running], 1e6) == Place(1, 10, N, N)
-    assert place(request(epoch=0, fixed=True), [running], 1e6) == Place(None, None, 0, 0)
-    assert place(request(epoch=0, fixed=True), [stream(head=300)], 1e6) == Place(1, 10, 0, 0)
+    assert place(request(epoch=1, first=0), [running], 1e6) == Place(1, 10, N, N)
+    assert place(request(epoch=0, first=0), [running], 1e6) == Place(None, None, 0, 0)
+    assert place(request(epoch=0, first=0), [stream(head=300)], 1e6) == Place(1, 10, 0, 0)
 
 
 def test_a_job_joins_at_the_start_while_the_ring_still_holds_it() -> None:

@@ -30,12 +30,20 @@ class Timed(World):
             self.worker_up()
 
     def begin(
-        self, rows_per_s: float, *, lag: str = "detach", pipeline: int = 0, batch: int = BATCH, join_wait_s: float = 1e4
+        self,
+        rows_per_s: float,
+        *,
+        lag: str = "detach",
+        pipeline: int = 0,
+        batch: int = BATCH,
+        join_wait_s: float = 1e4,
+        owner: int = 0,
+        ranks: int = 1,
     ) -> Client:
         request = Request(
-            "key", (f"p{pipeline}", pipeline), "cyclic", N, 2 * batch, 0, None, None, join_wait_s
+            "key", (f"p{pipeline}", owner), "cyclic", N, 2 * batch * ranks, 0, None, None, join_wait_s
         )  # fmt: skip
-        shape = Shape(batch, False, 0, 1)
+        shape = Shape(batch, False, 0, ranks)
         self.where, group = self.join(request, shape, RING - 2 * batch, 0, 500.0, lag)
         client = next(c for c in self.clients.values() if c.group == group)
         self.rows_per_s[client.cursor] = rows_per_s
@@ -59,7 +67,7 @@ class Timed(World):
                 self.finish(worker)
 
     def _read(self, client: Client) -> None:
-        rate = self.rows_per_s[client.cursor]
+        rate = self.rows_per_s.get(client.cursor, 0.0)
         if rate == 0 or self.now_s < self.free_s.get(client.cursor, 0.0):
             return
         if self.pick_up(client):
@@ -233,3 +241,97 @@ def test_what_a_client_waited_elsewhere_before_is_held_against_nobody() -> None:
     world.go(30.0)
     assert len(again.had) > 10
     assert not world.parted
+
+
+@pytest.mark.parametrize("lag", ["wait", "auto", "detach"])
+def test_a_job_that_stops_never_stops_those_of_other_users(lag: str) -> None:
+    """Also with "wait", and with "auto" while all workers are busy."""
+    world = Timed(600.0)
+    stops, other = world.begin(500.0, lag=lag), world.begin(500.0, lag=lag, owner=1)
+    world.go(10.0)
+    world.rows_per_s[stops.cursor] = 0.0
+    had = len(other.had)
+    world.go(RING / 500.0 + 4 * PATIENCE_S + 10.0)
+    assert [parting.group for parting in world.parted] == [stops.group]
+    assert len(other.had) > had + RING // BATCH + 5
+
+
+def test_many_jobs_that_stop_at_once_cost_another_user_the_patience_of_few() -> None:
+    world = Timed()
+    other = world.begin(500.0, owner=1)
+    stopped = [world.begin(500.0, lag="wait", pipeline=k % 2) for k in range(6)]
+    while len(world.streams) > 1:
+        world.go(0.1)
+    for client in stopped:
+        world.rows_per_s[client.cursor] = 0.0
+    had = len(other.had)
+    world.go(RING / 500.0 + 4 * PATIENCE_S + 4.0)
+    assert len(world.parted) > 1
+    assert len(other.had) > had + RING // BATCH
+
+
+def test_a_user_waits_for_its_own_jobs_as_these_say() -> None:
+    world = Timed()
+    stops, other = world.begin(0.0, lag="wait"), world.begin(500.0, lag="wait")
+    world.go(60.0)
+    assert not world.parted
+    assert len(other.had) <= RING // BATCH
+    assert stops.stream == other.stream
+
+
+def test_ranks_that_do_not_attach_stop_no_job_of_another_user_and_lose_nothing() -> None:
+    """Their job goes on from where they are to begin, its own ranks waiting for them."""
+    world = Timed()
+    other = world.begin(500.0, owner=1)
+    while world.scheduler.streams[other.stream].head < BLOCK - 300:
+        world.go(0.05)
+    here = world.begin(500.0, batch=BATCH // 4, ranks=2, lag="wait")
+    (absent,) = (c for c in world.clients.values() if c.group == here.group and not c.present)
+    assert here.stream == other.stream
+    had = len(other.had)
+    world.go(RING / 500.0 + 4 * PATIENCE_S + 10.0)
+    assert len(other.had) > had + RING // BATCH
+    assert [(p.group, p.strangers) for p in world.parted] == [(here.group, True)]
+    world.rows_per_s[absent.cursor] = 500.0
+    world.present(absent.cursor)
+    world.go(10.0)
+    assert absent.had[0].start == here.had[0].stop
+    assert len(absent.had) > 10
+    assert len(here.had) > 10
+
+
+def test_an_absent_rank_is_promised_no_rows_of_a_ring_that_it_never_had() -> None:
+    """Where others part and it stays, its place is given up."""
+    world = Timed()
+    other, stops = world.begin(500.0, owner=1), world.begin(500.0)
+    world.until_joined()
+    stream = world.scheduler.streams[other.stream]
+    start = stream.next_start(stream.head + RING)
+    while stream.low < start - 3 * RING // 4:
+        world.go(0.05)
+    pair = world.begin(500.0, batch=BATCH // 4, ranks=2)
+    (absent,) = (c for c in world.clients.values() if c.group == pair.group and not c.present)
+    assert pair.lane == stops.lane
+    world.rows_per_s[stops.cursor] = 0.0
+    while not world.parted:
+        world.go(0.1)
+    assert stops.group in {parting.group for parting in world.parted}
+    if absent.cursor in world.clients:
+        world.rows_per_s[absent.cursor] = 500.0
+        world.present(absent.cursor)
+    had = len(other.had)
+    world.go(10.0)
+    assert len(other.had) > had + 2 * RING // BATCH
+    assert absent.cursor not in world.clients
+
+
+@pytest.mark.parametrize(("owner", "goes_on"), [(0, False), (1, True)])
+def test_an_early_job_waits_for_no_stopped_job_of_another_user(owner: int, goes_on: bool) -> None:
+    world = Timed()
+    stops = world.begin(500.0, owner=0)
+    world.go(2.0)
+    early = world.begin(500.0, owner=owner)
+    world.rows_per_s[stops.cursor] = 0.0
+    world.go(2 * STILL_S + 10.0)
+    assert (len(early.had) > 2 * RING // BATCH) == goes_on
+    assert bool(world.alone) == goes_on

@@ -16,6 +16,7 @@ from prepserver.schedule.scheduler import (
     SLOW_S,
     ReleaseError,
     Scheduler,
+    Suspect,
 )
 from prepserver.schedule.stream import BAD_REASONS_TOLD, BadRow, Cursor, Lane
 
@@ -471,10 +472,11 @@ def test_a_large_batch_in_a_small_ring_is_filled_though_another_stream_takes_all
     assert (5, 8) in _run_dry(s, 1, eager=6, rounds=40)
 
 
-def crash(s: Scheduler, worker: int, suspect: int, strikes: int = CRASH_STRIKES) -> list[Action]:
-    """A worker comes up, and dies at `suspect` in its first chunk."""
+def crash(s: Scheduler, worker: int, index: int, strikes: int = CRASH_STRIKES, lane: int | None = None) -> list[Action]:
+    """A worker comes up, and dies at a sample in its first chunk."""
     s.worker_up(worker)
-    return [a for a in s.worker_lost(worker, suspect, strikes) if isinstance(a, QuarantineSample)]
+    actions = s.worker_lost(worker, Suspect(index, lane), strikes)
+    return [a for a in actions if isinstance(a, QuarantineSample)]
 
 
 @pytest.mark.parametrize(("strikes", "deaths"), [(CRASH_STRIKES, 2), (KILL_STRIKES, 3)])
@@ -484,7 +486,26 @@ def test_a_sample_that_kills_again_and_again_is_quarantined(strikes: int, deaths
     cursor(s, 5)
     said = [crash(s, worker, 3, strikes) for worker in range(deaths)]
     assert said == [[]] * (deaths - 1) + [[QuarantineSample("source", 3)]]
-    assert s.quarantined["source"] == {3}
+    assert s.quarantined["source", ""] == {3}
+
+
+def test_a_sample_that_kills_in_one_pipeline_is_quarantined_for_that_one() -> None:
+    s = scheduler()
+    stream(s, lanes=2)
+    cursor(s, 5)
+    cursor(s, 6, lane=11)
+    assert crash(s, 1, 3, lane=11) == crash(s, 2, 3, lane=10) == crash(s, 3, 3) == []  # three things, one strike each
+    assert crash(s, 4, 3, lane=11) == [QuarantineSample("source", 3, "digest1")]
+    assert crash(s, 5, 3, lane=11) == []
+    assert crash(s, 6, 3) == [QuarantineSample("source", 3)]
+    assert crash(s, 7, 3, lane=10) == crash(s, 8, 3, lane=10) == []  # it is not tried for anybody
+
+
+def test_a_row_that_nobody_wants_any_more_speaks_against_no_sample() -> None:
+    s = scheduler()
+    stream(s)
+    cursor(s, 5)
+    assert crash(s, 1, 3, lane=99) == crash(s, 2, 3, lane=99) == []
 
 
 def test_a_sample_that_was_made_after_all_has_no_strikes() -> None:
@@ -507,14 +528,14 @@ def test_all_suspects_of_a_chunk_that_was_made_after_all_have_no_strikes() -> No
     s.task_done(3, first, ())
     s.worker_lost(3)
     assert crash(s, 4, 2) == []
-    assert not s.quarantined["source"]
+    assert not s.quarantined["source", ""]
 
 
 def test_a_worker_that_held_nothing_speaks_against_nobody() -> None:
     s = scheduler()
     s.worker_up(1)
-    assert s.worker_lost(1, suspect=3) == []
-    assert s.worker_lost(1, suspect=3) == s.worker_stuck(1, suspect=3) == []
+    assert s.worker_lost(1, Suspect(3)) == []
+    assert s.worker_lost(1, Suspect(3)) == s.worker_stuck(1, Suspect(3)) == []
     assert not s._strikes
 
 
@@ -522,5 +543,5 @@ def test_known_bad_samples_are_kept_by_source() -> None:
     s = scheduler()
     s.quarantine("a", [1, 2])
     s.quarantine("a", [3])
-    assert s.quarantined["a"] == {1, 2, 3}
-    assert not s.quarantined["b"]
+    assert s.quarantined["a", ""] == {1, 2, 3}
+    assert not s.quarantined["b", ""]

@@ -1,6 +1,10 @@
 from __future__ import annotations
 
 import os
+import re
+import sys
+import zlib
+from array import array
 from pathlib import Path
 
 import pytest
@@ -22,13 +26,30 @@ def whole(tmp_path: Path) -> Path:
 
 def test_meta_and_sections_come_back(whole: Path) -> None:
     container = Container(whole)
-    assert container.meta == META
-    assert {name: bytes(container.section(name)) for name in SECTIONS} == {k: bytes(v) for k, v in SECTIONS.items()}
+    assert container.meta.items() > META.items()
+    assert {name: container.section(name) for name in SECTIONS} == {k: bytes(v) for k, v in SECTIONS.items()}
 
 
-def test_sections_are_read_only_and_aligned(whole: Path) -> None:
+def test_pieces_and_numbers_are_read_one_by_one(tmp_path: Path) -> None:
+    numbers = [0, 3, -7, 2**63 - 1]
+    write_container(tmp_path / "x.idx", {}, {"n": memoryview(array("q", numbers)), "b": memoryview(b"abcdef")})
+    container = Container(tmp_path / "x.idx")
+    column = container.column("n", "q")
+    assert [column[place] for place in range(len(column))] == numbers
+    assert column.span(0) == (0, 3)
+    assert container.piece("b", 2, 4) == b"cd"
+    for place in (-1, 4):
+        with pytest.raises(IndexError):
+            column[place]
+    with pytest.raises(IndexError):
+        column.span(3)
+    for start, end in ((-1, 2), (3, 2), (0, 7)):
+        with pytest.raises(BrokenContainerError):
+            container.piece("b", start, end)
+
+
+def test_sections_are_aligned(whole: Path) -> None:
     container = Container(whole)
-    assert container.section("b").readonly
     starts = [container._start + offset for offset, _ in container._sections.values()]
     assert all(start % 8 == 0 for start in starts)
 
@@ -38,11 +59,11 @@ def test_only_the_owner_may_read_the_file_and_nothing_else_is_left(whole: Path) 
     assert os.listdir(whole.parent) == ["whole.idx"]
 
 
-def test_a_mapping_outlives_the_name_and_a_replacement(whole: Path) -> None:
+def test_an_open_file_outlives_its_name_and_a_replacement(whole: Path) -> None:
     container = Container(whole)
     write_container(whole, {}, {"a": memoryview(b"other")})
     whole.unlink()
-    assert bytes(container.section("a")) == b"12345"
+    assert container.section("a") == b"12345"
 
 
 @given(cut=st.floats(0, 1, exclude_max=True))
@@ -61,16 +82,49 @@ def test_a_longer_file_is_refused(whole: Path) -> None:
         Container(whole)
 
 
-def test_every_flipped_bit_of_header_and_metadata_is_seen(whole: Path) -> None:
+def test_every_flipped_bit_is_seen_or_changes_nothing(whole: Path) -> None:
     good = whole.read_bytes()
-    start = Container(whole)._start
-    for place in range(28 + good[28:].index(b"}}") + 2):
-        assert place < start
+    first = Container(whole)
+    padding = 0
+    for place in range(len(good)):
         bad = bytearray(good)
         bad[place] ^= 1 << place % 8
         whole.write_bytes(bad)
-        with pytest.raises(BrokenContainerError):
-            Container(whole)
+        try:
+            container = Container(whole)
+        except BrokenContainerError:
+            continue
+        padding += 1
+        assert container.meta == first.meta
+        assert all(container.section(name) == bytes(SECTIONS[name]) for name in SECTIONS)
+    assert padding < 3 * 8  # bytes between the header and each section
+
+
+def test_a_file_without_a_checksum_of_its_sections_is_refused(whole: Path) -> None:
+    data = whole.read_bytes()
+    encoded = data[28 : data.index(b"}}") + 2]
+    other = re.sub(rb'"crc":', b'"CRC":', encoded)
+    crc = zlib.crc32(other, zlib.crc32(data[:24]))
+    whole.write_bytes(data[:24] + crc.to_bytes(4, sys.byteorder) + other + data[28 + len(other) :])
+    with pytest.raises(BrokenContainerError, match="has none"):
+        Container(whole)
+
+
+def test_a_file_that_is_cut_while_it_is_open_is_an_error(whole: Path) -> None:
+    container = Container(whole)
+    os.truncate(whole, 0)
+    for name in ("a", "b"):
+        with pytest.raises(BrokenContainerError, match="cut short while it is in use"):
+            container.section(name)
+
+
+def test_what_is_no_file_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", tmp_path):
+        before = len(os.listdir("/proc/self/fd"))
+        with pytest.raises(BrokenContainerError, match="not a file"):
+            Container(path)
+        assert len(os.listdir("/proc/self/fd")) == before
 
 
 @pytest.mark.parametrize("content", [b"", b"\0" * 4096, b"\xff\xd8\xff\xe0" * 100, b"PREPIDX\x02" + b"\0" * 100])

@@ -102,3 +102,15 @@ def test_a_missing_list_a_folder_and_a_fifo_are_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(SourceError, match=message):
             build_index(FileList(str(path)), tmp_path / "cache")
+
+
+@pytest.mark.parametrize("labels", [("1.0", "2.5"), ("0", "1.5"), ("1e3", "2"), ("nan", "0.0")])
+def test_labels_that_are_no_integers_are_no_classes(tmp_path: Path, labels: tuple[str, str]) -> None:
+    text = "".join(f"{number}.jpg {label}\n" for number, label in enumerate(labels))
+    with pytest.raises(SourceError, match=r"line [12]: label \S+ is a number, not an integer"):
+        build_index(write(tmp_path, text), tmp_path / "cache")
+
+
+def test_a_name_among_the_labels_makes_all_of_them_names(tmp_path: Path) -> None:
+    _, source = opened(write(tmp_path, "1.jpg v1\n2.jpg 1.5\n"), tmp_path)
+    assert source.classes() == ["1.5", "v1"]

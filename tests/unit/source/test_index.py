@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from prepserver.pipeline.sources import FileList, ImageFolder, SourceSpec, SyntheticImages
 from prepserver.source import IndexInfo, SourceError, build_index, open_source
-from prepserver.source.container import Container, write_container
+from prepserver.source.container import BrokenContainerError, Container, write_container
 from prepserver.source.files import FileSource, FileTable
 
 
@@ -114,6 +114,33 @@ def test_a_cut_off_index_is_built_again(data: Data, size: int) -> None:
     assert data.build() == first
     assert data.scans == 2
     assert open_source(data.spec, first.path).read(0).data == b"a/1.jpg"
+
+
+def test_a_damaged_index_is_built_again_and_never_served(data: Data) -> None:
+    first = data.build()
+    whole = first.path.read_bytes()
+    labels, places = (Container(first.path)._place(name)[0] for name in ("labels", "places"))
+    for scans, place in enumerate((labels, labels + 9, places, whole.index(b"a/deep/")), 2):
+        bent = bytearray(whole)
+        bent[place] ^= 1
+        first.path.write_bytes(bent)
+        with pytest.raises(SourceError, match=r"checksum.*attach again"):  # as a worker would
+            open_source(data.spec, first.path)
+        assert data.build() == first
+        assert data.scans == scans
+        assert first.path.read_bytes() == whole
+
+
+def test_an_index_that_is_cut_while_in_use_is_an_error_and_no_crash(data: Data) -> None:
+    info = data.build()
+    source = open_source(data.spec, info.path)
+    assert source.name(2) == "b/3.jpg"
+    os.truncate(info.path, 4096 if info.path.stat().st_size > 4096 else 0)
+    for ask in (source.read, source.label, source.name):
+        with pytest.raises(BrokenContainerError, match="cut short while it is in use"):
+            ask(0)
+    assert data.build() == info  # and the next one who asks has a whole one
+    assert open_source(data.spec, info.path).label(2) == 1
 
 
 def test_a_foreign_file_in_the_place_of_an_index_is_replaced(data: Data) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import random
 from pathlib import Path
 
 import numpy as np
@@ -87,6 +88,15 @@ def test_a_dataset_that_was_moved_is_the_same_content_and_another_source(dataset
     assert open_source(Packed(str(moved)), after.path).read(3).label == 0
 
 
+def test_it_lies_where_its_shards_lead(dataset: Dataset, tmp_path: Path) -> None:
+    assert dataset.index().places == (str(dataset.root),)
+    shard = max(dataset.root.glob("shard-*"))
+    (tmp_path / "other disk").mkdir()
+    shard.rename(tmp_path / "other disk/shard")
+    shard.symlink_to(tmp_path / "other disk/shard")
+    assert dataset.index().places == (str(dataset.root), str(tmp_path / "other disk"))
+
+
 def test_a_flipped_bit_in_a_head_is_a_bad_sample_that_names_the_shard(dataset: Dataset) -> None:
     source = dataset.open()
     data = bytearray(dataset.shards[0].read_bytes())
@@ -98,16 +108,23 @@ def test_a_flipped_bit_in_a_head_is_a_bad_sample_that_names_the_shard(dataset: D
     assert source.read(1).label == 0
 
 
-def test_a_flipped_bit_in_an_image_is_known_when_asked(dataset: Dataset) -> None:
-    data = bytearray(dataset.shards[0].read_bytes())
-    first = dataset.open().read(0).data
-    assert isinstance(first, IndexedScan)
-    assert not first.damaged()
-    data[first.head.record_bytes - 100] ^= 1
-    dataset.shards[0].write_bytes(data)
-    second = dataset.open().read(0).data
-    assert isinstance(second, IndexedScan)
-    assert second.damaged()
+def test_no_flipped_bit_of_a_shard_gives_another_sample(dataset: Dataset) -> None:
+    source, rng = dataset.open(), random.Random(1)
+    whole = [bytes(path.read_bytes()) for path in dataset.shards]
+    good = [source.read(index) for index in range(COUNT)]
+    refused = 0
+    for _ in range(300):
+        number = rng.randrange(len(whole))
+        bent = bytearray(whole[number])
+        bent[rng.randrange(len(bent))] ^= 1 << rng.randrange(8)
+        dataset.shards[number].write_bytes(bent)
+        for index in range(COUNT):
+            try:
+                assert source.read(index) == good[index]
+            except SampleError as error:
+                refused += error.reason.startswith(f"shard-{number:05d}.packed is damaged at ")
+        dataset.shards[number].write_bytes(whole[number])
+    assert refused == 300  # records lie without gaps: each flip was in one
 
 
 def test_a_shard_cut_short_under_a_worker_is_a_bad_sample_and_no_crash(dataset: Dataset) -> None:
@@ -171,6 +188,8 @@ def test_a_damaged_index_is_refused(dataset: Dataset, at: int) -> None:
     path.write_bytes(data)
     with pytest.raises(SourceError, match="damaged"):
         dataset.index()
+    with pytest.raises(SourceError, match="damaged"):  # as a worker would
+        open_source(dataset.spec, path)
 
 
 def test_a_cut_index_is_refused(dataset: Dataset) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -192,27 +193,65 @@ def test_links_that_stay_below_are_fine(tmp_path: Path, inside: Path, roots: Roo
     assert all(source.read(i).data for i in range(7))
 
 
-@pytest.mark.parametrize("part", ["index", "shard"])
-def test_parts_of_a_packed_dataset_that_lead_out_are_refused(
-    part: str, tmp_path: Path, outside: Path, roots: Roots
-) -> None:
+def _packed_inside(tmp_path: Path, outside: Path) -> Packed:
     packed = tmp_path / "data" / "packed"
-    packed.parent.mkdir()
+    packed.parent.mkdir(exist_ok=True)
     pack(ImageFolder(str(outside)), packed, Options(Transcoder(None), shard_bytes=60_000), Silent())
-    spec = Packed(str(packed))
-    assert open_source(spec, build_index(spec, tmp_path / "cache", roots=roots).path, roots).read(0).data
-    (found,) = packed.glob(f"{part}-*")
-    found.rename(tmp_path / "secret" / found.name)
-    found.symlink_to(tmp_path / "secret" / found.name)
-    if part == "index":
-        with pytest.raises(OutsideRootsError, match="index"):
-            index(spec, tmp_path, roots)
-        return
+    return Packed(str(packed))
+
+
+@pytest.mark.parametrize("part", ["index", "shard"])
+@pytest.mark.parametrize("behind", ["the same", "another", "a folder", "nothing"])
+def test_of_a_part_of_a_packed_dataset_that_leads_out_nothing_is_told(
+    part: str, behind: str, tmp_path: Path, outside: Path, roots: Roots
+) -> None:
+    spec = _packed_inside(tmp_path, outside)
+    (found,) = Path(spec.root).glob(f"{part}-*")
+    target = tmp_path / "secret" / "target"
+    match behind:
+        case "the same":
+            found.rename(target)
+        case "another":
+            target.write_bytes(b"x" * 1234)
+        case "a folder":
+            target.mkdir()
+    found.unlink(missing_ok=True)
+    found.symlink_to(target)
+    with pytest.raises(OutsideRootsError) as caught:
+        index(spec, tmp_path, roots)
+    expected = f"the {part} {found} does not lie below the source roots of the server"
+    assert str(caught.value).startswith(expected)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_shard_that_leads_out_later_has_bad_samples(tmp_path: Path, outside: Path, roots: Roots) -> None:
+    spec = _packed_inside(tmp_path, outside)
     source = open_source(spec, build_index(spec, tmp_path / "cache", roots=roots).path, roots)
+    (shard,) = Path(spec.root).glob("shard-*")
+    shard.rename(tmp_path / "secret" / "target")
+    shard.symlink_to(tmp_path / "secret" / "target")
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(SampleError, match="outside the source roots"):
         source.read(0)
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize("behind", ["nothing", "a folder", "a socket"])
+def test_of_a_sample_that_leads_out_nothing_is_told(
+    behind: str, tmp_path: Path, inside: Path, outside: Path, roots: Roots
+) -> None:
+    spec = ImageFolder(str(inside))
+    source = open_source(spec, build_index(spec, tmp_path / "cache", roots=roots).path, roots)
+    victim = inside / "cats" / "0000.jpg"
+    victim.unlink()
+    victim.symlink_to(outside / "target")
+    if behind == "a folder":
+        (outside / "target").mkdir()
+    elif behind == "a socket":
+        with socket.socket(socket.AF_UNIX) as bound:
+            bound.bind(str(outside / "target"))
+    with pytest.raises(SampleError, match="outside the source roots"):
+        source.read(0)
 
 
 def test_what_is_made_and_not_read_has_no_place(tmp_path: Path, roots: Roots) -> None:

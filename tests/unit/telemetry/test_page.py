@@ -12,7 +12,7 @@ import pytest
 
 from prepserver.memory.errors import SegmentError
 from prepserver.memory.segment import create_segment
-from prepserver.telemetry.page import NO_TASK, StatsPage, WorkerStats, create_page
+from prepserver.telemetry.page import NO_LANE, NO_TASK, StatsPage, WorkerStats, create_page
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def fd() -> Iterator[int]:
 
 
 def test_a_new_page_says_that_nothing_was_done(fd: int) -> None:
-    assert StatsPage(fd, writable=False).read() == WorkerStats(NO_TASK, 0, 0, 0, 0, 0, 0, 0, 0)
+    assert StatsPage(fd, writable=False).read() == WorkerStats(NO_TASK, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 
 
 def test_the_reader_sees_the_sample_in_hand_and_since_when(fd: int) -> None:
@@ -36,6 +36,18 @@ def test_the_reader_sees_the_sample_in_hand_and_since_when(fd: int) -> None:
     assert before_ns <= stats.started_ns <= time.monotonic_ns()
 
 
+def test_each_step_of_a_sample_has_its_lane_and_a_time_of_its_own(fd: int) -> None:
+    writer, reader = StatsPage(fd, writable=True), StatsPage(fd, writable=False)
+    writer.begin_task(5)
+    writer.begin_sample(7, 77)
+    seen = [reader.read()]
+    for lane in (3, NO_LANE):
+        writer.begin_step(lane)
+        seen.append(reader.read())
+    assert [(stats.index, stats.lane) for stats in seen] == [(77, NO_LANE), (77, 3), (77, NO_LANE)]
+    assert seen[0].started_ns < seen[1].started_ns < seen[2].started_ns
+
+
 def test_tasks_add_up_and_a_failed_one_counts_nothing(fd: int) -> None:
     writer = StatsPage(fd, writable=True)
     for task in range(3):
@@ -45,7 +57,7 @@ def test_tasks_add_up_and_a_failed_one_counts_nothing(fd: int) -> None:
     writer.begin_task(3)
     writer.begin_sample(3, 3)
     writer.fail_task()
-    assert StatsPage(fd, writable=False).read() == WorkerStats(NO_TASK, 3, 3, 0, 3, 30, 3, 3000, 6000)
+    assert StatsPage(fd, writable=False).read() == WorkerStats(NO_TASK, 3, 3, 0, 3, 30, 3, 3000, 6000, NO_LANE)
 
 
 def test_what_a_killed_process_was_doing_can_still_be_read(fd: int) -> None:

@@ -14,6 +14,7 @@ import simplejpeg
 from PIL import Image
 
 from prepserver.transform import native
+from tests.support.complete import missing
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -26,7 +27,7 @@ def on_path(name: str) -> Iterator[None]:
         native.forget()
         try:
             if native.path().name != name:
-                pytest.skip(f"no compiled kernels: {native.path().reason}")
+                missing(f"no compiled kernels: {native.path().reason}")
             yield
         finally:
             native.forget()
@@ -43,6 +44,25 @@ def each_path(request: pytest.FixtureRequest) -> Iterator[None]:
 def path_of() -> Callable[[str], AbstractContextManager[None]]:
     """Return what switches to a path within a test."""
     return on_path
+
+
+@contextmanager
+def using_vectors(best: str) -> Iterator[None]:
+    """Has the compiled kernels use no better vector instructions than these for a while."""
+    found = native.kernels()
+    assert found is not None
+    was = found.vectors
+    found.use_vectors(best)
+    try:
+        yield
+    finally:
+        found.use_vectors(was)
+
+
+@pytest.fixture(scope="session")
+def vectors_up_to() -> Callable[[str], AbstractContextManager[None]]:
+    """Return what limits the vector instructions within a test."""
+    return using_vectors
 
 
 @pytest.fixture(scope="session")

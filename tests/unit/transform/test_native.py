@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import os
 import re
+import subprocess
+import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,11 +28,14 @@ from prepserver.pipeline.pipeline import Pipeline
 from prepserver.protocol.packed import HEAD_BYTES, IndexedScan
 from prepserver.transform import BadSample, RowMaker, SampleKey, make_rows, native
 from prepserver.transform.decode import Encoded
-from prepserver.transform.header import extent, read_header
-from prepserver.transform.native import Kernels
+from prepserver.transform.header import WHOLE, Extent, cut_at, extent, read_header
+from prepserver.transform.native import VECTORS, CropRecipe, Kernels, functions, trial
+from prepserver.transform.orientation import turned
 from prepserver.transform.resize import resize
 from prepserver.transform.stage import Box
-from tests.support.photos import JPEGTRAN, PILLOW_SUBSAMPLINGS, indexed
+from tests.support.broken_kernels import broken_library
+from tests.support.complete import JPEGTRAN, missing
+from tests.support.photos import PILLOW_SUBSAMPLINGS, indexed
 from tests.support.photos import SUBSAMPLINGS as ALL_SUBSAMPLINGS
 from tests.support.photos import jpeg as drawn
 
@@ -49,18 +55,9 @@ def kernels(path_of: PathOf) -> Iterator[Kernels]:
     with path_of("native"):
         found = native.kernels()
         assert found is not None
+        if not found.own_entropy:
+            missing(f"no Huffman decoder of our own: {native.path().reason}")
         yield found
-
-
-@contextmanager
-def wide(kernels: Kernels, wish: bool) -> Iterator[None]:
-    """With AVX-512 or without; without in either case on a CPU that has none."""
-    was = kernels.wide
-    kernels.use_wide(wish)
-    try:
-        yield
-    finally:
-        kernels.use_wide(was)
 
 
 def region(kernels: Kernels, data: bytes, box: Box, scale: int = 1) -> Pixels | None:
@@ -111,6 +108,23 @@ def test_sampling_factors_that_no_decoder_takes_are_none(
     for pure, compiled in both(path_of, bytes(file), range(2)):
         assert compiled == pure
         assert isinstance(pure, str)  # bad, and nothing worse
+
+
+@given(
+    st.lists(st.sampled_from([b"\xff\xd0", b"\xff\xd7", b"\xff\x00", b"\xff", b"ab", b"\xff\xd9", b"\xff\xc4"])),
+    st.integers(2, 9), st.integers(0, 6), st.booleans(),
+)  # fmt: skip
+def test_segments_are_cut_off_where_the_pure_path_does(
+    kernels: Kernels, pieces: list[bytes], scan_at: int, count: int, ends: bool
+) -> None:
+    data = b"\xff\xd8" + b"".join(pieces) + (b"\xff\xd9" if ends else b"")
+    assert kernels.cut(data, scan_at, count) == cut_at(data, scan_at, count)
+
+
+def test_more_segments_than_the_pure_path_counts_are_not_cut_off(kernels: Kernels) -> None:
+    data = b"\xff\xd0" * 2000 + b"\xff\xd9"
+    for count in (1024, 1025):
+        assert kernels.cut(data, 0, count) == cut_at(data, 0, count) == (2046 if count == 1024 else None)
 
 
 @pytest.mark.parametrize("data", [b"", b"\xff\xd8", b"\xff\xd8\xff\xda\x00\x02", b"\xff\xd8" + b"\xff\xe0\x00\x02" * 9])
@@ -239,11 +253,50 @@ def test_numbers_of_an_indexed_jpeg_that_do_not_fit_together_are_refused(kernels
     head = scan.head
     for others in (
         {"segments": head.segments + 1}, {"interval": 6}, {"scan_at": head.image_bytes + 1}, {"height": 65},
-        {"width": 97}, {"height_at": head.scan_at}, {"unit": (0, 0)},
+        {"width": 97}, {"height_at": head.scan_at}, {"height_at": 2**32 - 2}, {"unit": (0, 0)},
+        {"unit": (16, 2**32 - 16)}, {"interval": 2**28}, {"interval": -1}, {"image_bytes": -1},
     ):  # fmt: skip
         assert kernels.scan(dataclasses.replace(scan, head=dataclasses.replace(head, **others)), box, buffer) is None
     for lengths in (scan.lengths[:-2], memoryview(bytes(len(scan.lengths))), memoryview(b"\xff" * len(scan.lengths))):
         assert kernels.scan(dataclasses.replace(scan, lengths=lengths), box, buffer) is None
+
+
+@pytest.mark.parametrize(
+    "box", [(-8, 0, 8, 8), (0, -8, 8, 8), (-9, -9, -1, -1), (0, 0, 41, 8), (8, 8, 8, 9), (9, 9, 8, 8)]
+)
+def test_boxes_outside_the_image_are_refused(
+    kernels: Kernels, photo: Photo, saved: Maker, box: tuple[int, ...]
+) -> None:
+    file, buffer = saved(photo(40, 40), "JPEG"), np.zeros(1 << 20, np.uint8)
+    header, scan = read_header(file), indexed(drawn(40, 40, "444"), 4)
+    assert header is not None
+    for scale in (1, 3, 2**31):
+        assert kernels.region(file, header, Extent(40, len(file), WHOLE), Box(*box), buffer, scale) is None
+    assert kernels.scan(scan, Box(*box), buffer) is None
+    assert not buffer.any()
+
+
+def test_more_bytes_than_a_file_has_are_refused(kernels: Kernels, photo: Photo, saved: Maker) -> None:
+    file, buffer = saved(photo(40, 40), "JPEG"), np.zeros(1 << 20, np.uint8)
+    header = read_header(file)
+    assert header is not None
+    assert kernels.region(file, header, Extent(40, len(file) + 1, WHOLE), Box(0, 0, 8, 8), buffer) is None
+
+
+@pytest.mark.parametrize(
+    "into",
+    [np.zeros((24, 24, 1), np.uint8), np.zeros((24, 12, 3), np.uint8), np.zeros((24, 24, 3), np.float32),
+     np.zeros((24, 48, 3), np.uint8)[:, ::2], np.zeros(24 * 24 * 3, np.uint8)],
+)  # fmt: skip
+def test_a_row_of_another_kind_is_not_written_to(kernels: Kernels, photo: Photo, saved: Maker, into: Any) -> None:
+    recipe = CropRecipe.of((24, 24), (0.3, 1.0), (-0.2, 0.2), 1 << 20, True)
+    buffer, words = np.empty(1 << 20, np.uint8), bytes(range(64))
+    file = saved(photo(80, 80), "JPEG")
+    assert kernels.crop(file, recipe, words, False, buffer, np.zeros((24, 24, 3), np.uint8))
+    assert not kernels.crop(file, recipe, words, False, buffer, into)
+    if into.shape[1:] != (12, 3):  # a row of its own size to the resize
+        assert not kernels.resize(photo(80, 80), into, False)
+    assert not into.any()
 
 
 def changed(scan: IndexedScan, image: bytes, scan_at: int, lengths: npt.NDArray[np.int64]) -> IndexedScan:
@@ -361,7 +414,7 @@ def coded(draw: st.DrawFn) -> bytes:
 @settings(max_examples=300, deadline=None)
 @given(st.data(), st.sampled_from(["none", "none", "bit", "bytes", "cut", "zeros"]))
 def test_our_huffman_decoder_finds_what_libjpegs_does_or_refuses(
-    kernels: Kernels, data: st.DataObject, damage: str
+    kernels: Kernels, vectors_up_to: PathOf, data: st.DataObject, damage: str
 ) -> None:
     file = bytearray(data.draw(coded()))
     header = read_header(bytes(file))
@@ -379,7 +432,7 @@ def test_our_huffman_decoder_finds_what_libjpegs_does_or_refuses(
         at = data.draw(st.sampled_from(scan))
         file[at : min(at + 20, scan.stop)] = bytes(min(at + 20, scan.stop) - at)
     box = data.draw(boxes(header.height, header.width))
-    with wide(kernels, data.draw(st.booleans())):
+    with vectors_up_to(data.draw(st.sampled_from(VECTORS))):
         ours, theirs = decoded(kernels, bytes(file), box)
     if ours is not None:
         assert theirs is not None
@@ -495,16 +548,17 @@ def test_a_progressive_jpeg_without_its_last_scans_is_left_to_the_pure_path(
     st.tuples(st.integers(1, 90), st.integers(1, 250)),
     st.booleans(),
     st.booleans(),
-    st.booleans(),
+    st.sampled_from(VECTORS),
 )
 def test_a_resize_is_torchs(
-    kernels: Kernels, seed: int, size: tuple[int, int], wanted: tuple[int, int], mirror: bool, harsh: bool, wish: bool
-) -> None:
+    kernels: Kernels, vectors_up_to: PathOf, seed: int, size: tuple[int, int], wanted: tuple[int, int], mirror: bool,
+    harsh: bool, vectors: str,
+) -> None:  # fmt: skip
     noise = np.random.default_rng(seed).integers(0, 2 if harsh else 256, (size[0], size[1] + 3, 3), dtype=np.uint8)
     image = (noise * 255 if harsh else noise)[:, 1 : 1 + size[1]]
     assume(size != wanted)
     into = np.full((wanted[0] + 1, wanted[1], 3), 7, np.uint8)
-    with wide(kernels, wish):
+    with vectors_up_to(vectors):
         assert kernels.resize(image, into[:-1], mirror) == (size[1] >= 8)
     assert (into[-1] == 7).all()
     if size[1] >= 8:
@@ -514,17 +568,62 @@ def test_a_resize_is_torchs(
         assert np.array_equal(into[:-1, ::-1] if mirror else into[:-1], expected.numpy())
 
 
-@pytest.mark.parametrize("wish", [False, True])
+@pytest.mark.parametrize("vectors", VECTORS)
 @pytest.mark.parametrize("mirror", [False, True])
 @pytest.mark.parametrize("side", [50, 223, 225, 299, 375, 448, 500, 1000, 2999])
-def test_a_large_reduction_is_torchs(kernels: Kernels, path_of: PathOf, side: int, mirror: bool, wish: bool) -> None:
+def test_a_large_reduction_is_torchs(
+    kernels: Kernels, path_of: PathOf, vectors_up_to: PathOf, side: int, mirror: bool, vectors: str
+) -> None:
     image = np.random.default_rng(side).integers(0, 256, (side, side, 3), dtype=np.uint8)
     into = np.empty((224, 224, 3), np.uint8)
-    with wide(kernels, wish):
+    with vectors_up_to(vectors):
         assert kernels.resize(image, into, mirror=mirror)
     into = into[:, ::-1] if mirror else into
     with path_of("pure"):
         assert np.array_equal(resize(image, (224, 224), "bilinear", None), into)
+
+
+WITH_EVERY_FORM = """
+import numpy as np
+from prepserver.transform import native
+kernels, noise = native.kernels(), np.random.default_rng(0).integers(0, 256, (83, 109, 3), np.uint8)
+for vectors in native.VECTORS:
+    kernels.use_vectors(vectors)
+    for size in ((24, 40), (83, 64), (120, 130), (24, 9)):
+        row = np.empty((*size, 3), np.uint8)
+        assert kernels.resize(noise, row, mirror=True)
+        assert np.array_equal(row, native._resized((), noise, size).right)
+"""
+
+
+def test_every_form_of_the_resize_is_torchs_without_avx2_too(kernels: Kernels) -> None:
+    """torch has other code for CPUs without AVX2; a process can be told to use that."""
+    environment = {**os.environ, "ATEN_CPU_CAPABILITY": "default", "PREPSERVER_NATIVE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", WITH_EVERY_FORM], env=environment, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@settings(relaxed, max_examples=120)
+@given(
+    st.integers(1, 70), st.integers(1, 70), st.integers(1, 8), st.integers(0, 5), st.sampled_from(VECTORS)
+)  # fmt: skip
+def test_pixels_are_turned_as_the_pure_path_turns_them(
+    kernels: Kernels, vectors_up_to: PathOf, height: int, width: int, orientation: int, margin: int, vectors: str
+) -> None:
+    stored = np.random.default_rng(height).integers(0, 256, (height, width + margin, 3), np.uint8)[:, margin:]
+    with vectors_up_to(vectors):
+        upright = kernels.turn(stored, orientation)
+    assert upright is not None
+    assert np.array_equal(upright, turned(stored, orientation))
+
+
+@pytest.mark.parametrize("odd", [np.s_[:, ::-1], np.s_[::-1], np.s_[:, ::2], np.s_[:, :, ::-1], np.s_[:, :, :1]])
+def test_pixels_laid_out_otherwise_are_not_turned(kernels: Kernels, photo: Photo, odd: Any) -> None:
+    assert kernels.turn(photo(40, 60)[odd], 6) is None
+    assert kernels.turn(photo(40, 60), 9) is None
+    assert kernels.turn(photo(40, 60).astype(np.int8), 6) is None
 
 
 @pytest.mark.parametrize("odd", [np.s_[:, ::-1], np.s_[::-1], np.s_[:, ::2], np.s_[:, :, ::-1], np.s_[:, :, :1]])
@@ -596,6 +695,60 @@ def test_rows_and_verdicts_are_those_of_the_pure_path_for_sound_and_damaged_file
         assert compiled == pure
 
 
+@settings(max_examples=60, deadline=None)
+@given(st.data(), st.sampled_from(["plain", "restarts", "progressive", "packed"]), st.sampled_from(VECTORS))
+def test_fill_bytes_within_a_scan_are_left_to_the_pure_path(
+    path_of: PathOf, vectors_up_to: PathOf, photo: Photo, saved: Maker, data: st.DataObject, kind: str, vectors: str
+) -> None:
+    """0xFF before a stuffed zero, a marker or any other byte; libjpeg's fast and slow decoders differ on the first."""
+    scan = indexed(drawn(150, 90, "444"), 4)
+    head = scan.head
+    file = bytes(scan.jpeg) if kind == "packed" else saved(photo(150, 90), "JPEG", subsampling=0, **KINDS.get(kind, {}))
+    begin = head.scan_at if kind == "packed" else file.index(b"\xff\xda") + 14
+    marks = [match.start() for match in re.finditer(b"\xff", file[begin:])]
+    lengths = np.frombuffer(scan.lengths, "<u2").astype(np.int64)
+    for at in sorted(data.draw(st.lists(st.sampled_from(marks) | st.integers(0, len(file) - begin - 2), max_size=3)))[
+        ::-1
+    ]:
+        count = data.draw(st.integers(1, 3))
+        file = file[: begin + at] + b"\xff" * count + file[begin + at :]
+        lengths[np.searchsorted(np.cumsum(lengths), at, side="right")] += count
+    changed_file = file if kind != "packed" else changed(
+        dataclasses.replace(scan, head=dataclasses.replace(head, image_bytes=len(file))), file, head.scan_at, lengths
+    )  # fmt: skip
+    with vectors_up_to(vectors):
+        for pure, compiled in both(path_of, changed_file, range(3)):
+            assert compiled == pure
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.data(), st.sampled_from([1, 6, 7]), st.sampled_from([1, 3, 12]), st.sampled_from([0, 2]),
+    st.sampled_from(["number", "gone", "twice", "fill", "end", "bytes", "none"]),
+)  # fmt: skip
+def test_rows_and_verdicts_with_damaged_restart_markers_are_those_of_the_pure_path(
+    path_of: PathOf, photo: Photo, saved: Maker, data: st.DataObject, orientation: int, blocks: int, subsampling: int,
+    damage: str,
+) -> None:  # fmt: skip
+    tags = Image.Exif()
+    tags[0x0112] = orientation
+    file = bytearray(
+        saved(photo(150, 90), "JPEG", subsampling=subsampling, restart_marker_blocks=blocks, exif=tags)
+    )  # fmt: skip
+    header = read_header(bytes(file))
+    assert header is not None
+    marks = [match.start() for match in re.finditer(rb"\xff[\xd0-\xd7]", file) if match.start() >= header.scan_at]
+    at = data.draw(st.sampled_from(marks))
+    changes: dict[str, bytes] = {
+        "number": bytes([0xFF, data.draw(st.integers(0xD0, 0xD7))]), "gone": b"", "twice": file[at : at + 2] * 2,
+        "fill": b"\xff" + file[at : at + 2], "end": b"\xff\xd9", "bytes": b"\x12\x34" + file[at : at + 2],
+        "none": file[at : at + 2],
+    }  # fmt: skip
+    file[at : at + 2] = changes[damage]
+    for pure, compiled in both(path_of, bytes(file), range(6)):
+        assert compiled == pure
+
+
 def test_rows_of_real_photos_are_those_of_the_pure_path(path_of: PathOf, photos: Path) -> None:
     files = sorted(path for path in photos.rglob("*") if path.suffix.lower() in (".jpeg", ".jpg"))[::25]
     assert files
@@ -622,10 +775,19 @@ def test_the_library_in_use_is_named(kernels: Kernels) -> None:
 
 
 @contextmanager
-def loaded_with(name: str, method: Callable[..., Any]) -> Iterator[tuple[Kernels, str]]:
-    """The kernels as they are after a check with another method, and why."""
+def loaded_with(of: Callable[[Any], bool], add: int = 1) -> Iterator[tuple[Kernels, str]]:
+    """The kernels as they are after a trial in which the pixels `of` some questions were others, and why."""
+    real = trial.make
+
+    def wrong(calls: Sequence[trial.Call], *where: str) -> tuple[bytes, list[trial.Came]]:
+        bound_to, came = real(calls, *where)
+        for place, question in enumerate(native._questions()):
+            if of(question.of):
+                came[place] = came[place]._replace(out=bytes((byte + add) % 256 for byte in came[place].out))
+        return bound_to, came
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Kernels, name, method)
+        patch.setattr(trial, "make", wrong)
         native.forget()
         found = native.kernels()
         assert found is not None
@@ -633,58 +795,124 @@ def loaded_with(name: str, method: Callable[..., Any]) -> Iterator[tuple[Kernels
             yield found, native.path().reason
         finally:
             found.use_own_entropy(True)  # of the whole process
-            found.use_wide(True)
+            found.use_vectors(VECTORS[-1])
             native.forget()
 
 
+def is_a_resize(of: Any) -> bool:
+    return len(of) == 2 and isinstance(of[0], int)
+
+
 def test_what_differs_for_other_reasons_leaves_our_huffman_decoder(kernels: Kernels) -> None:
-    with loaded_with("resize", lambda *_arguments, **_options: False) as (found, reason):  # as without AVX2
+    with loaded_with(is_a_resize) as (found, reason):
         assert reason.endswith(", without resize")
         assert found.own_entropy
         assert not found.resizes
 
 
-def test_avx512_is_left_where_it_gives_other_pixels(kernels: Kernels) -> None:
-    if not kernels.wide:
-        pytest.skip("this CPU has no AVX-512")
-    real = Kernels.resize
-
-    def wrong(self: Kernels, image: Any, into: Any, mirror: bool) -> bool:
-        done = real(self, image, into, mirror)
-        if self.wide:
-            into[-1, -1, -1] ^= 1
-        return done
-
-    with loaded_with("resize", wrong) as (found, reason):
-        assert reason.endswith(", without AVX-512")
+@pytest.mark.parametrize("right", VECTORS[:-1])
+def test_vectors_are_left_where_they_give_other_pixels(kernels: Kernels, right: str) -> None:
+    most = VECTORS.index(right)
+    if VECTORS.index(kernels.vectors) <= most:
+        pytest.skip(f"this CPU has nothing better than {right}")
+    with loaded_with(lambda of: is_a_resize(of) and of[0] > most) as (found, reason):
+        assert reason.split(", without ")[1].split(", ")[0] == VECTORS[most + 1]
         assert found.own_entropy
         assert found.resizes
-        assert not found.wide
+        assert found.vectors == right
 
 
 def test_our_huffman_decoder_is_left_where_it_gives_other_pixels(kernels: Kernels) -> None:
-    real = Kernels.region
-
-    def wrong(self: Kernels, *arguments: Any) -> Any:
-        image = real(self, *arguments)
-        return image + 1 if self.own_entropy and image is not None else image
-
-    with loaded_with("region", wrong) as (found, reason):
+    with loaded_with(lambda of: of[0] is True and len(of) == 3) as (found, reason):
         assert reason.endswith(", without our Huffman decoder")
         assert not found.own_entropy
         assert found.subsamplings == found.scaled_subsamplings == 63
 
 
-def test_a_library_that_gives_other_pixels_is_not_used(kernels: Kernels) -> None:
-    class Wrong(Kernels):
-        def region(self, *arguments: Any) -> Any:
-            image = kernels.region(*arguments)
-            return image if image is None else image + 1
+def test_a_subsampling_with_other_pixels_is_not_used(kernels: Kernels) -> None:
+    with loaded_with(lambda of: len(of) == 3 and of[1] == 3 and of[2] > 1) as (found, reason):
+        assert reason.endswith(", without scaled 4:2:0")
+        assert found.own_entropy
+        assert (found.subsamplings, found.scaled_subsamplings) == (63, 63 - 8)
 
-    wrong = Wrong.__new__(Wrong)
-    wrong.subsamplings, wrong.scaled_subsamplings, wrong.resizes = 63, 63, True
-    wrong._region, wrong._resize, wrong._last = kernels._region, kernels._resize, None
-    names = ["grey", "4:4:4", "4:2:2", "4:2:0", "4:4:0", "4:1:1"]
-    assert native.check(wrong) == [words for name in names for words in (name, f"scaled {name}")]
-    assert wrong.subsamplings == wrong.scaled_subsamplings == 0
-    assert wrong.resizes
+
+def test_a_library_that_gives_other_pixels_is_not_used(kernels: Kernels) -> None:
+    real = Kernels(functions.load(str(native._LIBRARY)))
+    assert len(real.use({(vectors, place) for vectors in range(3) for place in range(4)}, True)) == 12
+    assert real.subsamplings == real.scaled_subsamplings == 0
+    assert real.resizes
+
+
+@pytest.mark.parametrize("release", ["1.5.3", "2.0.90", "3.1.90", "3.2.1", "4.0.0"])
+def test_our_huffman_decoder_waits_for_a_release_that_is_known(
+    kernels: Kernels, tmp_path: Path, release: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = tmp_path / "libjpeg.so"
+    library.write_bytes(b"\0libjpeg-turbo version %s (build 20300101)\0" % release.encode())
+    real = native._release
+    monkeypatch.setattr(native, "_release", lambda _: real(bytes(library)))
+    native.forget()
+    try:
+        found = native.kernels()
+        assert found is not None
+        assert not found.own_entropy
+        assert native.path().reason == f"libjpeg-turbo {release} of Pillow, without our Huffman decoder"
+    finally:
+        kernels.use_own_entropy(True)
+        monkeypatch.undo()
+        native.forget()
+
+
+def test_a_library_that_another_one_reaches_into_is_not_bound(kernels: Kernels, tmp_path: Path) -> None:
+    library = functions.load(str(native._LIBRARY))
+    source, other = tmp_path / "other.c", tmp_path / "other.so"
+    source.write_text("int jpeg_finish_decompress(void *jpeg) { return jpeg != 0; }")
+    linked = ["-Wl,--no-as-needed", library.prep_bound_to().decode()]
+    subprocess.run(["cc", "-fPIC", "-shared", "-o", str(other), str(source), *linked], check=True)
+    try:
+        missing = library.prep_bind(str(other).encode())
+        assert missing == b"jpeg_finish_decompress is of another library than jpeg_read_header"
+    finally:
+        assert library.prep_bind(str(native._imaging.__file__).encode()) is None
+
+
+def test_what_was_not_built_is_named_with_its_cause_and_remedy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "why").write_text("no C compiler (cc)\n")
+    monkeypatch.setattr(native, "_LIBRARY", tmp_path / "none.so")
+    monkeypatch.setattr(native, "_NOT_BUILT", tmp_path / "why")
+    native.forget()
+    try:
+        name, reason = native.path()
+    finally:
+        monkeypatch.undo()
+        native.forget()
+    assert name == "pure"
+    assert reason.startswith("not built (no C compiler (cc)): ")
+    for package in ("libjpeg62-turbo-dev", "libjpeg-turbo8-dev", "libjpeg-turbo-devel", "c-compiler libjpeg-turbo"):
+        assert package in reason
+
+
+BROKEN = {
+    "crashes": ("*(volatile int *)0 = 1;", "the trial of the kernels failed: they were killed by SIGSEGV"),
+    "hangs": ("for (;;) pause();", "the trial of the kernels failed: they did not end within 2.0 s"),
+    "ends": ("_exit(0);", "the trial of the kernels failed: they ended too soon"),
+    "refuses": ("return -1;", "gives other pixels than simplejpeg"),
+}
+
+
+@pytest.mark.parametrize("how", BROKEN)
+def test_kernels_that_break_in_their_trial_are_not_used(
+    kernels: Kernels, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, photo: Photo, saved: Maker, how: str
+) -> None:
+    code, reason = BROKEN[how]
+    monkeypatch.setattr(native, "_LIBRARY", broken_library(tmp_path, code))
+    if how == "hangs":
+        monkeypatch.setattr(trial, "DEADLINE_S", 2.0)
+    native.forget()
+    try:
+        assert native.kernels() is None
+        assert reason in native.path().reason
+        assert made(saved(photo(60, 60), "JPEG"), MAKERS[0], SampleKey(1, 0, 0))
+    finally:
+        monkeypatch.undo()
+        native.forget()

@@ -15,7 +15,7 @@ from prepserver.pipeline.ops import Decode, RandomCrop, RandomResizedCrop, Resiz
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.transform import RowMaker, SampleKey, make_rows
 from prepserver.transform.decode import Encoded
-from prepserver.transform.orientation import from_exif, turned
+from prepserver.transform.orientation import as_stored, from_exif, turned
 from prepserver.transform.stage import Box
 
 Pixels = npt.NDArray[np.uint8]
@@ -38,6 +38,19 @@ def test_pixels_are_turned_as_pillow_turns_them(photo: Photo, orientation: int) 
     assert np.array_equal(turned(image, orientation), np.asarray(ImageOps.exif_transpose(tagged)))
 
 
+@given(st.data(), st.integers(1, 8), st.integers(1, 30), st.integers(1, 30))
+def test_a_part_of_the_upright_image_is_found_as_stored(
+    data: st.DataObject, orientation: int, height: int, width: int
+) -> None:
+    stored = np.arange(3 * height * width, dtype=np.uint16).astype(np.uint8).reshape(height, width, 3)
+    upright = turned(stored, orientation)
+    rows, columns = upright.shape[:2]
+    top, left = data.draw(st.integers(0, rows - 1)), data.draw(st.integers(0, columns - 1))
+    box = Box(top, left, data.draw(st.integers(top + 1, rows)), data.draw(st.integers(left + 1, columns)))
+    part = as_stored(box, orientation, rows, columns).of(stored)
+    assert np.array_equal(turned(part, orientation), box.of(upright))
+
+
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
 @pytest.mark.parametrize("orientation", [0, 1, 3, 6, 8, 9])
 def test_the_tag_is_found_and_an_impossible_one_means_upright(
@@ -55,7 +68,7 @@ def test_a_tiff_is_turned_once(photo: Photo, saved: Maker, orientation: int) -> 
     encoded = Encoded(saved(image, "TIFF", exif=exif(orientation)))
     expected = turned(image, orientation)
     assert encoded.size(upright=True) == expected.shape[:2]
-    assert np.array_equal(encoded.upright(encoded.tolerant()), expected)
+    assert np.array_equal(turned(encoded.tolerant(), encoded.orientation), expected)
 
 
 @pytest.mark.parametrize("order", ["<", ">"])
@@ -81,7 +94,7 @@ def test_a_crop_is_taken_from_the_upright_image(photo: Photo, saved: Maker, orie
     assert np.array_equal(tagged, plain)
 
 
-def test_a_tagged_jpeg_is_decoded_whole_and_turned(photo: Photo, saved: Maker) -> None:
+def test_a_tagged_jpegs_row_is_that_of_the_whole_turned(photo: Photo, saved: Maker) -> None:
     data = saved(photo(200, 90), "JPEG", exif=exif(6))
     maker = RowMaker(Pipeline.from_ops([RandomResizedCrop(24)]))
     key = SampleKey(0, 0, 1)

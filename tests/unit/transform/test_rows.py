@@ -30,6 +30,7 @@ from prepserver.pipeline.ops import (
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.transform import BadSample, RowMaker, SampleKey, make_rows, row_makers
 from prepserver.transform.decode import Encoded
+from prepserver.transform.orientation import turned
 from prepserver.transform.stage import Box, around
 
 Pixels = npt.NDArray[np.uint8]
@@ -230,7 +231,7 @@ def test_real_photos_give_the_rows_of_a_whole_decode() -> None:
         data, key = path.read_bytes(), SampleKey(0, 0, index)
         encoded = Encoded(data)
         expected = np.zeros(maker.row.shape, np.uint8)
-        whole = np.ascontiguousarray(encoded.upright(encoded.tolerant()))
+        whole = np.ascontiguousarray(turned(encoded.tolerant(), encoded.orientation))
         height, width, _ = whole.shape
         plan = maker.plan(height, width, key)
         maker.render(plan, plan.part.of(whole), expected)

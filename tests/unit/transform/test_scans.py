@@ -25,9 +25,8 @@ from prepserver.transform import BadSample, SampleKey, make_rows, row_makers
 from prepserver.transform.scale import LEAST
 from prepserver.transform.scans import Part, cut
 from prepserver.transform.stage import Box
-from tests.support.photos import JPEGTRAN, PILLOW_SUBSAMPLINGS, SUBSAMPLINGS, indexed, jpeg
-
-needs_jpegtran = pytest.mark.skipif(JPEGTRAN is None, reason="jpegtran is not installed (libjpeg-turbo-progs)")
+from tests.support.complete import JPEGTRAN, needs_jpegtran
+from tests.support.photos import PILLOW_SUBSAMPLINGS, SUBSAMPLINGS, indexed, jpeg
 
 SIDES = (1, 2, 7, 8, 9, 16, 17, 31, 33, 64, 65, 97, 130, 161, 256, 259)
 
@@ -201,17 +200,6 @@ def with_orientation(data: bytes, orientation: int) -> bytes:
     exif[0x0112] = orientation
     block = exif.tobytes()
     return data[:2] + b"\xff\xe1" + (len(block) + 2).to_bytes(2) + block + data[2:]
-
-
-def test_damage_done_after_packing_is_a_bad_sample_in_every_row_that_needs_it() -> None:
-    scan = scan_of(97, 130, "444", 1, None)
-    jpeg = bytearray(scan.jpeg)
-    at = scan.head.scan_at + 40
-    jpeg[at : at + 4000] = bytes(4000)
-    damaged = dataclasses.replace(scan, jpeg=memoryview(bytes(jpeg)))
-    with pytest.raises(BadSample, match="damaged since it was packed") as bad:
-        rows_of(damaged, PIPELINES, SampleKey(0, 0, 0))
-    assert 1 in bad.value.failures
 
 
 def test_an_image_over_the_pixel_limit_is_not_touched() -> None:

@@ -25,8 +25,9 @@ from prepserver.pipeline.pipeline import Pipeline
 from prepserver.protocol.packed import IndexedScan
 from prepserver.transform import BadSample, RowMaker, SampleKey, make_rows
 from prepserver.transform.decode import scratch
+from prepserver.transform.native import VECTORS
 from prepserver.transform.whole import WholeCrop
-from tests.support.photos import indexed
+from tests.support.photos import indexed, pixels, saved
 from tests.support.photos import jpeg as drawn
 
 Pixels = npt.NDArray[np.uint8]
@@ -40,6 +41,17 @@ def compiled(path_of: PathOf) -> Iterator[None]:
     with path_of("native"):
         scratch(1 << 20)  # else the first parts find too little room
         yield
+
+
+def of_kind(kind: str, height: int, width: int, orientation: int) -> bytes | IndexedScan:
+    tags = Image.Exif()
+    tags[0x0112] = orientation
+    if kind == "restarts":
+        return saved(pixels(height, width), "JPEG", exif=tags, restart_marker_blocks=3)
+    data = drawn(height, width, "420" if kind == "indexed" else kind)
+    block = tags.tobytes()
+    data = data[:2] + b"\xff\xe1" + (len(block) + 2).to_bytes(2, "big") + block + data[2:]
+    return indexed(data) if kind == "indexed" else data
 
 
 def whole(ops: list[Any], view: int = 0) -> WholeCrop:
@@ -68,34 +80,46 @@ def at_once(ops: list[Any], data: bytes | IndexedScan, key: SampleKey, view: int
     area=st.tuples(st.floats(0.0, 1.0), st.floats(0.01, 1.0)).map(sorted),
     ratio=st.tuples(st.floats(0.1, 8.0), st.floats(0.1, 8.0)).map(sorted),
     image=st.tuples(st.integers(1, 130), st.integers(1, 130)),
-    kind=st.sampled_from(["444", "420", "422", "440", "411", "Gray", "indexed"]),
+    kind=st.sampled_from(["444", "420", "422", "440", "411", "Gray", "restarts", "indexed"]),
+    orientation=st.integers(1, 8),
+    upright=st.booleans(),
+    vectors=st.sampled_from(VECTORS),
     flips=st.sampled_from([None, 0.0, 0.5, 1.0]),
     key=st.builds(SampleKey, st.integers(0, 2**63), st.integers(0, 9), st.integers(0, 2**63)),
     view=st.integers(0, 2),
 )
 def test_a_row_made_at_once_is_the_one_made_step_by_step(
+    vectors_up_to: PathOf,
     size: tuple[int, int],
     area: tuple[float, float],
     ratio: tuple[float, float],
     image: tuple[int, int],
     kind: str,
+    orientation: int,
+    upright: bool,
+    vectors: str,
     flips: float | None,
     key: SampleKey,
     view: int,
 ) -> None:
-    data = indexed(drawn(*image, "420")) if kind == "indexed" else drawn(*image, kind)
-    ops: list[Any] = [RandomResizedCrop(size, area, ratio)]
+    ops: list[Any] = [Decode(exif_orientation=upright), RandomResizedCrop(size, area, ratio)]
     if flips is not None:
         ops.append(RandomHorizontalFlip(flips))
-    made = at_once(ops, data, key, view)
+    data = of_kind(kind, *image, orientation)
+    with vectors_up_to(vectors):
+        made = at_once(ops, data, key, view)
     assert made is None or made == by_steps(ops, data, key, view)
 
 
-@pytest.mark.parametrize("packed", [False, True])
-def test_nearly_all_rows_of_plain_samples_are_made_at_once(packed: bool) -> None:
-    data = drawn(100, 140)
-    given_: bytes | IndexedScan = indexed(data) if packed else data
-    made = [at_once(TRAIN, given_, SampleKey(0, 0, index)) for index in range(200)]
+@pytest.mark.parametrize("vectors", VECTORS)
+@pytest.mark.parametrize("orientation", [1, 6])
+@pytest.mark.parametrize("kind", ["420", "restarts", "indexed"])
+def test_nearly_all_rows_of_plain_samples_are_made_at_once(
+    vectors_up_to: PathOf, kind: str, orientation: int, vectors: str
+) -> None:
+    given_ = of_kind(kind, 100, 140, orientation)
+    with vectors_up_to(vectors):
+        made = [at_once(TRAIN, given_, SampleKey(0, 0, index)) for index in range(200)]
     assert made.count(None) < 10  # eight words are good for three tries at a crop that fits
     for index in range(0, 200, 20):
         assert made[index] in (None, by_steps(TRAIN, given_, SampleKey(0, 0, index)))
@@ -123,7 +147,7 @@ def test_other_pipelines_are_left_to_the_steps(ops: list[Any]) -> None:
     assert RowMaker(Pipeline.from_ops(ops)).whole is None
 
 
-def test_samples_that_are_not_plain_are_left_to_the_steps(saved: Callable[..., bytes]) -> None:
+def test_samples_that_are_not_plain_are_left_to_the_steps() -> None:
     image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (80, 120, 3), np.uint8))
     turned, upright = Image.Exif(), Image.Exif()
     turned[0x0112], upright[0x0112] = 6, 1
@@ -132,7 +156,6 @@ def test_samples_that_are_not_plain_are_left_to_the_steps(saved: Callable[..., b
     assert at_once(TRAIN, saved(image, "JPEG", exif=upright), KEY) is not None
     assert at_once([Decode(exif_orientation=False), *TRAIN], saved(image, "JPEG", exif=turned), KEY) is not None
     odd = {
-        "turned": saved(image, "JPEG", exif=turned),
         "cmyk": saved(image.convert("CMYK"), "JPEG"),
         "png": saved(image, "PNG"),
         "cut": plain[:700],
@@ -150,14 +173,9 @@ def test_samples_that_are_not_plain_are_left_to_the_steps(saved: Callable[..., b
     )  # the middle, in the end
 
 
-def test_an_indexed_image_that_is_turned_or_no_whole_record_is_left_to_the_steps() -> None:
-    exif = Image.Exif()
-    exif[0x0112] = 3
+def test_an_indexed_image_that_is_no_whole_record_is_left_to_the_steps() -> None:
     scan = indexed(drawn(80, 80))
     assert at_once(TRAIN, scan, KEY) is not None
-    scan.head.orientation = 3
-    assert at_once(TRAIN, scan, KEY) is None
-    scan.head.orientation = 1
     parted = IndexedScan(scan.head, memoryview(bytes(scan.lengths)), memoryview(bytes(scan.jpeg)))
     assert at_once(TRAIN, parted, KEY) is None
     assert by_steps(TRAIN, parted, KEY) == by_steps(TRAIN, scan, KEY)

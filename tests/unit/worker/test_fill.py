@@ -3,7 +3,7 @@ from __future__ import annotations
 import errno
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prepserver.order import NO_SAMPLE, make_order
-from prepserver.pipeline.ops import Decode, RandomCrop, RandomResizedCrop
+from prepserver.pipeline.ops import ColorJitter, Decode, RandomCrop, RandomResizedCrop
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.pipeline.shard import Shard
 from prepserver.source import Sample, SampleError, Source
-from prepserver.transform import BadSample, Plan, RowMaker, SampleKey, make_rows, row_makers
-from prepserver.worker.fill import REPLACEMENTS, Stream, fill
+from prepserver.transform import DECODING, BadSample, Plan, RowMaker, SampleKey, make_rows, row_makers
+from prepserver.worker.fill import REPLACEMENTS, LaneError, Stream, Target, fill
 from tests.support.tiny_images import Lane, jpeg, nothing, open_stream, photo_tree, tiny_pipeline
 
 N = 12
@@ -198,7 +198,7 @@ def test_where_one_view_cannot_be_made_all_are_those_of_the_replacement(refusing
     lane, other = Lane(tiny_pipeline(views=2), N), Lane(tiny_pipeline(), N)
     makers: dict[str, RowMaker] = row_makers(lane.pipeline)
     makers[refusing] = _RefusesOne(lane.pipeline, list(makers).index(refusing))
-    made = fill(stream_of(Memory(N)), [other.target, (makers, lane.ring)], 0, N, nothing)
+    made = fill(stream_of(Memory(N)), [other.target, Target(makers, lane.ring)], 0, N, nothing)
     assert [(b.position, b.index, b.reason, b.targets) for b in made.bad] == [(4, 4, "4.jpg: not this one", (1,))]
     assert lane.rows(4, 5) == lane.rows(5, 6)
     assert [index for _, _, index in other.rows(0, N)] == list(range(N))
@@ -262,12 +262,102 @@ def test_a_reason_can_be_sent_whatever_the_files_name_is(name: str) -> None:
     assert reason.endswith(".jpg: the file is empty")
 
 
-def test_an_error_that_is_nobodys_sample_names_the_one_it_came_at() -> None:
-    lane: Any = Lane(tiny_pipeline(16), 4)
-    makers = row_makers(tiny_pipeline(20))
-    with pytest.raises(ValueError, match="the row is") as raised:
-        fill(stream_of(Memory(N)), [(makers, lane.ring)], 2, 1, nothing)
-    assert raised.value.__notes__ == ["at sample 2 (2.jpg), position 2"]
+class _Trips(RowMaker):
+    """Meets an error that nobody foresaw."""
+
+    def __init__(self, pipeline: Pipeline, at: Container[int], error: Exception) -> None:
+        super().__init__(pipeline)
+        self.whole = None
+        self._at = at
+        self._error = error
+
+    def plan(self, height: int, width: int, key: SampleKey) -> Plan:
+        if key.index in self._at:
+            raise self._error
+        return super().plan(height, width, key)
+
+
+def _tripping(at: Container[int], error: Exception) -> tuple[Lane, Target]:
+    lane = Lane(tiny_pipeline(8), N)
+    return lane, Target({"image": _Trips(lane.pipeline, at, error)}, lane.ring)
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_sample_with_an_unforeseen_error_in_one_lane_is_bad_for_that_one_only(alone: bool) -> None:
+    lane, target = _tripping({4, 7}, RuntimeError("INTERNAL\nASSERT"))
+    other, twin = Lane(tiny_pipeline(), N), Lane(tiny_pipeline(), N)
+    targets = [target] if alone else [other.target, target]
+    made = fill(stream_of(Memory(N)), targets, 0, N, nothing)
+    where = (len(targets) - 1,)
+    reason = "jpg: RuntimeError: INTERNAL ASSERT"
+    assert [(b.index, b.reason, b.targets) for b in made.bad] == [(4, f"4.{reason}", where), (7, f"7.{reason}", where)]
+    assert [index for _, _, index in lane.rows(0, N)] == [0, 1, 2, 3, 5, 5, 6, 8, 8, 9, 10, 11]
+    if not alone:
+        fill(stream_of(Memory(N)), [twin.target], 0, N, nothing)
+        assert other.rows(0, N) == twin.rows(0, N)
+
+
+def test_a_lane_that_meets_the_error_at_every_sample_fails_with_its_words() -> None:
+    _, target = _tripping(range(N), RuntimeError("num_channels"))
+    other = Lane(tiny_pipeline(), N)
+    with pytest.raises(LaneError, match=r"at 9 samples in a row, .* 3\.jpg: RuntimeError: num_channels") as raised:
+        fill(stream_of(Memory(N)), [other.target, target], 3, 1, nothing)
+    assert raised.value.target == 1
+
+
+def test_samples_that_are_bad_or_unforeseen_in_turns_fail_no_lane() -> None:
+    lane, target = _tripping(range(0, N, 2), KeyError("x"))
+    made = fill(stream_of(Memory(N, bad_at(*range(1, N, 2)))), [target], 0, 1, nothing)
+    assert [b.reason for b in made.bad] == ["0.jpg: KeyError: 'x'"]
+    assert lane.rows(0, 1) == [(bytes(8 * 8 * 3), NO_SAMPLE, NO_SAMPLE)]
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")])
+def test_want_of_memory_fails_the_lane_and_makes_no_sample_bad(error: Exception) -> None:
+    _, target = _tripping({5}, error)
+    other = Lane(tiny_pipeline(), N)
+    with pytest.raises(LaneError, match=r"at 5\.jpg: ") as raised:
+        fill(stream_of(Memory(N)), [other.target, target], 0, N, nothing)
+    assert raised.value.target == 1
+
+
+def test_a_sample_that_cannot_be_read_for_an_unforeseen_reason_is_bad() -> None:
+    def trouble(index: int, _call: int) -> None:
+        if index == 4:
+            raise IndexError("beyond")
+
+    made = fill(stream_of(Memory(N, trouble)), [Lane(tiny_pipeline(), N).target], 0, N, nothing)
+    assert [b.reason for b in made.bad] == ["4.jpg: IndexError: beyond"]
+
+
+def test_a_sample_quarantined_for_one_lane_is_read_for_the_others() -> None:
+    source = Memory(N)
+    lanes = [Lane(tiny_pipeline(), N), Lane(tiny_pipeline(8), N)]
+    targets = [lanes[0].target, lanes[1].target._replace(quarantined={4})]
+    made = fill(stream_of(source), targets, 0, N, nothing)
+    assert [(b.index, b.targets) for b in made.bad] == [(4, (1,))]
+    assert made.bad[0].reason.startswith("4.jpg: quarantined for this pipeline")
+    assert [index for _, _, index in lanes[0].rows(3, 6)] == [3, 4, 5]
+    assert [index for _, _, index in lanes[1].rows(3, 6)] == [3, 5, 5]
+
+
+def test_each_lane_is_named_while_its_row_is_rendered() -> None:
+    lanes = [Lane(tiny_pipeline(), N), Lane(tiny_pipeline(8, views=2), N)]
+    steps: list[Any] = []
+    fill(
+        stream_of(Memory(N)), [lane.target for lane in lanes], 0, 2,
+        lambda position, index: steps.append((position, index)), steps.append,
+    )  # fmt: skip
+    assert [step for step in steps if step != DECODING] == [(0, 0), 0, 1, 1, (1, 1), 0, 1, 1]
+    assert steps[-1] == DECODING
+
+
+def test_an_error_names_the_op_that_met_it() -> None:
+    maker = RowMaker(Pipeline.from_ops([ColorJitter(0.4), RandomCrop(8)]))
+    key = SampleKey(0, 0, 0)
+    with pytest.raises(RuntimeError) as raised:  # no pixels
+        maker.render(maker.plan(40, 40, key), np.zeros((40, 40), np.uint8), np.zeros((8, 8, 3), np.uint8))
+    assert raised.value.__notes__ == ["in ColorJitter"]
 
 
 def test_a_shard_has_the_rows_of_the_whole_also_where_a_sample_is_replaced() -> None:

@@ -187,9 +187,34 @@ def test_a_ring_that_does_not_fit_its_layout_fails_the_tasks_of_its_lane(daemon:
     daemon.say(AddLane(1, 0, other.pipeline.to_wire(), lane.layout.to_wire()), fds=(lane.fd,))
     daemon.say(Fill(0, 0, [0], 0, 2), Fill(1, 0, [1], 3, 2))
     _, answers = daemon.run()
+    assert [(type(a), a.lane) for a in answers] == [(Failed, 0), (Failed, 1)]
     assert answers[0].reason.startswith("SegmentError: ")
-    assert answers[1].reason.startswith("ValueError: the row is ")
-    assert "sample 3 (cats/0003.jpg)" in answers[1].reason
+    assert "cats/0003.jpg: ValueError: the row is " in answers[1].reason
+
+
+def test_a_lane_that_cannot_be_filled_is_named_and_the_others_go_on_without_it(daemon: Daemon) -> None:
+    good, bad = Lane(tiny_pipeline(), N), Lane(tiny_pipeline(8), N)
+    twin = Lane(tiny_pipeline(), N)
+    daemon.add_stream()
+    daemon.add_lane(3, good)
+    daemon.say(AddLane(4, 0, tiny_pipeline(32).to_wire(), bad.layout.to_wire()), fds=(bad.fd,))
+    daemon.say(Fill(0, 0, [3, 4], 0, N), Fill(1, 0, [3], 0, N))
+    _, answers = daemon.run()
+    assert [(type(a), a.task) for a in answers] == [(Failed, 0), (Filled, 1)]
+    assert answers[0].lane == 4
+    fill(open_stream(daemon.spec, daemon.cache), [twin.target], 0, N, nothing)
+    assert good.rows(0, N) == twin.rows(0, N)
+
+
+def test_a_sample_that_is_quarantined_for_a_pipeline_is_made_for_the_others(daemon: Daemon) -> None:
+    lanes = [Lane(tiny_pipeline(), N), Lane(tiny_pipeline(8), N)]
+    daemon.add_stream()
+    daemon.add_lane(5, lanes[0])
+    daemon.say(AddLane(6, 0, lanes[1].pipeline.to_wire(), lanes[1].layout.to_wire(), [2]), fds=(lanes[1].fd,))
+    daemon.say(Fill(0, 0, [5, 6], 0, N), Quarantine(0, [4], 6), Fill(1, 0, [5, 6], 0, N))
+    _, answers = daemon.run()
+    assert [[(row[1], row[3]) for row in a.bad] for a in answers] == [[(2, [6]), (4, [6])]] * 2
+    assert [index for _, _, index in lanes[0].rows(0, N)] == list(range(N))
 
 
 def test_a_dropped_lane_leaves_nothing_mapped(daemon: Daemon) -> None:

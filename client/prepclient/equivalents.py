@@ -1,0 +1,92 @@
+"""What to write instead of a DataLoader's arguments and torchvision's classes.
+
+torchvision is not imported: its classes are known by their modules and names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from prepclient.errors import InvalidSpec
+from prepserver.pipeline.ops import OPS
+
+_ARGUMENTS = {
+    "num_workers": "`prepserver start --workers N` sets the workers for all jobs of the machine; workers=N starts a "
+    "private daemon where none runs",
+    "pin_memory": "leave it out: device='cuda' page-locks the daemon's memory and copies batches ahead",
+    "pin_memory_device": "device='cuda' names the device that batches are copied to",
+    "persistent_workers": "leave it out: the daemon's workers outlive epochs and jobs",
+    "prefetch_factor": "prefetch=N is the number of rows to have ready; left out, the daemon fills its ring",
+    "timeout": "timeout_s= is the longest wait for a batch",
+    "generator": "seed= decides the order and the augmentation",
+    "worker_init_fn": "workers run no code of yours; seed= decides their random numbers",
+    "multiprocessing_context": "leave it out: this process starts no workers",
+    "collate_fn": "batches are tensors already; fields= chooses what a batch has",
+    "sampler": "shuffle= and seed= decide the order, rank= and world_size= the part",
+    "batch_sampler": "batch_size=, shuffle= and order= decide the batches",
+    "transform": "pass the list of ops as the second argument",
+    "in_order": "leave it out: batches always come in order",
+}
+
+_SCALES = "leave it out and pass dtype=torch.float32 to PrepClient, which scales uint8 rows by 1/255"
+_DECODES = "leave it out: images are decoded to RGB without it, and batches are tensors"
+
+_TRANSFORMS = {
+    "Compose": "pass the list of its transforms, with prepclient's ops in their place",
+    "ToTensor": _SCALES,
+    "ConvertImageDtype": _SCALES,
+    "ToDtype": f"{_SCALES}; prepclient.ToDtype stores rows as floats, at four times the memory",
+    "Normalize": "leave it out and pass normalize=(mean, std) to PrepClient; prepclient.Normalize, after "
+    "prepclient.ToDtype, stores rows as floats",
+    "PILToTensor": _DECODES,
+    "ToImage": _DECODES,
+    "ToPILImage": _DECODES,
+    "RGB": _DECODES,
+    "ToPureTensor": _DECODES,
+}
+
+
+def refuse_loader_arguments(given: Mapping[str, object]) -> None:
+    """Refuses arguments that `PrepClient` does not have.
+
+    Raises:
+        InvalidSpec: One that a DataLoader or its dataset has; the text says what to write instead.
+        TypeError: Any other.
+    """
+    for name, value in given.items():
+        if name in _ARGUMENTS:
+            raise InvalidSpec(f"PrepClient has no {name} ({name} = {value!r}): {_ARGUMENTS[name]}", name)
+        raise TypeError(f"PrepClient.__init__() got an unexpected keyword argument {name!r}")
+
+
+def refuse_torchvision(source: object, ops: object) -> None:
+    """Refuses a dataset or transform of torchvision.
+
+    Raises:
+        InvalidSpec: Naming prepclient's equivalent.
+    """
+    if _is_torchvision(source):
+        name = type(source).__name__
+        equal = "prepclient.ImageFolder(root)" if name == "ImageFolder" else "prepclient.FileList(path)"
+        raise InvalidSpec(f"source is a torchvision {name}: name the files by {equal}", "source")
+    if _is_torchvision(ops):
+        raise _refusal("ops", ops)
+    if isinstance(ops, Sequence):
+        for place, op in enumerate(ops):
+            if _is_torchvision(op):
+                raise _refusal(f"pipeline[{place}]", op)
+
+
+def _is_torchvision(value: object) -> bool:
+    return type(value).__module__.partition(".")[0] == "torchvision"
+
+
+def _refusal(field: str, transform: object) -> InvalidSpec:
+    name = type(transform).__name__
+    if name in _TRANSFORMS:
+        instead = _TRANSFORMS[name]
+    elif name in OPS:
+        instead = f"write prepclient.{name} with the same arguments"
+    else:
+        instead = f"prepclient has no equivalent; apply it to the batches, or choose among {', '.join(OPS)}"
+    return InvalidSpec(f"{field} is torchvision's {name}: {instead}", field)

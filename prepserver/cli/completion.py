@@ -1,0 +1,65 @@
+"""``prepserver completion SHELL``: a script for the shell, made from the parser, so that it never lags behind."""
+
+from __future__ import annotations
+
+import argparse
+
+
+def script(parser: argparse.ArgumentParser, shell: str) -> str:
+    """A script that completes commands, options and choices; where nothing else fits, files.
+
+    Args:
+        parser: Of the command line.
+        shell: ``bash``, ``zsh`` or ``fish``.
+    """
+    commands = _commands(parser)
+    if shell == "fish":
+        return _fish(commands)
+    cases = []
+    for command, sub in commands.items():
+        cases += [
+            f"    '{command} {flag}') words='{' '.join(map(str, a.choices))}' ;;"
+            for a in sub._actions
+            for flag in a.option_strings
+            if a.choices
+        ]
+        words = [*_flags(sub), *(str(c) for a in sub._actions if not a.option_strings for c in a.choices or ())]
+        cases.append(f"    '{command} '*) words='{' '.join(words)}' ;;")
+    bash = _BASH.format(commands=" ".join([*commands, *_flags(parser)]), cases="\n".join(cases))
+    return f"autoload -U bashcompinit && bashcompinit\n{bash}" if shell == "zsh" else bash
+
+
+_BASH = """\
+_prepserver() {{
+  local words=''
+  case "${{COMP_WORDS[1]}} ${{COMP_WORDS[COMP_CWORD-1]}}" in
+{cases}
+  esac
+  [ "$COMP_CWORD" -gt 1 ] || words='{commands}'
+  COMPREPLY=($(compgen -W "$words" -- "${{COMP_WORDS[COMP_CWORD]}}"))
+}}
+complete -o default -F _prepserver prepserver
+"""
+
+
+def _commands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    (found,) = (a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
+    return dict(found.choices)
+
+
+def _flags(parser: argparse.ArgumentParser) -> list[str]:
+    return [flag for a in parser._actions if a.help != argparse.SUPPRESS for flag in a.option_strings]
+
+
+def _fish(commands: dict[str, argparse.ArgumentParser]) -> str:
+    lines = [f"complete -c prepserver -n __fish_use_subcommand -f -a {command}" for command in commands]
+    for command, sub in commands.items():
+        here = f"complete -c prepserver -n '__fish_seen_subcommand_from {command}'"
+        for action in sub._actions:
+            choices = f" -x -a '{' '.join(map(str, action.choices))}'" if action.choices else ""
+            if action.option_strings and action.help != argparse.SUPPRESS:
+                names = [f"-l {f[2:]}" if f.startswith("--") else f"-s {f[1:]}" for f in action.option_strings]
+                lines.append(f"{here} {' '.join(names)}{choices}")
+            elif choices:
+                lines.append(f"{here}{choices}")
+    return "\n".join(lines) + "\n"

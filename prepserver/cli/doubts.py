@@ -1,0 +1,82 @@
+"""What the machine says of settings before a daemon starts with them: impossible ones are refused, odd ones named."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from prepserver.config import ConfigError, Settings
+from prepserver.memory.budget import machine_bytes, machine_free_bytes
+from prepserver.protocol.layout import RingLayout, sample_fields
+
+_LEAST_BYTES = RingLayout(2, sample_fields((1, 1, 3), "uint8")).nbytes
+"""The smallest ring that there can be: two batches of one image of one pixel."""
+
+_USUAL_BYTES = RingLayout(128, sample_fields((224, 224, 3), "uint8")).nbytes
+"""The smallest ring for what most people ask: two batches of 64 images of 224 by 224 pixels."""
+
+
+def doubts(settings: Settings) -> list[str]:
+    """Settings that may work, but probably not as meant; one sentence each.
+
+    Raises:
+        ConfigError: A setting cannot work on this machine.
+    """
+    return [*_of_memory(settings.memory_bytes), *_of_roots(settings.source_roots), *_of_cache(settings.cache_dir)]
+
+
+def _of_memory(memory_bytes: int) -> list[str]:
+    total, limit = machine_bytes()
+    free = machine_free_bytes()[0]
+    if memory_bytes > total:
+        raise ConfigError(f"memory = {_mib(memory_bytes)} is more than {limit}: {_mib(total)}. Set --memory lower")
+    budget, said = memory_bytes, f"memory = {_mib(memory_bytes)}"
+    if not memory_bytes:
+        budget, said = free // 2, f"memory = auto is {_mib(free // 2)}, half of what is free"
+    elif memory_bytes < _LEAST_BYTES:
+        raise ConfigError(
+            f"memory = {memory_bytes} bytes: no ring is smaller than {_LEAST_BYTES} bytes. Add a unit, as in "
+            "--memory 8G"
+        )
+    if budget < _USUAL_BYTES:
+        return [
+            f"{said}: two batches of 64 images of 224 x 224 pixels need {_mib(_USUAL_BYTES)}. "
+            + ("Set --memory higher" if memory_bytes else "Free memory, or set --memory")
+        ]
+    if budget > free:
+        return [
+            f"{said}, but only {_mib(free)} is free now: jobs may be refused for want of memory. Set --memory lower"
+        ]
+    return []
+
+
+def _of_roots(roots: tuple[str, ...]) -> list[str]:
+    found = []
+    for root in roots:
+        path = Path(root)
+        if path.is_dir():
+            if not os.access(path, os.R_OK | os.X_OK):
+                found.append(f"root {root} cannot be read by uid {os.geteuid()}, who runs this daemon")
+        elif os.path.lexists(path) and path.exists():
+            raise ConfigError(f"root {root} is not a folder. Name the folder that holds the datasets with --root")
+        else:
+            found.append(f"root {root} does not exist: nothing is read below it until it does")
+    return found
+
+
+def _of_cache(cache_dir: str) -> list[str]:
+    if not cache_dir:
+        return []
+    path = Path(cache_dir).absolute()
+    there = next(p for p in (path, *path.parents) if os.path.lexists(p))
+    if not there.is_dir():
+        raise ConfigError(f"cache_dir = {cache_dir}: {there} is not a folder. Choose another --cache-dir")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise ConfigError(
+            f"cache_dir = {cache_dir}: uid {os.geteuid()} may not write to {there}. Choose another --cache-dir"
+        )
+    return []
+
+
+def _mib(nbytes: int) -> str:
+    return f"{nbytes / 2**30:.1f} GiB" if nbytes >= 1 << 30 else f"{nbytes / 2**20:.1f} MiB"

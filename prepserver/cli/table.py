@@ -1,0 +1,35 @@
+"""Tables for people: as wide as the terminal, as wide as their contents where stdout is no terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+_PIPE_WIDTH = 100_000
+
+
+def console() -> Console:
+    """Writes to stdout; rich leaves colours out where NO_COLOR is set or stdout is no terminal."""
+    return Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH, markup=False, highlight=False, emoji=False)
+
+
+def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, gives_way: str) -> Table:
+    """One line per row.
+
+    Args:
+        title: Above it; empty for none.
+        columns: Their heads.
+        rows: Cells, shown as plain text.
+        gives_way: The column that is cut first where the terminal is too narrow.
+    """
+    made = Table(title=Text(title) if title else None, title_justify="left", box=None, pad_edge=False)
+    for column in columns:
+        made.add_column(Text(column), no_wrap=column != gives_way, overflow="ellipsis")
+    for row in rows:
+        made.add_row(*(Text(str(cell), no_wrap=True, overflow="ellipsis") for cell in row))
+    return made

@@ -1,0 +1,60 @@
+"""What the log says of peers that misbehave: some lines of each user, then how many more there were."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+
+_MOST = 20
+_WINDOW_S = 30.0
+
+
+@dataclass(slots=True)
+class _Window:
+    ends_s: float
+    said: int = 0
+    dropped: int = 0
+
+
+class Complaints:
+    """Logs at most `_MOST` warnings about a user in `_WINDOW_S`."""
+
+    def __init__(self, log: logging.Logger) -> None:
+        self._log = log
+        self._windows: dict[int, _Window] = {}
+
+    def warn(self, uid: int, text: str, *arguments: object) -> None:
+        """Logs `text`, or counts it."""
+        window = self._windows.setdefault(uid, _Window(time.monotonic() + _WINDOW_S))
+        if window.said < _MOST:
+            window.said += 1
+            self._log.warning(text, *arguments)
+        else:
+            window.dropped += 1
+
+    def tick(self, now_s: float) -> None:
+        """Says what was counted, where a window has ended."""
+        for uid in [uid for uid, window in self._windows.items() if window.ends_s <= now_s]:
+            self._say(uid)
+
+    def close(self) -> None:
+        """Says what was counted."""
+        for uid in list(self._windows):
+            self._say(uid)
+
+    def _say(self, uid: int) -> None:
+        window = self._windows.pop(uid)
+        if window.dropped:
+            self._log.warning("%d more warnings about uid %d were not logged", window.dropped, uid)
+
+
+class OneLine(logging.Formatter):
+    """Escapes control characters: names come from clients, and a name must not forge a line or drive a terminal."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+        """See `logging.Formatter`."""
+        return "".join(
+            c if c.isprintable() else c.encode("unicode_escape", "replace").decode()
+            for c in super().formatMessage(record)
+        )

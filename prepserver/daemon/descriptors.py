@@ -1,0 +1,49 @@
+"""How many clients the limit on open files allows. Checked at the start, so that a full house is no accident."""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+
+MOST_CLIENTS = 4096
+_FEWEST_CLIENTS = 4
+_OWN = 64  # the daemon's files, libzmq's, the log's, indexers, and a reserve
+_PER_WORKER = 6
+_PER_CLIENT = 8
+"""Connection, pidfd, the control line's two, its ring and one that it leaves, and moves that wait to be sent."""
+
+
+class DescriptorsShort(RuntimeError):
+    """The limit holds no clients; the text says what to raise."""
+
+
+def raise_limit() -> int:
+    """As many open files as we may have; shells commonly start us with 1024. Returns the limit that holds now."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        soft = hard
+    return soft
+
+
+def clients_allowed(limit: int, workers: int) -> int:
+    """How many connections a daemon may have on its attach socket.
+
+    Args:
+        limit: Of open files (RLIMIT_NOFILE).
+        workers: Worker processes.
+
+    Raises:
+        DescriptorsShort: Fewer than `_FEWEST_CLIENTS`.
+    """
+    if limit == resource.RLIM_INFINITY:
+        return MOST_CLIENTS
+    base = _OWN + _PER_WORKER * workers
+    clients = (limit - base) // _PER_CLIENT
+    if clients < _FEWEST_CLIENTS:
+        raise DescriptorsShort(
+            f"the limit of {limit} open files is too low for {workers} workers and {_FEWEST_CLIENTS} clients: raise it "
+            f"to {base + _FEWEST_CLIENTS * _PER_CLIENT} or more (ulimit -Hn, LimitNOFILE= of the unit), or start fewer "
+            "workers"
+        )
+    return min(clients, MOST_CLIENTS)

@@ -1,0 +1,36 @@
+"""How fast a count has grown lately: what `prepserver status` shows instead of averages over a lifetime."""
+
+from __future__ import annotations
+
+from collections import deque
+
+WINDOW_S = 10.0
+
+
+class Window:
+    """Readings of one growing count over the last `WINDOW_S` seconds, taken about once a second."""
+
+    def __init__(self) -> None:
+        self._readings: deque[tuple[float, float]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._readings)
+
+    def mark(self, now_s: float, count: float) -> None:
+        """The count stands at `count`."""
+        self._readings.append((now_s, count))
+        while len(self._readings) > 2 and now_s - self._readings[0][0] > WINDOW_S:
+            self._readings.popleft()
+
+    @property
+    def last(self) -> tuple[float, float] | None:
+        """The latest reading, as (time, count)."""
+        return self._readings[-1] if self._readings else None
+
+    @property
+    def per_s(self) -> float | None:
+        """Growth per second; None before two readings at different times."""
+        if len(self._readings) < 2:
+            return None
+        (t0, n0), (t1, n1) = self._readings[0], self._readings[-1]
+        return (n1 - n0) / (t1 - t0) if t1 > t0 else None

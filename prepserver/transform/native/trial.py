@@ -1,0 +1,94 @@
+"""A trial of the kernels, in a process of its own, where they may crash or hang.
+
+Whoever loads the kernels must outlive them: the zygote, which all workers come from, or a training process. A fork
+would not do: a training process has threads. So a fresh interpreter makes the calls that it is given (`functions`) and
+says what came of them; `prepserver.transform.native` compares that with what it should be.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import struct
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from prepserver.transform.native import functions
+
+DEADLINE_S = 30.0
+"""For all calls together, which take milliseconds: a loaded machine is slow, not broken."""
+
+
+class Call(NamedTuple):
+    """A call of a C function.
+
+    Attributes:
+        name: Of the function.
+        arguments: Numbers, bytes and at most one `functions.OUT`.
+        out_bytes: How much memory `OUT` is the address of.
+    """
+
+    name: str
+    arguments: tuple[Any, ...]
+    out_bytes: int = 0
+
+
+class Came(NamedTuple):
+    """What came of a call: the number that was returned, and what lies in its `OUT` then."""
+
+    returned: int
+    out: bytes
+
+
+class Failed(Exception):
+    """The calls could not be made, or not to their end; the text says why."""
+
+
+def make(calls: Sequence[Call], library: str, pillow: str) -> tuple[bytes, list[Came]]:
+    """Make `calls` in a process of their own.
+
+    Args:
+        calls: In their order.
+        library: Path of the kernels.
+        pillow: Path of the library that libjpeg is taken from.
+
+    Returns:
+        The path of the libjpeg that they were made with, and what came of each.
+
+    Raises:
+        Failed: The process died, or took too long.
+    """
+    if not sys.executable or getattr(sys, "frozen", False):
+        raise Failed("there is no Python interpreter to try them in")
+    command = [sys.executable, "-I", "-S", str(functions.__file__), library, pillow]
+    try:
+        done = subprocess.run(
+            command, input=json.dumps(calls, default=_text).encode(), stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL, timeout=DEADLINE_S, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise Failed(f"they did not end within {DEADLINE_S} s") from None
+    except OSError as error:
+        raise Failed(f"{sys.executable} does not start: {error.strerror}") from error
+    if done.returncode:
+        raise Failed(
+            f"they were killed by {signal.Signals(-done.returncode).name}"
+            if -done.returncode in set(signal.Signals)
+            else f"exit status {done.returncode}"
+        )
+    bound_to, _, rest = done.stdout.partition(b"\n")
+    if len(rest) != sum(4 + call.out_bytes for call in calls):
+        raise Failed("they ended too soon")
+    came, at = [], 0
+    for call in calls:
+        (returned,) = struct.unpack_from("<i", rest, at)
+        came.append(Came(returned, rest[at + 4 : at + 4 + call.out_bytes]))
+        at += 4 + call.out_bytes
+    return bound_to, came
+
+
+def _text(value: bytes) -> str:
+    """Return bytes as JSON can hold them."""
+    return value.decode("latin-1")

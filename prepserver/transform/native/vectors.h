@@ -1,0 +1,15 @@
+/* Which vector instructions are used: by the resize, turning, and where a scan is read. */
+#ifndef PREP_VECTORS_H
+#define PREP_VECTORS_H
+
+#if defined(__x86_64__) && (defined(__clang__) || __GNUC__ >= 9)
+#define PREP_WIDE /* AVX-512 is compiled for */
+#endif
+
+/* native/__init__.py has the same numbers. AVX512 stands for all that is used of it: F, BW, VL, VBMI, VBMI2, VNNI. */
+enum vectors { PLAIN_C, AVX2, AVX512 };
+
+/* The best of them that this CPU has and that is allowed. */
+enum vectors prep_vectors(void);
+
+#endif

@@ -1,0 +1,108 @@
+"""A dataset that changes while a job is in the middle of an epoch: its positions mean other samples from then on."""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prepclient import ImageFolder, PrepClient, SourceChanged
+from tests.support.clients import OPS, read
+from tests.support.server import Server
+from tests.support.tiny_images import jpeg, photo_tree
+
+pytestmark = pytest.mark.fault
+
+SPEC: dict[str, Any] = {"shuffle": True, "seed": 4, "batch_size": 6, "fields": "dict"}
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> ImageFolder:
+    return photo_tree(tmp_path / "photos", 40)
+
+
+def more(tree: ImageFolder) -> None:
+    (Path(tree.root) / "cats" / "one_more.jpg").write_bytes(jpeg(99))
+
+
+def other(tree: ImageFolder) -> None:
+    """As many samples as before."""
+    cats = Path(tree.root) / "cats"
+    (cats / "0000.jpg").rename(cats / "9999.jpg")
+
+
+@pytest.mark.parametrize(("change", "samples"), [(more, 41), (other, 40)])
+def test_a_job_that_comes_back_to_other_samples_stops(
+    change: Callable[[ImageFolder], None], samples: int, new_server: Callable[..., Server], tree: ImageFolder,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    server = new_server(workers=1)
+    with PrepClient(tree, OPS, runtime_dir=server.runtime_dir, **SPEC) as client:
+        read(client)
+        server.look()
+        server.process.kill()
+        server.process.wait()
+        change(tree)
+        server.start()
+        state: dict[str, Any] = {}
+
+        def read_on() -> None:
+            while True:  # what the ring held of the epochs to come is still to be had
+                for _ in client:
+                    state.update(client.state_dict())
+
+        with pytest.raises(SourceChanged) as caught:
+            read_on()
+        next_epoch = state["epoch"] + 1
+        for word in (tree.root, "40 samples", f"now {samples}", f"set_epoch({next_epoch})"):
+            assert word in str(caught.value)
+        assert client.state_dict() == state
+        client.set_epoch(next_epoch)
+        with caplog.at_level(logging.WARNING, "prepclient"):
+            assert sorted(index for index, _ in read(client)) == list(range(samples))
+        assert "has changed" in caplog.text
+    del caught
+    gc.collect()  # frames of the traceback hold views of the ring
+
+
+@pytest.mark.parametrize("inline", [True, False])
+def test_a_state_of_other_samples_is_refused(inline: bool, server: Server, tree: ImageFolder, tmp_path: Path) -> None:
+    where: dict[str, Any] = {"inline": True} if inline else {"runtime_dir": server.runtime_dir}
+    with PrepClient(tree, OPS, **SPEC, **where) as client:
+        next(iter(client))
+        state = client.state_dict()
+    moved = photo_tree(tmp_path / "elsewhere", 40)
+    with PrepClient(moved, OPS, **SPEC, **where) as client:
+        client.load_state_dict(state)
+        assert len(read(client)) == 34
+        more(moved)
+        client.load_state_dict(state)
+        with pytest.raises(SourceChanged, match="40 samples"):
+            next(iter(client))
+        del state["source"]  # as older releases saved it
+        client.load_state_dict(state)
+        assert len(read(client)) == 35
+
+
+@pytest.mark.parametrize("change", [more, other])
+def test_a_state_of_other_samples_begins_its_epoch_anew_if_allowed(
+    change: Callable[[ImageFolder], None], tree: ImageFolder
+) -> None:
+    with PrepClient(tree, OPS, inline=True, **SPEC) as client:
+        read(client)
+        next(iter(client))
+        state = client.state_dict()
+        change(tree)
+        client.load_state_dict(state, allow_changed=True)
+        rows = read(client)
+        assert client.epoch == 2
+        with PrepClient(tree, OPS, inline=True, **SPEC) as fresh:
+            fresh.set_epoch(1)
+            assert rows == read(fresh)
+        client.load_state_dict(state)
+        with pytest.raises(SourceChanged, match="allow_changed=True"):
+            next(iter(client))

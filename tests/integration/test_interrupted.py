@@ -1,0 +1,110 @@
+"""An exception at any line of `next()`, as a signal handler may raise it: the step has happened or it has not."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
+
+import pytest
+import torch
+
+from prepclient import PrepClient, RandomHorizontalFlip, RandomResizedCrop, SyntheticImages
+from tests.support import leaks
+from tests.support.device_client import DeviceClient
+from tests.support.server import Server
+
+pytestmark = pytest.mark.integration
+
+SOURCE = SyntheticImages(2400, size=(20, 20))
+OPS = [RandomResizedCrop(8), RandomHorizontalFlip()]
+SPEC: dict[str, Any] = {"batch_size": 3, "shuffle": True, "seed": 5, "fields": "dict"}
+WAYS: dict[str, dict[str, Any]] = {
+    "fresh tensors": {"on_error": "mask", "views": 2},
+    "lent views": {"zero_copy": True, "fields": ("image", "index")},
+    "a device": {"views": 2, "on_error": "mask"},
+    "a device, lent": {"zero_copy": True},
+    "this process": {"inline": True},
+}
+
+
+STRIDES = {"this process": 5}
+"""Not at each line where a step has so many that the epoch would end before: it lists the source again."""
+
+
+class Interrupted(BaseException):
+    """What the handler raises."""
+
+
+def next_interrupted(line: int, batches: Iterator[Any]) -> Any:
+    """``next(batches)``, with an exception at the so many-th line that it comes to."""
+    left = line
+
+    def trace(frame: FrameType, event: str, _argument: object) -> Any:
+        nonlocal left
+        if frame.f_code.co_filename.endswith(("weakref.py", "blocks.py")) and frame.f_code.co_name != "take":
+            return None  # a finalizer: Python reports what it raises, and goes on
+        if event == "line":
+            left -= 1
+            if left == 0:
+                sys.settrace(None)
+                raise Interrupted
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        return next(batches)
+    finally:
+        sys.settrace(before)
+
+
+def copied(client: PrepClient, batch: Any) -> list[torch.Tensor]:
+    if isinstance(client, DeviceClient):
+        client.fake.finish_all()
+    fields = batch.values() if isinstance(batch, dict) else batch
+    return [part.clone() for field in fields for part in (field if isinstance(field, tuple) else (field,))]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_step_broken_off_at_any_line_did_not_happen(way: str, server: Server) -> None:
+    spec = {"job": "interrupted", "runtime_dir": server.runtime_dir, **SPEC, **WAYS[way]}
+    make: Callable[..., PrepClient] = DeviceClient if "device" in way else PrepClient
+    with PrepClient(SOURCE, OPS, **{**spec, "inline": True}) as undisturbed:
+        epoch = iter(undisturbed)
+        states = [undisturbed.state_dict()]
+        expected = []
+        for batch in epoch:
+            expected.append(copied(undisturbed, batch))
+            states.append(undisturbed.state_dict())
+    with make(SOURCE, OPS, **spec) as client:
+        batches, had = iter(client), 0
+        for line in itertools.count(1, STRIDES.get(way, 1)):
+            try:
+                batch = next_interrupted(line, batches)
+            except Interrupted:
+                assert client.state_dict() == states[had]
+                assert client.stats()["batches"] == had
+                assert len(batches) == len(expected) - had  # type: ignore[arg-type]
+                ran_through = False
+                batch = next(batches)
+            else:
+                ran_through = True
+            for got, want in zip(copied(client, batch), expected[had], strict=True):
+                assert torch.equal(got, want)
+            had += 1
+            assert client.state_dict() == states[had]
+            if ran_through:
+                break
+        assert line > 100
+        for batch in batches:
+            for got, want in zip(copied(client, batch), expected[had], strict=True):
+                assert torch.equal(got, want)
+            had += 1
+        assert had == len(expected)
+        assert client.stats()["images"] == SOURCE.n
+    del batch, got  # lent
+    assert leaks.rings(os.getpid()) == {}

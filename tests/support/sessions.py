@@ -1,0 +1,21 @@
+"""What `PrepClient` does with a session when it hands out a batch."""
+
+from __future__ import annotations
+
+from prepclient.session import Bad, Handed, Session
+from prepclient.stages import Stage, Step
+from prepserver.pipeline.batches import Batch
+
+
+def hand_out(session: Session) -> tuple[Batch, list[Bad]]:
+    """The oldest staged batch goes to the training loop, with its replaced rows."""
+    batch, bad, line = session.offer()
+    session.handed = Handed(line, session.handed.totals)
+    return batch, bad
+
+
+def next_step(stage: Stage, session: Session) -> Step:
+    """The next batch of a stage, handed out."""
+    made = stage.step(60)
+    session.handed = Handed(made.line, session.handed.totals)
+    return made

@@ -1,0 +1,56 @@
+"""``prepserver start`` holds its settings against the machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from prepserver.cli import exits, main
+from prepserver.cli.doubts import doubts
+from prepserver.config import ConfigError, Settings
+from prepserver.memory.budget import machine_bytes
+
+
+def test_settings_that_the_machine_can_follow_raise_no_doubt(tmp_path: Path) -> None:
+    assert doubts(Settings(memory_bytes=64 << 20, source_roots=(str(tmp_path),), cache_dir=str(tmp_path / "a/b"))) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--memory", "900T"], "is more than"),
+        (["--memory", "8"], "no ring is smaller than"),
+        (["--root", "FILE"], "is not a folder"),
+        (["--cache-dir", "FILE"], "is not a folder"),
+        (["--cache-dir", "FILE/below"], "is not a folder"),
+    ],
+)
+def test_what_cannot_work_here_is_refused_and_nothing_is_made(
+    arguments: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    arguments = [argument.replace("FILE", str(file)) for argument in arguments]
+    assert main(["start", "--runtime-dir", str(tmp_path / "run"), "--workers", "1", *arguments]) == exits.USAGE
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_refusal_of_too_much_memory_names_what_the_machine_has() -> None:
+    total, limit = machine_bytes()
+    with pytest.raises(ConfigError) as refused:
+        doubts(Settings(memory_bytes=total + 1))
+    assert limit in str(refused.value)
+    assert "--memory" in str(refused.value)
+
+
+def test_memory_for_less_than_two_usual_batches_is_doubted() -> None:
+    (said,) = doubts(Settings(memory_bytes=1 << 20))
+    assert "two batches" in said
+    assert "--memory" in said
+
+
+def test_a_root_that_is_not_there_is_named(tmp_path: Path) -> None:
+    (said,) = doubts(Settings(memory_bytes=64 << 20, source_roots=(str(tmp_path), str(tmp_path / "none"))))
+    assert f"{tmp_path}/none does not exist" in said

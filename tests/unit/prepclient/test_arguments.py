@@ -1,0 +1,162 @@
+"""What people bring along from a DataLoader and torchvision is taken, or the error says what to write instead."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import prepclient
+from prepclient import (
+    CenterCrop,
+    InvalidSpec,
+    Normalize,
+    PrepClient,
+    PrepClientError,
+    RandomResizedCrop,
+    Resize,
+    SpecError,
+    SyntheticImages,
+    ToDtype,
+)
+
+SOURCE = SyntheticImages(8, 16)
+SIZED = RandomResizedCrop(8)
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+BYTES = ((123.675, 116.28, 103.53), (58.4, 57.1, 57.4))
+
+
+class InterpolationMode(Enum):
+    """torchvision's, as far as it matters."""
+
+    NEAREST = "nearest"
+    BILINEAR = "bilinear"
+    BICUBIC = "bicubic"
+
+
+def of_torchvision(name: str, module: str = "torchvision.transforms.v2._misc") -> Any:
+    """An object that looks like torchvision's."""
+    return type(name, (), {"__module__": module})()
+
+
+def client(ops: Any = (SIZED,), source: Any = SOURCE, **arguments: Any) -> PrepClient:
+    return PrepClient(source, ops, inline=True, **arguments)
+
+
+@pytest.mark.parametrize("of", [np.int64, np.uint8, torch.tensor])
+def test_any_integer_type_is_an_integer(of: Any) -> None:
+    numbered = client(
+        [RandomResizedCrop(of(8)), Resize((of(8), 8)), CenterCrop([of(8)])],
+        SyntheticImages(of(8), of(16), of(3), of(5)),
+        batch_size=of(3), seed=of(7), views=of(1), prefetch=of(16), rank=of(0), world_size=of(1), num_shards=of(1),
+    )  # fmt: skip
+    plain = client(
+        [RandomResizedCrop(8), Resize((8, 8)), CenterCrop([8])], SyntheticImages(8, 16, 3, 5), batch_size=3, seed=7
+    )
+    numbered.set_epoch(of(0))
+    assert numbered.spec.digest == plain.spec.digest
+    assert numbered.spec.source.to_wire() == plain.spec.source.to_wire()
+    assert type(numbered.spec.shape.batch_size) is int
+    for a, b in zip(numbered, plain, strict=True):
+        assert torch.equal(a[0], b[0])
+
+
+@pytest.mark.parametrize("value", [True, 4.0, "4", None, np.float64(4), torch.tensor(4.0)])
+def test_other_types_are_no_integers(value: Any) -> None:
+    with pytest.raises(InvalidSpec, match="batch_size = "):
+        client(batch_size=value)
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    assert RandomResizedCrop(8, scale=(np.float32(0.5), np.float64(1))) == RandomResizedCrop(8, scale=(0.5, 1.0))
+
+
+@pytest.mark.parametrize("op", [RandomResizedCrop, Resize])
+def test_resizing_is_asked_for_as_in_torchvision(op: Any) -> None:
+    assert op(8, interpolation=InterpolationMode.BICUBIC, antialias=True) == op(8, interpolation="bicubic")
+    with pytest.raises(SpecError, match=r"nearest.*'bilinear' or 'bicubic'"):
+        op(8, interpolation=InterpolationMode.NEAREST)
+    with pytest.raises(SpecError, match="antialias = False: must be True"):
+        op(8, antialias=False)
+
+
+def test_arguments_come_in_the_order_of_torchvision() -> None:
+    assert Resize(8, InterpolationMode.BICUBIC, 16, True) == Resize(8, max_size=16, interpolation="bicubic")
+
+
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [
+        ("RandomResizedCrop", "write prepclient.RandomResizedCrop with the same arguments"),
+        ("ToTensor", "dtype=torch.float32"), ("ToDtype", "dtype=torch.float32"), ("ToImage", "leave it out"),
+        ("Normalize", r"normalize=\(mean, std\)"), ("Compose", "pass the list of its transforms"),
+        ("RandomErasing", "no equivalent"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("module", ["torchvision.transforms.v2._misc", "torchvision.transforms.transforms"])
+def test_a_torchvision_transform_names_its_equivalent(name: str, instead: str, module: str) -> None:
+    transform = of_torchvision(name, module)
+    with pytest.raises(InvalidSpec, match=rf"pipeline\[1\] is torchvision's {name}: .*{instead}"):
+        client([SIZED, transform])
+    with pytest.raises(InvalidSpec, match=f"ops is torchvision's {name}: .*{instead}"):
+        client(transform)
+
+
+def test_a_torchvision_dataset_names_its_equivalent() -> None:
+    with pytest.raises(InvalidSpec, match=r"prepclient\.ImageFolder\(root\)"):
+        client(source=of_torchvision("ImageFolder", "torchvision.datasets.folder"))
+
+
+@pytest.mark.parametrize(
+    ("given", "instead"),
+    [
+        ({"num_workers": 8}, "prepserver start --workers"), ({"pin_memory": True}, "device='cuda'"),
+        ({"persistent_workers": True}, "outlive epochs"), ({"prefetch_factor": 2}, "prefetch="),
+        ({"collate_fn": None}, "fields="), ({"sampler": None}, "shuffle="), ({"timeout": 0}, "timeout_s="),
+    ],
+)  # fmt: skip
+def test_an_argument_of_a_dataloader_says_what_to_write(given: dict[str, Any], instead: str) -> None:
+    with pytest.raises(InvalidSpec, match=instead) as e:
+        client(**given)
+    assert e.value.field == next(iter(given))
+
+
+def test_any_other_argument_is_unexpected_as_ever() -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'batchsize'"):
+        client(batchsize=3)
+
+
+def test_inline_has_no_workers() -> None:
+    with pytest.raises(InvalidSpec, match="workers = 2 with inline = True"):
+        client(workers=2)
+
+
+def test_normalising_twice_is_refused() -> None:
+    ops = [SIZED, ToDtype("float32", scale=True), Normalize(MEAN, STD)]
+    with pytest.raises(InvalidSpec, match="the pipeline has a Normalize already"):
+        client(ops, normalize=(MEAN, STD))
+    client(ops)
+    client(ops[:2], normalize=(MEAN, STD))
+
+
+def test_means_of_bytes_are_refused_for_values_up_to_one() -> None:
+    with pytest.raises(InvalidSpec, match=r"normalize = .*divide means and stds by 255"):
+        client(normalize=BYTES)
+    with pytest.raises(InvalidSpec, match="divide means and stds by 255"):
+        client([SIZED, ToDtype("float32", scale=True)], normalize=BYTES)
+    with pytest.raises(InvalidSpec, match=r"pipeline\[2\]\.mean = .*divide means and stds by 255"):
+        client([SIZED, ToDtype("float32", scale=True), Normalize(*BYTES)])
+    client([SIZED, ToDtype("float32")], normalize=BYTES)
+    client([SIZED, ToDtype("float32"), Normalize(*BYTES)])
+    client([SIZED, ToDtype("float32"), ToDtype("float16", scale=True), Normalize(*BYTES)])  # floats are not scaled
+
+
+def test_an_error_of_an_op_is_an_error_of_the_client() -> None:
+    with pytest.raises(PrepClientError):
+        RandomResizedCrop(0)
+    assert issubclass(SpecError, PrepClientError)
+    assert issubclass(SpecError, ValueError)
+    assert "SpecError" in prepclient.__all__

@@ -1,0 +1,95 @@
+"""A `PrepClient` where scripts and frameworks expect a DataLoader."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch.utils.data import DataLoader
+
+from prepclient import ImageFolder, PrepClient, RandomResizedCrop, SyntheticImages
+from prepclient.session import Session
+from prepclient.stages import Step
+from tests.support.tiny_images import photo_tree
+
+N = 13
+
+
+def client(source: Any, **more: Any) -> PrepClient:
+    return PrepClient(source, [RandomResizedCrop(8)], batch_size=4, inline=True, **more)
+
+
+def test_it_has_what_a_dataloader_has(tmp_path: Path) -> None:
+    root = photo_tree(tmp_path / "photos", N).root
+    with client(ImageFolder(root), drop_last=True) as train:
+        assert (train.batch_size, train.drop_last, train.num_workers, train.prefetch_factor) == (4, True, 0, None)
+        assert len(train.dataset) == N
+        assert train.dataset.classes == sorted(path.name for path in Path(root).iterdir())
+        assert train.dataset.class_to_idx == {name: label for label, name in enumerate(train.dataset.classes)}
+        train.sampler.set_epoch(3)
+        assert train.epoch == 3
+        with pytest.raises(TypeError, match="iterate over the PrepClient"):
+            train.dataset[0]
+        with pytest.raises(TypeError, match="fields='dict'"):
+            iter(train.sampler)
+        (Path(root) / "one more").mkdir()
+        with pytest.raises(AttributeError, match="3 class folders now, and had 2"):
+            _ = train.dataset.classes
+
+
+def test_names_of_classes_are_missing_where_they_are_unknown() -> None:
+    with client(SyntheticImages(N, 16)) as train:
+        assert not hasattr(train.dataset, "classes")
+
+
+def test_it_prints_what_it_is() -> None:
+    text = repr(client(SyntheticImages(N, 16), seed=5, job="me"))
+    for word in ("SyntheticImages(n=13", "RandomResizedCrop(size=(8, 8)", "batch_size=4", "seed=5", "job='me'"):
+        assert word in text
+
+
+def test_skipping_batches_by_a_sampler_says_what_to_do() -> None:
+    train = client(SyntheticImages(N, 16))
+    # as accelerate's skip_first_batches does
+    skipping = DataLoader(train.dataset, batch_sampler=train.batch_sampler)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"load_state_dict\(\), not accelerate's skip_first_batches"):
+        next(iter(skipping))
+
+
+def test_a_second_iterator_ends_the_first_with_advice() -> None:
+    with client(SyntheticImages(N, 16)) as train, pytest.raises(RuntimeError, match="a PrepClient of its own"):
+        list(zip(train, train, strict=False))
+
+
+class Slow(PrepClient):
+    """Waits within a step until it may go on."""
+
+    waits = threading.Event()
+    may_go_on = threading.Event()
+
+    def _step(self) -> Step:
+        assert self._session is not None
+        self._begun = self._session.handed  # as the step itself does first
+        self.waits.set()
+        assert self.may_go_on.wait(60.0)
+        return super()._step()
+
+
+def test_two_threads_at_once_are_an_error_and_turns_are_none() -> None:
+    train = Slow(SyntheticImages(N, 16), [RandomResizedCrop(8)], batch_size=4, inline=True)
+    batches = iter(train)
+    got: list[Any] = []
+    other = threading.Thread(target=lambda: got.append(next(batches)))
+    other.start()
+    assert train.waits.wait(60.0)
+    for use in (lambda: next(batches), train.close, lambda: train.set_epoch(5)):
+        with pytest.raises(RuntimeError, match="by two threads at once"):
+            use()
+    assert isinstance(train._session, Session)
+    train.may_go_on.set()
+    other.join(60.0)
+    got += list(batches)
+    assert sum(len(labels) for _, labels in got) == N
+    train.close()
