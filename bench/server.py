@@ -18,6 +18,9 @@ from typing import Any
 from fingerprint import ROOT
 from proc import children
 
+TREE = "PREPSERVER_BENCH_TREE"
+"""Names the checkout whose prepserver is measured, where it is not this one; see `versus.py`."""
+
 _START_S, _STOP_S = 90.0, 15.0
 
 
@@ -96,8 +99,9 @@ def run_cli(*arguments: str) -> None:
 
 
 def environment() -> dict[str, str]:
-    """Of child processes: this checkout first, installed or not."""
-    paths = (str(ROOT), str(ROOT / "client"), os.environ.get("PYTHONPATH", ""))
+    """Of child processes: the measured checkout first, installed or not."""
+    tree = Path(os.environ.get(TREE, ROOT))
+    paths = (str(tree), str(tree / "client"), os.environ.get("PYTHONPATH", ""))
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
