@@ -55,6 +55,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     window_s = arguments.window_s or (1.0 if arguments.smoke else 5.0)
     with tempfile.TemporaryDirectory(prefix="prepserver-bench-") as name:
         scratch = Path(name)
+        os.chdir(scratch)  # `python -m` looks there first, so no checkout may be the working directory
         other = unpack(arguments.commit, scratch / "other")
         photos = find_photos(arguments.data, scratch)
         sides = {"this": ROOT, "other": other}

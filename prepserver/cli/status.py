@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
-import time
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -40,11 +41,17 @@ def _answers(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
         AskError: It does not answer, or not any more.
     """
     yield ask_status(arguments.runtime_dir)
-    while arguments.watch is not None:
-        try:
-            time.sleep(arguments.watch)
-        except KeyboardInterrupt:
-            return
+    if arguments.watch is None:
+        return
+    ended = threading.Event()
+
+    def end(number: int, _frame: object) -> None:
+        # Not as KeyboardInterrupt: where that strikes in a callback or a finalizer, Python reports it and goes on.
+        ended.set()
+        signal.signal(number, signal.SIG_DFL)  # the second time, whatever it is at
+
+    signal.signal(signal.SIGINT, end)
+    while not ended.wait(arguments.watch):
         yield ask_status(arguments.runtime_dir)
 
 

@@ -254,8 +254,8 @@ def chaos(new_server: Callable[..., Server], home: Path, seconds: float, seed: i
 @pytest.mark.fault
 @pytest.mark.timeout(300)
 def test_a_short_chaos_changes_no_byte(new_server: Callable[..., Server], tmp_path: Path) -> None:
-    """Twenty seconds of kills: each job's rows are those that it would have had alone, without a server."""
-    _, rows = chaos(new_server, tmp_path, 20.0, seed=5)
+    """Ten seconds of kills: each job's rows are those that it would have had alone, without a server."""
+    _, rows = chaos(new_server, tmp_path, 10.0, seed=5)
     assert rows > SAMPLES
 
 

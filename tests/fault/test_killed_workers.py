@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import time
 from collections.abc import Callable
 
 import pytest
@@ -147,12 +148,21 @@ def test_a_killed_zygote_takes_its_workers_along_and_a_new_one_goes_on(
     client.ask("close")
 
 
+def settled(server: Server) -> int:
+    """The daemon's sockets, 0 while their number changes: connections of before are being closed."""
+    before = leaks.fds(server.pid)["socket"]
+    time.sleep(0.2)
+    return before if leaks.fds(server.pid)["socket"] == before else 0
+
+
 def test_a_job_that_attaches_while_the_zygote_dies_waits_for_the_next_one(
     server: Server, client_process: Start, tree: ImageFolder, expected: Rows
 ) -> None:
     zygote = server.zygote
+    full_strength(server)
+    wait_until(lambda: not server.status()["jobs"])  # the test before leaves one that is going
     stop(zygote)
-    sockets = leaks.fds(server.pid)["socket"]
+    sockets = wait_until(lambda: settled(server))
     client = client_process(server, tree, **SPEC)
     client.order("read")
     # its connection, and the line to an indexer that nobody forks
