@@ -1,0 +1,28 @@
+"""Rows are what they were: a checkpoint of an earlier release goes on with the same bytes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prepclient import CenterCrop
+from tests.golden.rows import digest, digests_of, load, sources
+
+KEPT = load()
+PARTS = 10
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_the_rows_of_every_pipeline_are_what_they_were(part: int, tmp_path: Path) -> None:
+    given = sources(tmp_path)
+    for kept in KEPT["rows"][part::PARTS]:
+        found: dict[str, Any] = {"pipeline": kept["pipeline"], **digests_of(kept["pipeline"], given)}
+        assert found == kept
+
+
+def test_every_order_is_what_it_was(tmp_path: Path) -> None:
+    drawn = sources(tmp_path)["drawn"]
+    for kept in KEPT["orders"]:
+        assert digest(drawn, [CenterCrop(16)], **kept["order"]) == kept["digest"], kept["order"]
