@@ -28,7 +28,7 @@ ORDERS: list[dict[str, Any]] = [
 
 def sources(folder: Path) -> Sources:
     """Files of every kind, and drawn images of one size."""
-    return {"odd": odd_tree(folder / "odd", plain=6), "drawn": SyntheticImages(14, size=(60, 90), seed=3)}
+    return {"odd": odd_tree(folder / "odd", plain=6), "drawn": SyntheticImages(15, size=(60, 90), seed=3)}
 
 
 def ops_of(wire: list[dict[str, Any]]) -> tuple[list[Op], int]:
