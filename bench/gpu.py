@@ -312,7 +312,14 @@ def check_stage() -> Facts:
             ("plain", Finish(), False),
             ("normalized_half", finished, False),
         ):
-            stage = DeviceStage("cuda", look, BATCH, finish=finish, zero_copy=lend)
+            stage = DeviceStage(
+                "cuda",
+                [look],
+                BATCH,
+                finish=finish,
+                zero_copy=lend,
+                small={"label": torch.int64, "index": torch.int64},
+            )
             facts |= {f"{memory}_{name}_{key}": value for key, value in drive(stage, images).items()}
             stage.close()
     if pin is not None:

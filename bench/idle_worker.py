@@ -34,12 +34,12 @@ def main() -> None:
 
     def copy(targets: Sequence[Any], position: int, count: int) -> None:
         for target in targets:
-            for field, maker in target.makers.items():
-                shape = maker.row.shape
+            for field in (field for maker in target.makers for field in maker.fields):
+                shape = field.shape
                 if shape not in ready:
                     ready[shape] = np.random.default_rng(0).integers(0, 256, (_READY_ROWS, *shape), np.uint8)
                 for p in range(position, position + count):
-                    target.rows.row(field, p)[...] = ready[shape][p % _READY_ROWS]
+                    target.rows.row(field.name, p)[...] = ready[shape][p % _READY_ROWS]
 
     def sleep(_targets: Sequence[Any], _position: int, count: int) -> None:
         time.sleep(sample_s * count)

@@ -62,9 +62,9 @@ def draw(folder: Path) -> Path:
     source = open_source(spec, build_index(spec, folder.parent / "index", lambda _found: None).path)
     for index in range(_SYNTHETIC_FILES):
         sample = source.read(index)
-        path = folder / f"{sample.label % 10}" / f"{index:05}.jpg"
+        path = folder / f"{sample['label'] % 10}" / f"{index:05}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(sample.data)
+        path.write_bytes(sample["image"])
     return folder
 
 

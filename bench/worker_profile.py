@@ -212,22 +212,21 @@ class Worker:
         from prepserver.pipeline.ops import RandomHorizontalFlip, RandomResizedCrop
         from prepserver.pipeline.pipeline import Pipeline
         from prepserver.pipeline.sources import FileList, Packed
-        from prepserver.protocol.layout import sample_layout
+        from prepserver.protocol.layout import RingLayout, ring_fields
         from prepserver.source import build_index, open_source
         from prepserver.telemetry.page import StatsPage, create_page
-        from prepserver.transform import row_makers
-        from prepserver.worker.fill import Stream
+        from prepserver.worker.fill import Stream, Target
 
         spec = Packed(str(dataset)) if dataset.is_dir() else FileList(str(dataset))
         source = open_source(spec, build_index(spec, scratch / "index", lambda _found: None).path)
         self._stream = Stream(source, make_order("cyclic", len(source), 0), 0)
         pipeline = Pipeline.from_ops(ops or [RandomResizedCrop(224), RandomHorizontalFlip()], views)
-        self._makers = row_makers(pipeline)
-        layout = sample_layout(rows, pipeline.row.shape, pipeline.row.dtype, views)
+        layout = RingLayout(rows, ring_fields(pipeline.fields))
         descriptor = create_segment("bench-ring", layout.nbytes)
-        self._ring = Ring(descriptor, layout)
+        ring = Ring(descriptor, layout)
         os.close(descriptor)
-        self._ring.mapping.populate(write=True)
+        ring.mapping.populate(write=True)
+        self._target = Target.of(pipeline, ring)
         descriptor = create_page("bench-page")
         self._page = StatsPage(descriptor, writable=True)
         os.close(descriptor)
@@ -239,9 +238,9 @@ class Worker:
 
     def fill_rows(self, position: int, count: int, mark: Callable[[int, int], None] | None = None) -> None:
         """The rows of a chunk."""
-        from prepserver.worker.fill import Target, fill
+        from prepserver.worker.fill import fill
 
-        fill(self._stream, [Target(self._makers, self._ring)], position, count, mark or self._page.begin_sample)
+        fill(self._stream, [self._target], position, count, mark or self._page.begin_sample)
 
 
 def sheets(result: dict[str, Any]) -> list[Sheet]:

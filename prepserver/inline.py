@@ -16,13 +16,12 @@ import numpy.typing as npt
 from prepserver.config import user_cache_dir
 from prepserver.order import check_start, make_order
 from prepserver.pipeline.pipeline import Pipeline
+from prepserver.pipeline.record import INDEX
 from prepserver.pipeline.shard import WHOLE, Shard
 from prepserver.pipeline.sources import SourceSpec
-from prepserver.protocol.layout import sample_layout
 from prepserver.protocol.messages import Shuffle
 from prepserver.source import SourceError, build_index, open_source
 from prepserver.source.errors import printable
-from prepserver.transform import row_makers
 from prepserver.worker.fill import Stream, Target, fill
 
 __all__ = ["InlineMaker", "Row", "SourceError", "remake"]
@@ -66,7 +65,7 @@ class InlineMaker:
         self.digest, self.content_digest = index.digest, index.content_digest
         order = make_order(shuffle, index.n, seed, shard, batch_rows)
         self._stream = Stream(open_source(source, index.path), order, seed)
-        self._makers = row_makers(pipeline)
+        self._pipeline = pipeline
 
     def check_start(self, first: int, epoch: int) -> None:
         """See `prepserver.order.check_start`."""
@@ -83,8 +82,13 @@ class InlineMaker:
         Returns:
             (position, sample index, reason) of rows that hold a replacement.
         """
-        target = Target(self._makers, _Arrays(arrays))
-        result = fill(self._stream, [target], start, stop - start, lambda _position, _index: None)
+        result = fill(
+            self._stream,
+            [Target.of(self._pipeline, _Arrays(arrays))],
+            start,
+            stop - start,
+            lambda _position, _index: None,
+        )
         return [(b.position, b.index, b.reason) for b in result.bad]
 
 
@@ -93,15 +97,13 @@ class Row:
     """One row, made again.
 
     Attributes:
-        images: One for each view, as they are stored in a ring: shape ``(views, *row)``.
-        label: Of the sample in it.
+        fields: By name, as they are stored in a ring.
         index: Of the sample in it, -1 for a row of zeros.
         path: Of the sample in it, as the dataset names it.
         replaced: Path and reason of the sample that should be in it, if that cannot be made; else nothing.
     """
 
-    images: npt.NDArray[Any]
-    label: int
+    fields: dict[str, npt.NDArray[Any]]
     index: int
     path: str
     replaced: list[str]
@@ -139,15 +141,13 @@ def remake(
     opened = open_source(source, index_path)
     if len(opened) != samples:
         raise SourceError(f"the listing {index_path} has {len(opened)} samples, not {samples}")
-    layout = sample_layout(1, pipeline.row.shape, pipeline.row.dtype, pipeline.views)
-    arrays = {field.name: np.zeros((1, *field.shape), field.dtype) for field in layout.fields}
+    arrays = {field.name: np.zeros((1, *field.shape), field.dtype) for field in pipeline.fields}
     stream = Stream(opened, make_order(shuffle, samples, seed, shard, batch_rows), seed, quarantined)
-    target = Target(row_makers(pipeline), _Arrays(arrays))
+    target = Target.of(pipeline, _Arrays(arrays))
     result = fill(stream, [target], position, 1, lambda _position, _index: None)
-    images = np.concatenate([arrays[name] for name in layout.images])
-    found = int(arrays["index"][0])
+    found = int(arrays[INDEX][0])
     path = printable(opened.name(found)) if found >= 0 else ""
-    return Row(images, int(arrays["label"][0]), found, path, [bad.reason for bad in result.bad])
+    return Row({name: rows[0] for name, rows in arrays.items()}, found, path, [bad.reason for bad in result.bad])
 
 
 class _Arrays:
@@ -159,6 +159,5 @@ class _Arrays:
         row: npt.NDArray[Any] = array[position % len(array), ...]
         return row
 
-    def put(self, position: int, label: int, index: int) -> None:
-        for name, value in (("label", label), ("index", index)):
-            self._arrays[name][position % len(self._arrays[name])] = value
+    def put(self, field: str, position: int, value: Any) -> None:
+        self._arrays[field][position % len(self._arrays[field])] = value

@@ -33,60 +33,35 @@ from prepclient.errors import (
 from prepclient.pinning import PinningWarning
 from prepclient.sources import FileList, ImageFolder, Packed, SyntheticImages
 from prepserver import __version__
+from prepserver.pipeline import ops as _ops
 from prepserver.pipeline.errors import SpecError
-from prepserver.pipeline.ops import (
-    CenterCrop,
-    ColorJitter,
-    Decode,
-    Grayscale,
-    Normalize,
-    Pad,
-    RandomCrop,
-    RandomHorizontalFlip,
-    RandomResizedCrop,
-    RandomVerticalFlip,
-    Resize,
-    ToDtype,
-    ToLayout,
-)
+from prepserver.pipeline.ops import *  # noqa: F403 -- all ops that there are
 
 __all__ = [
     "BadSampleError",
     "BatchTimeout",
-    "CenterCrop",
-    "ColorJitter",
-    "Decode",
     "DeviceUnavailable",
     "FileList",
     "ForkedClient",
-    "Grayscale",
     "ImageFolder",
     "InvalidSpec",
     "MemoryRefused",
     "NoPermission",
     "NoServer",
-    "Normalize",
     "Packed",
-    "Pad",
     "PinningWarning",
     "PrepClient",
     "PrepClientError",
     "ProtocolViolation",
-    "RandomCrop",
-    "RandomHorizontalFlip",
-    "RandomResizedCrop",
-    "RandomVerticalFlip",
-    "Resize",
     "ServerBusy",
     "ServerGone",
     "SourceChanged",
     "SourceUnavailable",
     "SpecError",
     "SyntheticImages",
-    "ToDtype",
-    "ToLayout",
     "TooFewDescriptors",
     "UnknownField",
     "VersionMismatch",
     "__version__",
 ]
+__all__ += _ops.__all__

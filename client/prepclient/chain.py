@@ -19,10 +19,11 @@ from prepclient.rows import Rows
 
 
 class Numbers:
-    """A fresh int64 tensor for one number per row, made before the rows are there and filled after.
+    """A fresh tensor for one number per row, made before the rows are there and filled after.
 
     Args:
         count: How many.
+        dtype: Of the numbers.
         parts: Where they come from, in order.
 
     Attributes:
@@ -31,8 +32,8 @@ class Numbers:
 
     __slots__ = ("_copies", "tensor")
 
-    def __init__(self, count: int, parts: list[npt.NDArray[Any]]) -> None:
-        array = np.empty(count, np.int64)
+    def __init__(self, count: int, dtype: str, parts: list[npt.NDArray[Any]]) -> None:
+        array = np.empty(count, dtype)
         ends = list(itertools.accumulate(map(len, parts)))
         self._copies = [(array[end - len(part) : end], part) for end, part in zip(ends, parts, strict=True)]
         self.tensor = torch.from_numpy(array)
@@ -87,20 +88,24 @@ class RingChain:
             gone.append(self.links.pop(0).rows)
         return gone
 
-    def images(self, start: int, stop: int) -> list[list[torch.Tensor]]:
-        """For each view the stored images of positions [start, stop), in one piece but where they wrap or change rings.
+    def parts(self, start: int, stop: int) -> list[list[torch.Tensor]]:
+        """Each dense field's rows of positions [start, stop), in one piece but where they wrap or change rings.
 
         The pieces are no copies. No rows are one piece, too.
         """
         runs = list(self._runs(start, stop)) or [(self.links[-1].rows, start, stop)]
-        views = range(self.links[0].rows.views)
-        return [[part for rows, a, b in runs for part in rows.images(a, b, view)] for view in views]
+        fields = range(self.links[0].rows.dense_fields)
+        return [[part for rows, a, b in runs for part in rows.parts(a, b, field)] for field in fields]
 
-    def small(self, name: str, start: int, stop: int) -> Numbers:
-        """``label`` or ``index`` of positions [start, stop)."""
-        return Numbers(
-            stop - start, [part for rows, a, b in self._runs(start, stop) for part in rows.small(name, a, b)]
-        )
+    def scalars(self, start: int, stop: int) -> dict[str, Numbers]:
+        """Every field of one number a row, of positions [start, stop)."""
+        runs = list(self._runs(start, stop))
+        return {
+            field.name: Numbers(
+                stop - start, field.dtype, [part for rows, a, b in runs for part in rows.scalars(field.name, a, b)]
+            )
+            for field in self.links[0].rows.layout.scalars
+        }
 
     def _runs(self, start: int, stop: int) -> Iterator[tuple[Rows, int, int]]:
         ends = [*(link.start for link in self.links[1:]), stop]

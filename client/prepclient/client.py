@@ -21,7 +21,7 @@ from typing import Any, Literal, Never
 import torch
 
 from prepclient.dataset import Dataset, Sampler
-from prepclient.device import SMALL_FIELDS, DeviceStage, Engine, check_device
+from prepclient.device import DeviceStage, Engine, check_device
 from prepclient.equivalents import refuse_loader_arguments
 from prepclient.errors import (
     BadSampleError,
@@ -33,15 +33,15 @@ from prepclient.errors import (
     SourceChanged,
 )
 from prepclient.feed import Feed, Listing, ServedFeed, Start
-from prepclient.finish import Finish, Finisher, RowLook
+from prepclient.finish import Finish, looks_of
 from prepclient.forks import resume_threads, stop_threads
 from prepclient.inline import InlineFeed
 from prepclient.places import find_runtime_dir
 from prepclient.private import PrivateDaemon, private_daemon
 from prepclient.progress import ScanProgress
 from prepclient.session import Handed, Session, Totals
-from prepclient.spec import Fields, OnError, check_choice, check_fields, make_spec, whole
-from prepclient.stages import VALID, CudaStage, HostStage, Stage, Step, valid_rows
+from prepclient.spec import VALID, Fields, OnError, check_choice, check_fields, make_spec, whole
+from prepclient.stages import CudaStage, HostStage, Stage, Step, valid_rows
 from prepclient.transport import check_descriptors, connect
 from prepserver.pipeline.batches import Batching
 from prepserver.pipeline.checks import integer
@@ -104,8 +104,9 @@ class PrepClient:
         on_error: What to do with a sample that cannot be made: ``"raise"`` `BadSampleError`; ``"skip"``
             silently takes its replacement (another sample, by a rule of the position); ``"mask"`` takes it too
             and adds a field ``valid`` (bool, False in such rows).
-        fields: ``"tuple"`` for ``(images, labels)``; ``"dict"`` for keys ``image``, ``label``, ``index`` (the
-            sample's place in the source); or names in the order in which a tuple of them is wanted.
+        fields: ``"tuple"`` for the source's columns in order, ``(images, labels)`` mostly; ``"dict"`` for these by
+            name and ``index``, the sample's place in the source; or names in the order in which a tuple of them is
+            wanted.
         zero_copy: Lend memory instead of handing out fresh tensors: read-only views of the ring on the CPU
             (a write is a segmentation fault), device buffers on a GPU. Valid until the next step. Ignored where
             `normalize`, `dtype` or `memory_format` make new tensors anyway.
@@ -172,7 +173,6 @@ class PrepClient:
     ) -> None:
         check_choice("lag", lag, ("auto", "wait", "detach", "skip"))
         check_choice("on_error", on_error, ("raise", "skip", "mask"))
-        self._names = check_fields(fields, on_error)
         refuse_loader_arguments(loader_arguments)
         if prefetch is not None:
             prefetch = whole("prefetch", prefetch, 1, 2**31 - 1)
@@ -194,11 +194,10 @@ class PrepClient:
             source, ops, batch_size=batch_size, shuffle=shuffle, seed=seed, drop_last=drop_last, rank=rank,
             world_size=world_size, job=job, num_shards=num_shards, shard_index=shard_index, views=views, order=order,
         )  # fmt: skip
+        self._names = check_fields(fields, on_error, self.spec.pipeline)
         try:
             self._finish = Finish(normalize, dtype, memory_format)
-            self._finish.check_range(self.spec.pipeline.row)
-            self._look = RowLook.of(self.spec.pipeline)
-            Finisher(self._finish, self._look, torch.device("cpu"))  # says now what would not fit later
+            self._looks = looks_of(self.spec.pipeline, self._finish)
         except SpecError as e:
             raise InvalidSpec(str(e), e.field) from e
         if lag == "skip" and self.spec.shape.world_size * self.spec.shape.shard.count > 1:
@@ -682,11 +681,13 @@ class PrepClient:
         # split rounds at the end of an epoch can be larger than no batch, never than batch_size
         max_batch = self.spec.shape.batch_size
         if self._device.type == "cpu":
-            return HostStage(session, feed, self._look, self._finish, max_batch, zero_copy=self._zero_copy)
+            return HostStage(session, feed, self._looks, self._finish, max_batch, zero_copy=self._zero_copy)
         if self._device_stage is None or not self._device_stage.reset():
-            small = {**SMALL_FIELDS, VALID: torch.bool} if self._on_error == "mask" else SMALL_FIELDS
+            small = {field.name: getattr(torch, field.dtype) for field in self.spec.pipeline.fields if not field.shape}
+            if self._on_error == "mask":
+                small[VALID] = torch.bool
             self._device_stage = DeviceStage(
-                self._device, self._look, max_batch, finish=self._finish, small=small, zero_copy=self._zero_copy,
+                self._device, self._looks, max_batch, finish=self._finish, small=small, zero_copy=self._zero_copy,
                 engine=self._engine,
             )  # fmt: skip
         return CudaStage(session, feed, self._device_stage)

@@ -28,9 +28,6 @@ _ALIGN_BYTES = 256  # each small field begins where a GPU reads it at full width
 # torch types this module in part only, and another part in each release.
 _cuda: Any = torch.cuda
 
-IMAGE = "image"
-SMALL_FIELDS: Mapping[str, torch.dtype] = {"label": torch.int64, "index": torch.int64}
-
 
 class DeviceUnavailable(PrepClientError, RuntimeError):
     """The device that was asked for is not there; the text says what torch sees."""
@@ -178,7 +175,7 @@ def cuda_device(device: torch.device | str) -> torch.device:
 class Taken(NamedTuple):
     """A batch in the consumer's hands: the key that it was submitted with, and its tensors by field.
 
-    The images of several views are a tuple of tensors.
+    Several views of a column are a tuple of tensors.
     """
 
     key: int
@@ -224,12 +221,12 @@ class DeviceStage:
 
     Args:
         device: ``"cuda[:i]"``.
-        look: The stored rows.
+        looks: The stored rows, for each column of more than one number a row.
         max_batch: Most rows in one batch.
         depth: Batches ahead of the one in the consumer's hands. Device memory taken is
-            ``(depth + 1) * max_batch * look.views * look.nbytes``.
-        finish: What is computed on the device.
-        small: Fields of one number per row, by name, beside ``image``.
+            ``(depth + 1) * max_batch * look.views * look.nbytes`` for each look.
+        finish: What is computed on the device of images.
+        small: Fields of one number per row, by name.
         zero_copy: Lend the device buffers (see above).
         engine: The device's streams and memory; CUDA's by default.
 
@@ -238,43 +235,47 @@ class DeviceStage:
 
     Raises:
         DeviceUnavailable: No such device.
-        SpecError: `finish` does not fit `look`.
+        SpecError: `finish` does not fit the rows.
     """
 
     def __init__(
         self,
         device: torch.device | str,
-        look: RowLook,
+        looks: Sequence[RowLook],
         max_batch: int,
         *,
         depth: int = 2,
         finish: Finish | None = None,
-        small: Mapping[str, torch.dtype] = SMALL_FIELDS,
+        small: Mapping[str, torch.dtype],
         zero_copy: bool = False,
         engine: Engine[Any] | None = None,
     ) -> None:
         if max_batch < 1:
             raise ValueError(f"max_batch = {max_batch}: at least 1")
         self._engine: Engine[Any] = CudaEngine(cuda_device(device)) if engine is None else engine
-        self._look = look
+        self._looks = tuple(looks)
         self._max_batch = max_batch
         self.small = tuple(small)
         self._packing = _Packing(small, max_batch)
         self._delivery = Delivery(self._engine, depth)
         # Also for a user who starts inside inference_mode: such tensors could not be written outside of it.
         with torch.inference_mode(False):
-            self._finisher = Finisher(finish or Finish(), look, self._engine.device)
+            self._finishers = [Finisher(finish or Finish(), look, self._engine.device) for look in self._looks]
             self._allocate(self._delivery.slots)
-        self._lends = zero_copy and self._finisher.is_plain
+        self._lends = zero_copy and all(finisher.is_plain for finisher in self._finishers)
         self._pid = os.getpid()
         of_cuda = _OfCuda(self._pid, self._engine, self._delivery, self._buffers, self._staging)
         self._end = weakref.finalize(self, _retire, of_cuda)
 
     def _allocate(self, slots: int) -> None:
         """Device buffers and host staging of every slot."""
-        look, n = self._look, self._max_batch
+        n = self._max_batch
         self._rows = [
-            [self._engine.buffer(n * look.nbytes).view(look.dtype).view(n, *look.shape) for _ in range(look.views)]
+            [
+                self._engine.buffer(n * look.nbytes).view(look.dtype).view(n, *look.shape)
+                for look in self._looks
+                for _ in range(look.views)
+            ]
             for _ in range(slots)
         ]
         self._blocks = [self._engine.buffer(self._packing.nbytes) for _ in range(slots)]
@@ -307,27 +308,27 @@ class DeviceStage:
         return self._delivery.travelling
 
     def submit(
-        self, key: int, images: Sequence[Sequence[torch.Tensor]], small: Mapping[str, Sequence[torch.Tensor]]
+        self, key: int, dense: Sequence[Sequence[torch.Tensor]], small: Mapping[str, Sequence[torch.Tensor]]
     ) -> None:
-        """Starts the copy of one batch. The image rows must not change until :meth:`poll` returns `key`.
+        """Starts the copy of one batch. The dense rows must not change until :meth:`poll` returns `key`.
 
         Args:
             key: Any number that names the batch, such as the position behind its last row.
-            images: For each view its stored rows ``(n_i, *look.shape)``, dense, in order; two parts where the
-                batch wraps around its ring. No rows at all make an empty batch.
+            dense: For each look and view its stored rows ``(n_i, *look.shape)``, in order; two parts where the batch
+                wraps around its ring. No rows at all make an empty batch.
             small: For each small field its parts ``(n_i,)``. They are copied before this returns.
 
         Raises:
             ValueError: The parts do not fit; nothing was started.
             RuntimeError: No room, closed, or what CUDA reports: then only :meth:`close` is left.
         """
-        n = self._checked_count(images, small)
+        n = self._checked_count(dense, small)
 
         def issue(slot: int) -> None:
             self._counts[slot] = n
             if n == 0:
                 return
-            for rows, parts in zip(self._rows[slot], images, strict=True):
+            for rows, parts in zip(self._rows[slot], dense, strict=True):
                 begin = 0
                 for part in parts:
                     self._engine.copy(rows[begin : begin + len(part)], part)
@@ -341,22 +342,23 @@ class DeviceStage:
         self._delivery.submit(key, issue)
 
     def _checked_count(
-        self, images: Sequence[Sequence[torch.Tensor]], small: Mapping[str, Sequence[torch.Tensor]]
+        self, dense: Sequence[Sequence[torch.Tensor]], small: Mapping[str, Sequence[torch.Tensor]]
     ) -> int:
         """Number of rows of a batch whose parts all fit this stage."""
-        if len(images) != self._look.views:
-            raise ValueError(f"images of {len(images)} views; this stage takes {self._look.views}")
-        for part in (part for parts in images for part in parts):
-            if part.dtype != self._look.dtype or part.shape[1:] != self._look.shape:
-                raise ValueError(f"image rows are {part.dtype} {tuple(part.shape)}, not as the pipeline says")
+        looks = [look for look in self._looks for _ in range(look.views)]
+        if len(dense) != len(looks):
+            raise ValueError(f"{len(dense)} fields; this stage takes {len(looks)}")
+        for look, part in ((look, part) for look, parts in zip(looks, dense, strict=True) for part in parts):
+            if part.dtype != look.dtype or part.shape[1:] != look.shape:
+                raise ValueError(f"{look.name} rows are {part.dtype} {tuple(part.shape)}, not as the pipeline says")
             if not part.is_contiguous():
                 # torch would gather them into pageable memory of its own and wait.
-                raise ValueError("image rows are not dense")
-        n, *others = (sum(len(part) for part in parts) for parts in images)
+                raise ValueError(f"{look.name} rows are not dense")
+        n, *others = (sum(len(part) for part in parts) for parts in dense)
         if n > self._max_batch:
             raise ValueError(f"a batch of {n} rows; this stage takes 0 to {self._max_batch}")
         if any(other != n for other in others):
-            raise ValueError(f"views of {n}, {', '.join(map(str, others))} rows")
+            raise ValueError(f"fields of {n}, {', '.join(map(str, others))} rows")
         for name, target in self._packing.views(self._staging[0], n).items():
             parts = small.get(name, ())
             if sum(len(part) for part in parts) != n or any(part.dtype != target.dtype for part in parts):
@@ -371,21 +373,29 @@ class DeviceStage:
         """
         key, slot = self._delivery.take()
         n = self._counts[slot]
-        look, block = self._look, self._blocks[slot]
+        block = self._blocks[slot]
         arrived = [rows[:n] for rows in self._rows[slot]]
+        finishers = [f for look, f in zip(self._looks, self._finishers, strict=True) for _ in range(look.views)]
         if self._lends:
-            lent = look.together([look.view(rows) for rows in arrived])
-            return Taken(key, {IMAGE: lent, **self._packing.views(block, n)})
-        images, fresh = [self._finisher.empty(n) for _ in arrived], torch.empty_like(block)
+            return Taken(key, {**self._by_column(arrived, is_stored=True), **self._packing.views(block, n)})
+        batches, fresh = [finisher.empty(n) for finisher in finishers], torch.empty_like(block)
 
         def finish() -> None:
-            for image, rows in zip(images, arrived, strict=True):
-                self._finisher.fill(image, [rows])
+            for finisher, batch, rows in zip(finishers, batches, arrived, strict=True):
+                finisher.fill(batch, [rows])
             fresh.copy_(block)
 
         self._engine.launch(finish)
         self._delivery.read()
-        return Taken(key, {IMAGE: look.together(images), **self._packing.views(fresh, n)})
+        return Taken(key, {**self._by_column(batches, is_stored=False), **self._packing.views(fresh, n)})
+
+    def _by_column(self, batches: Sequence[torch.Tensor], *, is_stored: bool) -> dict[str, Any]:
+        left = iter(batches)
+        found = {}
+        for look in self._looks:
+            views = [next(left) for _ in range(look.views)]
+            found[look.name] = look.together([look.view(rows) for rows in views] if is_stored else views)
+        return found
 
     def advance(self) -> None:
         """The consumer asks for its next batch: what was lent may be overwritten, behind its queued work."""

@@ -17,10 +17,11 @@ from typing import Literal, TypeAlias
 
 import torch
 
-from prepserver.pipeline.color import check_mean
+from prepserver.pipeline.checks import mean_fits
 from prepserver.pipeline.errors import SpecError
-from prepserver.pipeline.ops import ToLayout
-from prepserver.pipeline.pipeline import Pipeline, RowFormat
+from prepserver.pipeline.kinds import Image
+from prepserver.pipeline.pipeline import Pipeline
+from prepserver.pipeline.record import RowField
 
 Layout: TypeAlias = Literal["HWC", "CHW"]
 
@@ -34,26 +35,33 @@ class RowLook:
     """How stored rows look: their bytes, and the order of axes in which the user sees them.
 
     Attributes:
-        shape: Shape of one image as stored, ``(H, W, C)`` or ``(C, H, W)``.
+        shape: Shape of one row as stored: of an image ``(H, W, C)`` or ``(C, H, W)``.
         dtype: Element type as stored.
         stored: Order of the stored axes.
         seen: Order of the axes that the user sees. The default, CHW seen over HWC stored, is torch's
             ``channels_last`` and costs nothing.
-        views: Images of each sample. Those of one view lie together, so each view is a batch like any other.
+        views: How often each sample has it. Those of one view lie together, so each view is a batch like any other.
+        name: Of the column.
+        is_image: Whether it is normalised, cast and laid out; all else is handed out as it is stored.
     """
 
-    shape: tuple[int, int, int]
+    shape: tuple[int, ...]
     dtype: torch.dtype = torch.uint8
     stored: Layout = "HWC"
     seen: Layout = "CHW"
     views: int = 1
+    name: str = "image"
+    is_image: bool = True
 
     @classmethod
-    def of(cls, pipeline: Pipeline) -> RowLook:
-        """The rows that a pipeline makes."""
-        last = pipeline.ops[-1]
-        stored: Layout = "CHW" if isinstance(last, ToLayout) and last.layout == "CHW" else "HWC"
-        return cls(pipeline.row.shape, getattr(torch, pipeline.row.dtype), stored, pipeline.logical, pipeline.views)
+    def of(cls, field: RowField, views: int) -> RowLook:
+        """How a field of a pipeline's rows looks."""
+        dtype, kind = getattr(torch, field.dtype), field.kind
+        if not isinstance(kind, Image):
+            return cls(field.shape, dtype, seen="HWC", views=views, name=field.column, is_image=False)
+        stored: Layout = "CHW" if kind.layout == "CHW" else "HWC"
+        seen: Layout = "HWC" if kind.layout == "HWC" else "CHW"
+        return cls(field.shape, dtype, stored, seen, views, field.column)
 
     @property
     def channels(self) -> int:
@@ -115,17 +123,17 @@ class Finish:
             reason = "torch.channels_last or torch.contiguous_format"
             raise SpecError("memory_format", self.memory_format, reason)
 
-    def check_range(self, row: RowFormat) -> None:
+    def check_range(self, field: RowField) -> None:
         """Refuses a `normalize` that cannot be meant for rows with such values.
 
         Raises:
             SpecError: They are normalised already, or a mean is above 1 for values in [0, 1].
         """
-        if self.normalize is None:
+        if self.normalize is None or not isinstance(field.kind, Image):
             return
-        if row.top is None:
+        if field.kind.top is None:
             raise SpecError("normalize", self.normalize, "the pipeline has a Normalize already: leave out one of them")
-        check_mean("normalize", self.normalize[0], 1.0 if row.dtype == "uint8" else row.top)
+        mean_fits("normalize", self.normalize[0], 1.0 if field.dtype == "uint8" else field.kind.top)
 
 
 def _checked_normalize(value: object) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -150,7 +158,7 @@ class Finisher:
     batch first; there it is done a few images at a time, which stay in the core's cache.
 
     Args:
-        finish: What is wanted.
+        finish: What is wanted of images; other rows are not changed.
         look: The stored rows.
         device: Where the batches are.
 
@@ -160,6 +168,8 @@ class Finisher:
     """
 
     def __init__(self, finish: Finish, look: RowLook, device: torch.device) -> None:
+        if not look.is_image:
+            finish = Finish()
         self._look = look
         self._device = device
         self._scratch: torch.Tensor | None = None
@@ -272,3 +282,18 @@ class Finisher:
         out = self.empty(sum(len(part) for part in parts))
         self.fill(out, parts)
         return out
+
+
+def looks_of(pipeline: Pipeline, finish: Finish) -> list[RowLook]:
+    """How the columns of a pipeline's rows look that have more than one number a row, in order.
+
+    Raises:
+        SpecError: `finish` does not fit them.
+    """
+    looks = []
+    for field in pipeline.fields:
+        if field.shape and field.view == 0:
+            finish.check_range(field)
+            looks.append(RowLook.of(field, pipeline.views if field.kind.is_spatial else 1))
+            Finisher(finish, looks[-1], torch.device("cpu"))  # says now what would not fit later
+    return looks

@@ -21,7 +21,7 @@ from prepclient.spec import Spec
 from prepserver.memory.mapping import Mapping
 from prepserver.memory.segment import create_segment
 from prepserver.pipeline.batches import batch_rows
-from prepserver.protocol.layout import sample_layout
+from prepserver.protocol.layout import RingLayout, ring_fields
 
 _ROUNDS = 4  # a device holds up to three batches back
 
@@ -66,13 +66,10 @@ class InlineFeed:
                 self.epoch_start, self.position = place
             except ValueError as e:
                 raise InvalidSpec(str(e), "num_shards") from e
-        row = spec.pipeline.row
-        if row.dtype not in DTYPES:
-            raise InvalidSpec(f"rows of {row.dtype} are not supported", "pipeline")
-        rows, views = _ROUNDS * spec.shape.batch_size * spec.shape.world_size, spec.pipeline.views
-        self.layout = sample_layout(rows, row.shape, row.dtype, views)
-        images = [torch.empty((rows, *row.shape), dtype=DTYPES[row.dtype], device="cpu") for _ in range(views)]
-        made = Rows(self.layout, images, np.empty(rows, np.int64), np.empty(rows, np.int64))
+        rows = _ROUNDS * spec.shape.batch_size * spec.shape.world_size
+        self.layout = layout = RingLayout(rows, ring_fields(spec.pipeline.fields))
+        dense = [torch.empty((rows, *f.shape), dtype=DTYPES[f.dtype], device="cpu") for f in layout.dense]
+        made = Rows(layout, dense, {f.name: np.empty(rows, f.dtype) for f in layout.scalars})
         self._arrays = made.writable_arrays()
         self.rows = RingChain(made)
 

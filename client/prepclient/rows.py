@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
+from collections.abc import Mapping as Map
 from typing import Any
 
 import numpy.typing as npt
@@ -17,7 +18,7 @@ import torch
 from prepserver.memory.mapping import Mapping
 from prepserver.memory.ring import field_array
 from prepserver.memory.segment import check_segment
-from prepserver.protocol.layout import PAGE_BYTES, RingLayout, whole_page_rows
+from prepserver.protocol.layout import PAGE_BYTES, Field, RingLayout, whole_page_rows
 
 CHUNK_BYTES = 64 << 30
 """About so much is page-locked at a time: a call for 512 GiB fails in the driver (LMCache#5177)."""
@@ -30,84 +31,81 @@ class Rows:
 
     Args:
         layout: Where its fields lie.
-        images: For each view all stored images, shape ``(rows or 2 * rows, *row)``; twice where the memory is
-            mapped twice end to end, so that any run is one piece.
-        label: int64, shape ``(rows,)``.
-        index: int64, shape ``(rows,)``.
-        cuts: Rows before which a run of images is cut: a device's copy must not straddle two page-locked chunks.
+        dense: For each of the layout's dense fields all stored rows, shape ``(rows or 2 * rows, *row)``; twice where
+            the memory is mapped twice end to end, so that any run is one piece.
+        scalars: Of the layout's other fields, by name: shape ``(rows,)``.
+        cuts: For each dense field the rows before which a run is cut: a device's copy must not straddle two
+            page-locked chunks.
     """
 
     def __init__(
         self,
         layout: RingLayout,
-        images: Sequence[torch.Tensor],
-        label: npt.NDArray[Any],
-        index: npt.NDArray[Any],
-        cuts: Sequence[int] = (),
+        dense: Sequence[torch.Tensor],
+        scalars: Map[str, npt.NDArray[Any]],
+        cuts: Sequence[Sequence[int]] = (),
     ) -> None:
         self.layout = layout
-        self._cuts = cuts
-        self._images = images
-        self._small = {"label": label, "index": index}
-        self._mapped_twice = len(images[0]) == 2 * layout.rows
+        self._cuts = cuts or [()] * len(dense)
+        self._dense = dense
+        self._scalars = dict(scalars)
 
     @property
-    def views(self) -> int:
-        """Images of each sample."""
-        return len(self._images)
+    def dense_fields(self) -> int:
+        """How many."""
+        return len(self._dense)
 
-    def images(self, start: int, stop: int, view: int = 0) -> list[torch.Tensor]:
-        """One view's stored images of positions [start, stop): no copies, one piece, or two where they wrap."""
-        spans, images = self.layout.spans(start, stop), self._images[view]
-        if self._mapped_twice or not spans:  # an empty batch is one piece, too
+    def parts(self, start: int, stop: int, field: int = 0) -> list[torch.Tensor]:
+        """One dense field's stored rows of positions [start, stop): no copies, one piece, or two where they wrap.
+
+        Args:
+            start: The first.
+            stop: Behind the last.
+            field: Place among the layout's dense fields.
+        """
+        spans, rows = self.layout.spans(start, stop), self._dense[field]
+        if len(rows) == 2 * self.layout.rows or not spans:  # an empty batch is one piece, too
             first = start % self.layout.rows
-            return [images[first : first + stop - start]]
-        return [images[a:b] for first, last in spans for a, b in self._uncut(first, last)]
+            return [rows[first : first + stop - start]]
+        return [rows[a:b] for first, last in spans for a, b in self._uncut(first, last, field)]
 
-    def _uncut(self, first: int, last: int) -> Iterator[tuple[int, int]]:
-        return itertools.pairwise([first, *(cut for cut in self._cuts if first < cut < last), last])
+    def _uncut(self, first: int, last: int, field: int) -> Iterator[tuple[int, int]]:
+        return itertools.pairwise([first, *(cut for cut in self._cuts[field] if first < cut < last), last])
 
     @property
     def cut_bytes(self) -> list[int]:
-        """Offsets in the segment at which page-locking is cut. All are on pages; each view begins at one."""
-        if not self._cuts:
+        """Offsets in the segment at which page-locking is cut. All are on pages; each field begins at one."""
+        if not any(self._cuts):
             return []
-        row_bytes = self.layout.field("image").row_bytes
-        return [self.layout.offset(name) + row * row_bytes for name in self.layout.images for row in (0, *self._cuts)][
-            1:
-        ]
+        fields = zip(self.layout.dense, self._cuts, strict=True)
+        return [self.layout.offset(f.name) + row * f.row_bytes for f, cuts in fields for row in (0, *cuts)][1:]
 
-    def small(self, name: str, start: int, stop: int) -> list[npt.NDArray[Any]]:
-        """``label`` or ``index`` of positions [start, stop), int64: no copies, in pieces where they wrap."""
-        array = self._small[name]
+    def scalars(self, name: str, start: int, stop: int) -> list[npt.NDArray[Any]]:
+        """A field of one number a row, of positions [start, stop): no copies, in pieces where they wrap."""
+        array = self._scalars[name]
         return [array[a:b] for a, b in self.layout.spans(start, stop)]
 
     def writable_arrays(self) -> dict[str, npt.NDArray[Any]]:
         """All fields of a ring that was mapped writable."""
-        images = {name: image.numpy() for name, image in zip(self.layout.images, self._images, strict=True)}
-        return images | self._small
+        dense = {f.name: rows.numpy() for f, rows in zip(self.layout.dense, self._dense, strict=True)}
+        return dense | self._scalars
 
     @classmethod
     def map(cls, fd: int, layout: RingLayout) -> Rows:
-        """Maps a segment read-only, its images twice end to end where they fill whole pages.
+        """Maps a segment read-only, each dense field twice end to end where its rows fill whole pages.
 
         Raises:
             SegmentError: The descriptor does not fit the layout.
         """
         check_segment(fd, layout.nbytes)
-        image_bytes = layout.rows * layout.field("image").row_bytes
-        copies = 2 if image_bytes % PAGE_BYTES == 0 else 1
-        whole_pages = -(-image_bytes // PAGE_BYTES) * PAGE_BYTES
-        mapped = [
-            Mapping(fd, layout.offset(name), whole_pages, writable=False, copies=copies) for name in layout.images
-        ]
-        whole = Mapping(fd, 0, layout.nbytes, writable=False)
-        return cls(
-            layout,
-            [_image_tensor(images, layout, 0, copies * layout.rows) for images in mapped],
-            field_array(whole.buffer, layout, "label"),
-            field_array(whole.buffer, layout, "index"),
-        )
+        dense = []
+        for field in layout.dense:
+            nbytes = layout.rows * field.row_bytes
+            copies = 2 if nbytes % PAGE_BYTES == 0 else 1
+            whole_pages = -(-nbytes // PAGE_BYTES) * PAGE_BYTES
+            mapped = Mapping(fd, layout.offset(field.name), whole_pages, writable=False, copies=copies)
+            dense.append(_tensor(mapped, field, 0, copies * layout.rows))
+        return cls(layout, dense, _scalars(Mapping(fd, 0, layout.nbytes, writable=False), layout))
 
     @classmethod
     def map_writable(cls, fd: int, layout: RingLayout, chunk_bytes: int = CHUNK_BYTES) -> tuple[Rows, Mapping]:
@@ -116,29 +114,27 @@ class Rows:
         Args:
             fd: The segment.
             layout: Of it.
-            chunk_bytes: Most of one view that is page-locked at a time, rounded to rows that fill whole pages.
+            chunk_bytes: Most of one field that is page-locked at a time, rounded to rows that fill whole pages.
 
         Raises:
             SegmentError: The descriptor does not fit the layout.
         """
         check_segment(fd, layout.nbytes)
         whole = Mapping(fd, 0, layout.nbytes, writable=True)
-        row_bytes = layout.field("image").row_bytes
-        least = whole_page_rows(row_bytes)
-        step = max(least, chunk_bytes // row_bytes // least * least)
-        cuts = range(step, layout.rows, step) if layout.nbytes > chunk_bytes else ()
-        rows = cls(
-            layout,
-            [_image_tensor(whole, layout, layout.offset(name), layout.rows) for name in layout.images],
-            field_array(whole.buffer, layout, "label"),
-            field_array(whole.buffer, layout, "index"),
-            cuts,
-        )
-        return rows, whole
+        cuts: list[Sequence[int]] = []
+        for field in layout.dense:
+            least = whole_page_rows(field.row_bytes)
+            step = max(least, chunk_bytes // field.row_bytes // least * least)
+            cuts.append(range(step, layout.rows, step) if layout.nbytes > chunk_bytes else ())
+        dense = [_tensor(whole, field, layout.offset(field.name), layout.rows) for field in layout.dense]
+        return cls(layout, dense, _scalars(whole, layout), cuts), whole
 
 
-def _image_tensor(mapping: Mapping, layout: RingLayout, offset: int, rows: int) -> torch.Tensor:
-    field = layout.field("image")
+def _scalars(mapping: Mapping, layout: RingLayout) -> dict[str, npt.NDArray[Any]]:
+    return {field.name: field_array(mapping.buffer, layout, field.name) for field in layout.scalars}
+
+
+def _tensor(mapping: Mapping, field: Field, offset: int, rows: int) -> torch.Tensor:
     dtype = DTYPES[field.dtype]
     # One storage that begins where the mapping begins: is_pinned() looks at a storage's base.
     flat = torch.frombuffer(mapping.buffer, dtype=torch.uint8)

@@ -22,13 +22,15 @@ from prepserver.pipeline.checks import integer
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.ops import Op
 from prepserver.pipeline.pipeline import Pipeline
+from prepserver.pipeline.record import INDEX
 from prepserver.pipeline.shard import MAX_SHARDS, WHOLE, Shard
 from prepserver.pipeline.sources import SourceSpec
 
+VALID = "valid"
+"""The field that `on_error="mask"` adds."""
+
 OnError = Literal["raise", "skip", "mask"]
 Fields = Literal["tuple", "dict"] | Sequence[str]
-
-FIELD_NAMES = ("image", "label", "index", "valid")
 
 _SHUFFLES: dict[object, Literal["none", "full", "cyclic"]] = {False: "none", "full": "full", True: "cyclic"}
 
@@ -125,7 +127,7 @@ def make_spec(
     if job is not None and not (isinstance(job, str) and 0 < len(job) <= 256 and job.isprintable()):
         raise _invalid("job", job, "a name of 1 to 256 characters that can be shown, so no control characters")
     try:
-        pipeline = Pipeline.from_ops(list(ops), views)
+        pipeline = Pipeline.from_ops(list(ops), views, source.columns)
     except SpecError as e:
         raise InvalidSpec(str(e), e.field) from e
     ranks = find_ranks(rank, world_size, os.environ, num_shards, shard_index)
@@ -224,26 +226,27 @@ def _shard(num_shards: int, shard_index: int) -> Shard:
     return Shard(num_shards, whole("shard_index", shard_index, 0, num_shards - 1))
 
 
-def check_fields(fields: object, on_error: str) -> tuple[str, ...] | None:
+def check_fields(fields: object, on_error: str, pipeline: Pipeline) -> tuple[str, ...] | None:
     """The fields of a batch in order, or None for a dict of all of them.
 
     Raises:
         UnknownField: One that no batch has.
         InvalidSpec: Neither "tuple", "dict" nor a sequence of names.
     """
-    masked = ("valid",) if on_error == "mask" else ()
+    masked = (VALID,) if on_error == "mask" else ()
+    known = (*pipeline.columns, INDEX, VALID)
     if fields == "dict":
         return None
     if fields == "tuple":
-        return ("image", "label", *masked)
+        return (*pipeline.columns, *masked)
     if isinstance(fields, str) or not isinstance(fields, Sequence) or not fields:
         raise _invalid("fields", fields, "'tuple', 'dict', or names in the order in which you want them")
     for name in fields:
-        if name not in FIELD_NAMES:
-            text = f"fields names {name!r}, which no batch has; there are {', '.join(FIELD_NAMES)}"
-            raise UnknownField(text, "fields")
-        if name == "valid" and not masked:
+        if name == VALID and not masked:
             raise UnknownField("fields names 'valid', which only on_error='mask' gives", "fields")
+        if name not in known:
+            text = f"fields names {name!r}, which no batch has; there are {', '.join(known)}"
+            raise UnknownField(text, "fields")
     return tuple(fields)
 
 

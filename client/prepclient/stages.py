@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -23,12 +23,11 @@ from prepclient.finish import Finish, Finisher, RowLook
 from prepclient.pinning import HostPin
 from prepclient.rows import Rows
 from prepclient.session import Bad, Session
+from prepclient.spec import VALID
 from prepserver.pipeline.batches import Batch, BatchLine
 
 _POLL_S = 0.0005  # while copies are under way, whose rows the daemon may be waiting for
 _BUSY_POLL_S = 0.005  # while the device still works: how exactly the end of that is known
-_SMALL = ("label", "index")
-VALID = "valid"
 
 
 class Step(NamedTuple):
@@ -38,8 +37,8 @@ class Step(NamedTuple):
         batch: Its rows.
         bad: Those that hold a replacement.
         line: Stands behind it, for `Session.handed`.
-        fields: ``image``, ``label`` and ``index``: tensors, but for the images of several views, which are a tuple
-            of tensors. From a device also ``valid``, where its stage has that field.
+        fields: Each column's tensor, by its name; of several views a tuple of tensors. From a device also ``valid``,
+            where its stage has that field.
         wait_ns: How long missing rows held up the training loop.
     """
 
@@ -74,18 +73,39 @@ def valid_rows(batch: Batch, bad: Iterable[Bad]) -> torch.Tensor:
     return valid
 
 
-@dataclass(frozen=True, slots=True)
-class _View:
-    """One view's images of a batch that is to come.
+class _Column(NamedTuple):
+    """A column of more than one number a row.
 
     Attributes:
-        parts: Where they lie.
-        image: What the training loop gets: a view of them, or memory to copy them to. None where a view is to be
+        look: How its rows look.
+        finisher: What is computed on top.
+        blocks: Memory for its batches.
+    """
+
+    look: RowLook
+    finisher: Finisher
+    blocks: HostBlocks
+
+    @classmethod
+    def of(cls, look: RowLook, finish: Finish, max_batch: int) -> _Column:
+        finisher = Finisher(finish, look, torch.device("cpu"))
+        return cls(look, finisher, HostBlocks(finisher.nbytes(max_batch), of_batch=look.views))
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """One view of a column in a batch that is to come.
+
+    Attributes:
+        column: Which.
+        parts: Where its rows lie.
+        batch: What the training loop gets: a view of them, or memory to copy them to. None where a view is to be
             lent and they lie in pieces.
     """
 
+    column: _Column
     parts: list[torch.Tensor]
-    image: torch.Tensor | None
+    batch: torch.Tensor | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +115,8 @@ class _Ahead:
     Attributes:
         batch: Which.
         rings: How many rings there had been by then.
-        views: Its images, for each view.
-        small: Its label and index.
+        views: Its rows of more than one number, for each column and view.
+        small: Its other columns.
     """
 
     batch: Batch
@@ -111,8 +131,8 @@ class HostStage:
     Args:
         session: Whose batches.
         feed: Whose rows.
-        look: How the rows look.
-        finish: What is computed on top.
+        looks: How the rows look, for each column of more than one number a row.
+        finish: What is computed on top of images.
         max_batch: Most rows in one batch.
         zero_copy: Lend read-only views of the ring, valid until the next step, instead of fresh tensors.
     """
@@ -121,7 +141,7 @@ class HostStage:
         self,
         session: Session,
         feed: Feed,
-        look: RowLook,
+        looks: Sequence[RowLook],
         finish: Finish,
         max_batch: int,
         *,
@@ -129,10 +149,10 @@ class HostStage:
     ) -> None:
         self._session = session
         self._feed = feed
-        self._look = look
-        self._finisher = Finisher(finish, look, torch.device("cpu"))
-        self._lends = zero_copy and self._finisher.is_plain
-        self._blocks = HostBlocks(self._finisher.nbytes(max_batch), of_batch=look.views)
+        columns = [_Column.of(look, finish, max_batch) for look in looks]
+        self._columns = columns
+        self._fields = [column for column in columns for _ in range(column.look.views)]
+        self._lends = zero_copy and all(column.finisher.is_plain for column in columns)
         self._lent: Batch | None = None
         self._ahead: _Ahead | None = None
         self._views: deque[dict[str, Any]] = deque()
@@ -153,7 +173,11 @@ class HostStage:
             if (ahead.batch, ahead.rings) != (session.upcoming, rows.rings):
                 ahead = self._ahead = self._look_ahead()
         batch = session.stage()
-        fields: dict[str, Any] = {"image": self._look.together([self._image(view) for view in ahead.views])}
+        made = iter([self._made(view) for view in ahead.views])
+        fields: dict[str, Any] = {
+            column.look.name: column.look.together([next(made) for _ in range(column.look.views)])
+            for column in self._columns
+        }
         fields |= {name: numbers.fill() for name, numbers in ahead.small.items()}
         _, bad, line = session.offer()
         if self._lends:
@@ -166,11 +190,10 @@ class HostStage:
     def _look_ahead(self) -> _Ahead:
         rows, batch = self._feed.rows, self._session.upcoming
         views = [
-            _View(parts, self._tensor(parts, batch.stop - batch.start))
-            for parts in rows.images(batch.start, batch.stop)
+            _View(column, parts, self._tensor(column, parts, batch.stop - batch.start))
+            for column, parts in zip(self._fields, rows.parts(batch.start, batch.stop), strict=True)
         ]
-        small = {name: rows.small(name, batch.start, batch.stop) for name in _SMALL}
-        return _Ahead(batch, rows.rings, views, small)
+        return _Ahead(batch, rows.rings, views, rows.scalars(batch.start, batch.stop))
 
     def _is_ready(self) -> bool:
         if self._session.next_ready() is not None:
@@ -181,18 +204,18 @@ class HostStage:
                 numbers.fill()
         return False
 
-    def _tensor(self, parts: list[torch.Tensor], count: int) -> torch.Tensor | None:
+    def _tensor(self, column: _Column, parts: list[torch.Tensor], count: int) -> torch.Tensor | None:
         if not self._lends:
-            return self._finisher.empty(count, self._blocks.take())
-        return self._look.view(parts[0]) if len(parts) == 1 else None
+            return column.finisher.empty(count, column.blocks.take())
+        return column.look.view(parts[0]) if len(parts) == 1 else None
 
-    def _image(self, view: _View) -> torch.Tensor:
-        if view.image is None:
+    def _made(self, view: _View) -> torch.Tensor:
+        if view.batch is None:
             # Where the ring could not be mapped twice, a batch that wraps is put together: one in many.
-            return self._look.view(torch.cat(view.parts))
+            return view.column.look.view(torch.cat(view.parts))
         if not self._lends:
-            self._finisher.fill(view.image, view.parts)
-        return view.image
+            view.column.finisher.fill(view.batch, view.parts)
+        return view.batch
 
     def _return_lent(self) -> None:
         if len(self._views) > 1:
@@ -315,10 +338,11 @@ class CudaStage:
     def _submit(self) -> None:
         self._follow()
         while self._stage.room and (batch := self._session.next_ready()) is not None:
-            small = {name: [self._rows.small(name, batch.start, batch.stop).fill()] for name in _SMALL}
+            scalars = self._rows.scalars(batch.start, batch.stop)
+            small = {name: [numbers.fill()] for name, numbers in scalars.items()}
             if VALID in self._stage.small:
                 small[VALID] = [valid_rows(batch, self._session.bad_of(batch))]
-            self._stage.submit(batch.start, self._rows.images(batch.start, batch.stop), small)
+            self._stage.submit(batch.start, self._rows.parts(batch.start, batch.stop), small)
             self._session.stage()
 
     def _take_back(self) -> None:

@@ -188,6 +188,7 @@ def _add_replay(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     p.add_argument("--job", metavar="JOB", required=True, help="as for audit")
     p.add_argument("--batch", metavar="B", type=int, required=True, help="number of the batch in its epoch, from 0")
     p.add_argument("--row", metavar="R", type=int, default=0, help="in the batch, from 0 (default 0)")
+    p.add_argument("--field", metavar="NAME", help="of several columns, such as mask (default: the source's first)")
     p.add_argument(
         "--view", metavar="V", type=int,
         help="of a job with several views of each sample, from 0 (default: all, side by side in a picture)",

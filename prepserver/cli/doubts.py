@@ -7,12 +7,19 @@ from pathlib import Path
 
 from prepserver.config import ConfigError, Settings
 from prepserver.memory.budget import machine_bytes, machine_free_bytes
-from prepserver.protocol.layout import RingLayout, sample_fields
+from prepserver.pipeline.ops.center_crop import CenterCrop
+from prepserver.pipeline.pipeline import Pipeline
+from prepserver.protocol.layout import RingLayout, ring_fields
 
-_LEAST_BYTES = RingLayout(2, sample_fields((1, 1, 3), "uint8")).nbytes
+
+def _ring_bytes(rows: int, side: int) -> int:
+    return RingLayout(rows, ring_fields(Pipeline.from_ops([CenterCrop(side)]).fields)).nbytes
+
+
+_LEAST_BYTES = _ring_bytes(2, 1)
 """The smallest ring that there can be: two batches of one image of one pixel."""
 
-_USUAL_BYTES = RingLayout(128, sample_fields((224, 224, 3), "uint8")).nbytes
+_USUAL_BYTES = _ring_bytes(128, 224)
 """The smallest ring for what most people ask: two batches of 64 images of 224 by 224 pixels."""
 
 

@@ -15,9 +15,11 @@ from prepserver.audit.training import Training
 from prepserver.cli import exits
 from prepserver.cli.joblog import NoLog, open_log
 from prepserver.daemon.quarantine import FOLDER, entries
-from prepserver.inline import remake
+from prepserver.inline import Row, remake
+from prepserver.pipeline.kinds import Image
 from prepserver.pipeline.ops import Normalize, ToDtype, ToLayout
 from prepserver.pipeline.pipeline import Pipeline
+from prepserver.pipeline.record import INDEX
 from prepserver.pipeline.sources import source_from_wire
 from prepserver.source import SourceError
 
@@ -30,13 +32,16 @@ def replay(arguments: argparse.Namespace) -> int:
         found = open_log(arguments)
         epoch, position = _place(found.trainings, arguments)
         rows = epoch.rows
-        pipeline = Pipeline.from_wire(rows.pipeline)
+        source = source_from_wire(rows.source)
+        pipeline = Pipeline.from_wire(rows.pipeline, source.columns)
         if arguments.view is not None and not 0 <= arguments.view < pipeline.views:
             raise NoLog(f"--view {arguments.view}: the job has {pipeline.views} of each sample, from 0")
+        if arguments.field is not None and arguments.field not in pipeline.columns:
+            raise NoLog(f"--field {arguments.field}: a row has {', '.join(pipeline.columns)}", exits.USAGE)
         kept = [entry for entry in entries(found.state_dir / FOLDER) if entry.source == rows.digest]
         bad = {entry.index for entry in kept if entry.pipeline in ("", pipeline.digest)}
         row = remake(
-            source_from_wire(rows.source), Path(rows.index), pipeline, rows.shuffle, rows.seed, rows.n, position, bad,
+            source, Path(rows.index), pipeline, rows.shuffle, rows.seed, rows.n, position, bad,
             rows.shard, rows.batch_rows,
         )  # fmt: skip
     except NoLog as e:
@@ -44,12 +49,12 @@ def replay(arguments: argparse.Namespace) -> int:
     except (SourceError, ValueError) as e:
         return _say(str(e), exits.FAILED)
     try:
-        one = 0 if pipeline.views == 1 else arguments.view
-        _write(arguments.output, row.images if one is None else row.images[one], pipeline)
+        _write(arguments.output, row, pipeline, arguments.field or next(iter(pipeline.columns)), arguments.view)
     except OSError as e:
         return _say(f"-o {arguments.output}: {e.strerror or e}", exits.FAILED)
+    scalars = "".join(f"{f.name} {row.fields[f.name]}\n" for f in pipeline.fields if not f.shape and f.name != INDEX)
     sys.stdout.write(
-        f"sample {row.index}\npath {row.path}\nlabel {row.label}\nposition {position}\n"
+        f"sample {row.index}\npath {row.path}\n{scalars}position {position}\n"
         f"pass {position // rows.positions}\nepoch {epoch.number}\n"
     )
     for what in found.wrong:
@@ -89,23 +94,28 @@ def _place(trainings: list[Training], arguments: argparse.Namespace) -> tuple[Ep
     return epoch, batch.start + arguments.row
 
 
-def _write(path: Path, image: npt.NDArray[Any], pipeline: Pipeline) -> None:
+def _write(path: Path, row: Row, pipeline: Pipeline, column: str, view: int | None) -> None:
+    views = [field for field in pipeline.fields if field.column == column]
+    if view is not None and len(views) > 1:
+        views = views[view : view + 1]
+    rows = [row.fields[field.name] for field in views]
     if path.suffix == ".npy":
-        np.save(path, image)
+        np.save(path, rows[0] if len(rows) == 1 else np.stack(rows))
         return
-    from PIL import Image
+    from PIL import Image as Picture
 
-    seen = picture(image, pipeline)
-    Image.fromarray(seen[..., 0] if seen.shape[-1] == 1 else seen).save(path)
+    if not isinstance(views[0].kind, Image):
+        Picture.fromarray(np.concatenate(rows, axis=1)).save(path)
+        return
+    seen = np.concatenate([picture(image, pipeline) for image in rows], axis=1)
+    Picture.fromarray(seen[..., 0] if seen.shape[-1] == 1 else seen).save(path)
 
 
 def picture(image: npt.NDArray[Any], pipeline: Pipeline) -> npt.NDArray[np.uint8]:
-    """A row as uint8 [H, W, C] for people: normalisation undone, floats back to 0..255, views side by side.
+    """A row as uint8 [H, W, C] for people: normalisation undone, floats back to 0..255.
 
     Bytes are shown as they are; floats lose what lies outside of what can be shown.
     """
-    if image.ndim == 4:
-        return np.concatenate([picture(view, pipeline) for view in image], axis=1)
     if image.shape == pipeline.row.shape[-3:] and _stores_chw(pipeline):
         image = image.transpose(1, 2, 0)
     if image.dtype == np.uint8:

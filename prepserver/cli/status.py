@@ -134,7 +134,7 @@ def _sandbox(sandbox: dict[str, str], everywhere: list[int]) -> str:
 
 
 def _lane(lane: dict[str, Any]) -> str:
-    views = f" of {lane['views']} views" if lane["views"] > 1 else ""
+    views = f" of {', '.join(lane['fields'])}" if len(lane["fields"]) > 3 else ""
     return f"{lane['id']}: {lane['rows']} rows{views}, {_mib(lane['ring_bytes'])}, {lane['jobs']} jobs"
 
 

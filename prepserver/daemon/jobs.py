@@ -26,7 +26,7 @@ from prepserver.pipeline.pipeline import Pipeline
 from prepserver.pipeline.shard import Shard
 from prepserver.pipeline.sources import source_from_wire
 from prepserver.protocol import work
-from prepserver.protocol.layout import Field, sample_fields
+from prepserver.protocol.layout import Field, ring_fields
 from prepserver.protocol.messages import PROTOCOL, Attach, Moved, Refused, Welcome
 from prepserver.schedule.actions import Action, Joined, Move
 from prepserver.schedule.early import PATIENCE
@@ -493,9 +493,9 @@ class Jobs:
         """
         attach = asked.attach
         round_rows = attach.batch_size * attach.world_size
-        row, views = asked.pipeline.row, asked.pipeline.views
         in_work = self._workers * TASKS_PER_WORKER * self._scheduler.chunk_rows
-        rows = ring_rows(row.nbytes, round_rows, attach.prefetch, in_work, views)
+        fields = ring_fields(asked.pipeline.fields)
+        rows = ring_rows(fields, round_rows, attach.prefetch, in_work)
         given = siblings or _given_place(attach, listing.samples)
         request = Request(
             stream_key, lane_key, attach.shuffle, _shard(attach).positions(listing.samples), rows[1], attach.epoch,
@@ -513,7 +513,7 @@ class Jobs:
         if siblings is None:
             self._check_job(uid, holding, where.stream if where.into is None else where.into)
         where, lane_id = self._with_ring(
-            request, where, sample_fields(row.shape, row.dtype, views), rows,
+            request, where, fields, rows,
             lambda nbytes: self.access.check_ring(uid, holding, nbytes),
         )  # fmt: skip
         stream_id = where.stream if where.stream is not None else next(self._ids)
@@ -667,7 +667,7 @@ def check(attach: Attach) -> Asked:
         raise Refusal("spec", "position and epoch_start come together", "position")
     try:
         source = source_from_wire(attach.source)
-        pipeline = Pipeline.from_wire(attach.pipeline)
+        pipeline = Pipeline.from_wire(attach.pipeline, source.columns)
     except SpecError as e:
         raise Refusal("spec", str(e), e.field) from e
     return Asked(attach, source.to_wire(), pipeline)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from prepserver.memory.budget import check_fits
@@ -23,15 +24,14 @@ _SMALL_RING_BYTES = 256 << 20
 _SMALL_RING_ROWS = 512  # where rows are small, a longer ring costs little and lets jobs drift and join
 
 
-def ring_rows(row_bytes: int, round_rows: int, prefetch: int, rows_in_work: int, views: int = 1) -> tuple[int, int]:
+def ring_rows(fields: Sequence[Field], round_rows: int, prefetch: int, rows_in_work: int) -> tuple[int, int]:
     """Rows of a new ring: (wanted, needed).
 
     Args:
-        row_bytes: Of one image field.
+        fields: Of a row.
         round_rows: ``batch_size * world_size`` of the job that makes the lane.
         prefetch: Rows that it wants ahead, or 0.
         rows_in_work: Rows that the pool has in its hands when it is busy.
-        views: Image fields.
 
     Returns:
         Wanted rows, and the fewest that work. Wanted fills whole pages where that is cheap, so that
@@ -39,9 +39,10 @@ def ring_rows(row_bytes: int, round_rows: int, prefetch: int, rows_in_work: int,
     """
     needed = _ROUNDS_NEEDED * round_rows
     wanted = max(_ROUNDS_WANTED * round_rows, needed + 2 * rows_in_work, prefetch + round_rows)
-    if _SMALL_RING_ROWS * views * row_bytes <= _SMALL_RING_BYTES:
+    dense = [field.row_bytes for field in fields if field.shape]
+    if _SMALL_RING_ROWS * sum(dense) <= _SMALL_RING_BYTES:
         wanted = max(wanted, _SMALL_RING_ROWS)
-    step = whole_page_rows(row_bytes)
+    step = math.lcm(*map(whole_page_rows, dense))
     rounded = -(-wanted // step) * step
     return (rounded if rounded <= 2 * wanted else wanted), needed
 

@@ -158,7 +158,7 @@ def _stream(stream: Any, scheduler: Scheduler, rings: Rings, jobs: Jobs) -> dict
                 "id": lane.id,
                 "uid": lane.key[1],
                 "pipeline": lane.key[0][:12],
-                "views": len(rings.held[lane.id].layout.images),
+                "fields": [field.name for field in rings.held[lane.id].layout.fields],
                 "rows": lane.rows,
                 "ring_bytes": rings.held[lane.id].layout.nbytes,
                 "jobs": sum(1 for c in stream.readers if c.lane == lane.id and c.present),

@@ -47,16 +47,16 @@ class Photos(Dataset[tuple[torch.Tensor, int]]):
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
         sample = self._source.read(index)
-        assert isinstance(sample.data, bytes)  # what files and synthetic photos are
+        assert isinstance(sample["image"], bytes)  # what files and synthetic photos are
         try:
-            image = Image.open(io.BytesIO(sample.data)).convert("RGB")
+            image = Image.open(io.BytesIO(sample["image"])).convert("RGB")
         except Exception as e:
             raise DamagedFile(f"{printable(self._source.name(index))} cannot be decoded: {e}") from e
         box = draw_box(image.height, image.width)
         image = image.resize((self._size, self._size), Image.Resampling.BILINEAR, box=box)
         if random.random() < 0.5:
             image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-        return torch.from_numpy(np.array(image)), sample.label
+        return torch.from_numpy(np.array(image)), sample["label"]
 
 
 def draw_box(height: int, width: int) -> tuple[int, int, int, int]:

@@ -30,18 +30,15 @@ class Ring:
         self.mapping = Mapping(fd, 0, layout.nbytes, writable=True)
         self._rows = layout.rows
         self._arrays = {f.name: field_array(self.mapping.buffer, layout, f.name) for f in layout.fields}
-        self._label, self._index = self._arrays["label"], self._arrays["index"]
 
     def row(self, field: str, position: int) -> npt.NDArray[Any]:
         """The row of `position` in `field`: a C-contiguous view into the ring (0-d for a scalar field)."""
         row: npt.NDArray[Any] = self._arrays[field][position % self._rows, ...]
         return row
 
-    def put(self, position: int, label: int, index: int) -> None:
-        """Writes the numbers of the row of `position`."""
-        row = position % self._rows
-        self._label[row] = label
-        self._index[row] = index
+    def put(self, field: str, position: int, value: Any) -> None:
+        """Writes the row of `position` in `field`, a number or an array of the field's shape."""
+        self._arrays[field][position % self._rows] = value
 
     def array(self, field: str) -> npt.NDArray[Any]:
         """All rows of `field`, shape ``(rows, *field.shape)``."""

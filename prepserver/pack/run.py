@@ -218,7 +218,7 @@ class _Packing:
 
 def _read(source: Source, sample: int) -> bytes:
     try:
-        data = source.read(sample).data
+        data: bytes | IndexedScan = source.read(sample)["image"]
     except SampleError as error:
         raise UnreadableError(error.reason) from error
     except OSError as error:

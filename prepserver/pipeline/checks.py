@@ -15,6 +15,8 @@ from enum import Enum
 from prepserver.pipeline.errors import SpecError
 
 INTERPOLATIONS = ("bilinear", "bicubic")
+PADDING_MODES = ("constant", "edge", "reflect", "symmetric")
+DTYPES = ("uint8", "float16", "float32")
 
 MAX_SIDE_PX = 16384
 """Longest side that a spec may ask for: beyond it one uint8 RGB row would pass 800 MB."""
@@ -162,3 +164,31 @@ def fill(field: str, value: object) -> tuple[float, ...]:
     """
     given = items(field, value, (1, 3)) if isinstance(value, list | tuple) else (value,)
     return tuple(number(field, item) for item in given)
+
+
+def fill_fits(fill: tuple[float, ...], channels: int, dtype: str) -> None:
+    """Refuse a padding value that the image cannot hold.
+
+    Raises:
+        SpecError: one per channel for another number of channels, or no byte while the image is uint8.
+    """
+    if len(fill) not in (1, channels):
+        raise SpecError("fill", fill, f"must have 1 value or one for each of {channels} channels")
+    if dtype == "uint8" and any(value != int(value) or not 0 <= value <= 255 for value in fill):
+        raise SpecError("fill", fill, "must be whole numbers from 0 to 255 while the image is uint8")
+
+
+def mean_fits(field: str, mean: Sequence[float], top: float | None) -> None:
+    """Refuse the means of values up to 255 for an image whose values end at 1.
+
+    Args:
+        field: To blame.
+        mean: For all channels or for each.
+        top: The image's greatest value, None if unknown.
+
+    Raises:
+        SpecError: a mean lies above 1, and no value does.
+    """
+    if top == 1.0 and max(mean) > 1.0:
+        reason = "the values lie in [0, 1] here, so no mean is above 1: divide means and stds by 255"
+        raise SpecError(field, list(mean), reason)

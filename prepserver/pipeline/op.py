@@ -1,4 +1,4 @@
-"""What every op has in common: a wire form, and what it does to the shape of an image.
+"""What every op has in common: a wire form, and what it does to what is known of a record.
 
 Ops are frozen records of plain values. Their `__init__` takes what torchvision takes and keeps the canonical
 form (an int size becomes a pair), so that equal meaning is equal data and the digest of a pipeline means
@@ -10,63 +10,70 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from prepserver.pipeline.errors import SpecError
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class ImageState:
-    """What is known of an image between two ops, before any image is seen.
-
-    Attributes:
-        size: (height, width) in pixels; None where it differs from sample to sample.
-        channels: 3, or 1 after `Grayscale(1)`.
-        dtype: Name of the element type: uint8, float16 or float32.
-        top: Greatest value that a pixel may have; None once `Normalize` has moved them.
-        layout: "CHW" or "HWC" once `ToLayout` has said so, else None.
-    """
-
-    size: tuple[int, int] | None = None
-    channels: int = 3
-    dtype: str = "uint8"
-    layout: str | None = None
-    top: float | None = 255.0
-
-    def need_uint8(self, op: Op) -> None:
-        """Refuse an op that mixes pixel values once they are no longer bytes.
-
-        Raises:
-            SpecError: the image is floating point here.
-        """
-        if self.dtype != "uint8":
-            raise SpecError("op", type(op).__name__, "works on uint8: put it before ToDtype")
+from prepserver.pipeline.kinds import Image, Kind, Size, Spatial
+from prepserver.pipeline.record import Record
 
 
 class Op:
-    """A step of a pipeline. Subclasses are frozen dataclasses with their own `__init__`."""
+    """A step of a pipeline. Subclasses are frozen dataclasses with their own `__init__`.
+
+    Attributes:
+        moves: Whether it moves pixels, and with them all that lies on the same plane.
+    """
 
     __slots__ = ()
+    moves: ClassVar[bool] = False
 
     def _keep(self, **values: object) -> None:
         """Set the fields of a frozen record, from within `__init__` only."""
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
-    def shape_after(self, state: ImageState) -> ImageState:
-        """Return what is known of the image after this op.
+    def image_after(self, image: Image) -> Image:
+        """Return what is known of an image after this op, apart from its size.
 
         Raises:
             SpecError: the op cannot follow; the field is the parameter's name.
         """
-        return state
+        return image
+
+    def size_after(self, size: Size | None) -> Size | None:
+        """Return the size after this op of whatever lies on a plane of pixels; None where it differs by sample.
+
+        Raises:
+            SpecError: the op cannot follow; the field is the parameter's name.
+        """
+        return size
+
+    def after(self, record: Record) -> Record:
+        """Return what is known of a record after this op. Columns of kinds that it does not touch stay as they are.
+
+        Raises:
+            SpecError: the op cannot follow; the field is the parameter's name.
+        """
+        return {name: self.kind_after(kind) for name, kind in record.items()}
+
+    def kind_after(self, kind: Kind) -> Kind:
+        """Return what is known of one column after this op.
+
+        Raises:
+            SpecError: the op cannot follow; the field is the parameter's name.
+        """
+        if isinstance(kind, Image):
+            kind = self.image_after(kind)
+        return dataclasses.replace(kind, size=self.size_after(kind.size)) if isinstance(kind, Spatial) else kind
 
     def to_wire(self) -> dict[str, Any]:
         """Return the op as a map of plain values, every parameter spelled out, tuples as lists."""
         wire: dict[str, Any] = {"op": type(self).__name__}
         for field in dataclasses.fields(self):  # type: ignore[arg-type]  # every subclass is a dataclass
             value = getattr(self, field.name)
-            wire[field.name] = list(value) if isinstance(value, tuple) else value
+            wire[field.name] = (
+                value.to_wire() if isinstance(value, Op) else list(value) if isinstance(value, tuple) else value
+            )
         return wire
 
     @classmethod

@@ -10,38 +10,21 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import prod
-from typing import Any, Literal
+from typing import Any
 
 from prepserver.pipeline.checks import MAX_SIDE_PX, integer
 from prepserver.pipeline.errors import SpecError
-from prepserver.pipeline.op import ImageState, Op
-from prepserver.pipeline.ops import OPS, Decode
+from prepserver.pipeline.kinds import Image
+from prepserver.pipeline.op import Op
+from prepserver.pipeline.ops import OPS, op_from_wire
+from prepserver.pipeline.ops.decode import Decode
+from prepserver.pipeline.record import IMAGES, Record, RowField, row_fields, with_index
 
 MAX_OPS = 64
 """Without the `Decode` at the start."""
 
 MAX_VIEWS = 16
 """Of one sample: each takes a row's memory and a row's work, beside the one decode."""
-
-_ITEM_BYTES = {"uint8": 1, "float16": 2, "float32": 4}
-
-
-@dataclass(frozen=True, slots=True)
-class RowFormat:
-    """One image of a row, of the several that it may have, as it is stored.
-
-    Attributes:
-        shape: (H, W, C), or (C, H, W) after `ToLayout("CHW")`.
-        dtype: uint8, float16 or float32.
-        nbytes: Size in bytes, without padding.
-        top: Greatest value of a pixel; None after `Normalize`.
-    """
-
-    shape: tuple[int, int, int]
-    dtype: str
-    nbytes: int
-    top: float | None = 255.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,18 +33,34 @@ class Pipeline:
 
     Attributes:
         ops: The ops; the first is a `Decode`.
-        row: The image as stored in a row.
-        logical: Order of the axes that the user sees: "CHW" (over HWC storage unless `ToLayout("CHW")` says
-            otherwise, as torch's channels_last) or "HWC".
+        columns: What the samples hold, before any op.
+        fields: Of a row.
         digest: Hex sha256 of the canonical wire form: the same in every process.
-        views: Images that are made of each sample, each with random numbers of its own.
+        views: How often each sample is made, each time with random numbers of its own.
     """
 
     ops: tuple[Op, ...]
-    row: RowFormat = field(compare=False)
-    logical: Literal["CHW", "HWC"] = field(compare=False)
+    columns: Record = field(compare=False)
+    fields: tuple[RowField, ...] = field(compare=False)
     digest: str = field(compare=False)
     views: int = 1
+
+    @property
+    def row(self) -> RowField:
+        """The first image of a row.
+
+        Raises:
+            SpecError: It has none.
+        """
+        for each in self.fields:
+            if isinstance(each.kind, Image):
+                return each
+        raise SpecError("pipeline", self.to_wire(), "makes no image")
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row with all its fields."""
+        return sum(each.nbytes for each in self.fields)
 
     @property
     def decode(self) -> Decode:
@@ -71,8 +70,13 @@ class Pipeline:
         return first
 
     @classmethod
-    def from_ops(cls, ops: Sequence[Op], views: int = 1) -> Pipeline:
+    def from_ops(cls, ops: Sequence[Op], views: int = 1, columns: Record = IMAGES) -> Pipeline:
         """Build a pipeline; `Decode()` is put first where it is not said.
+
+        Args:
+            ops: The ops.
+            views: How often each sample is made.
+            columns: What the source's samples hold.
 
         Raises:
             SpecError: an op cannot follow its forerunner, the rows would differ in shape, or `views` is not 1 to
@@ -87,12 +91,12 @@ class Pipeline:
         offset = len(given) - len(rest)
         if len(rest) > MAX_OPS:
             raise SpecError("pipeline", len(rest), f"has more than {MAX_OPS} ops")
-        state = ImageState()
+        record: Record = with_index(columns)
         for place, op in enumerate(rest, offset):
-            if state.layout is not None:
+            if any(isinstance(kind, Image) and kind.layout is not None for kind in record.values()):
                 raise SpecError(f"pipeline[{place}].op", type(op).__name__, "cannot follow ToLayout, the last op")
             try:
-                state = op.shape_after(state)
+                record = op.after(record)
             except SpecError as error:
                 raise _placed(error, place) from None
         full = (given[0] if offset else Decode(), *rest)
@@ -100,15 +104,19 @@ class Pipeline:
         canonical = json.dumps(wire, sort_keys=True, separators=(",", ":"), allow_nan=False)
         return cls(
             ops=full,
-            row=_row_format(state, wire),
-            logical="HWC" if state.layout == "HWC" else "CHW",
+            columns=columns,
+            fields=_fields(record, views, wire),
             digest=hashlib.sha256(canonical.encode()).hexdigest(),
             views=views,
         )
 
     @classmethod
-    def from_wire(cls, wire: object) -> Pipeline:
+    def from_wire(cls, wire: object, columns: Record = IMAGES) -> Pipeline:
         """Build a pipeline from what came over the wire, trusting nothing of it.
+
+        Args:
+            wire: Anything.
+            columns: What the source's samples hold.
 
         Raises:
             SpecError: no list of maps; an op or parameter unknown, missing or wrong; or as `from_ops`.
@@ -123,15 +131,11 @@ class Pipeline:
         for place, entry in enumerate(entries):
             if not isinstance(entry, Mapping) or not all(isinstance(name, str) for name in entry):
                 raise SpecError(f"pipeline[{place}]", entry, "must be a map of names to values")
-            name = entry.get("op")
-            kind = OPS.get(name) if isinstance(name, str) else None
-            if kind is None:
-                raise SpecError(f"pipeline[{place}].op", name, f"is not one of {', '.join(OPS)}")
             try:
-                ops.append(kind.from_params({key: value for key, value in entry.items() if key != "op"}))
+                ops.append(op_from_wire(entry))
             except SpecError as error:
                 raise _placed(error, place) from None
-        return cls.from_ops(ops, views)
+        return cls.from_ops(ops, views, columns)
 
     def to_wire(self) -> list[dict[str, Any]]:
         """Return the canonical form: a list of maps of ints, floats, strings, lists, bools and None.
@@ -158,17 +162,12 @@ def _placed(error: SpecError, place: int) -> SpecError:
     return SpecError(f"pipeline[{place}].{error.field}", error.value, error.reason)
 
 
-def _row_format(state: ImageState, wire: object) -> RowFormat:
-    if state.size is None:
-        raise SpecError(
-            "pipeline",
-            wire,
-            "rows would differ in shape from sample to sample: end with CenterCrop(size), RandomCrop(size), "
-            "RandomResizedCrop(size) or Resize((height, width))",
-        )
-    height, width = state.size
-    if max(height, width) > MAX_SIDE_PX:
-        raise SpecError("pipeline", (height, width), f"rows may have at most {MAX_SIDE_PX} pixels a side")
-    channels = state.channels
-    shape = (channels, height, width) if state.layout == "CHW" else (height, width, channels)
-    return RowFormat(shape, state.dtype, prod(shape) * _ITEM_BYTES[state.dtype], state.top)
+def _fields(record: Record, views: int, wire: object) -> tuple[RowField, ...]:
+    try:
+        fields = row_fields(record, views)
+    except SpecError as error:
+        raise SpecError("pipeline", wire, error.reason) from None
+    for each in fields:
+        if max(each.shape, default=0) > MAX_SIDE_PX:
+            raise SpecError("pipeline", each.shape, f"rows may have at most {MAX_SIDE_PX} pixels a side")
+    return fields

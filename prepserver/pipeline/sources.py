@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 from prepserver.pipeline.checks import integer
 from prepserver.pipeline.errors import SpecError
+from prepserver.pipeline.record import IMAGES, Record
 
 _MAX_SAMPLES = 1 << 40
 _MAX_CLASSES = 1 << 31
@@ -25,6 +26,11 @@ class _Spec:
     """What the sources have in common: the wire form and its digest."""
 
     kind: ClassVar[str]
+
+    @property
+    def columns(self) -> Record:
+        """What each sample holds, by name."""
+        return IMAGES
 
     def to_wire(self) -> dict[str, Any]:
         """The spec as a map of plain values, with the kind under ``source``."""

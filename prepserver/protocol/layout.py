@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import mmap
+from collections.abc import Iterable
 from typing import Annotated, Any
 
 from prepserver.protocol.schema import ProtocolError, Range, Size, build
@@ -23,7 +24,7 @@ class Field:
     """One field of a row.
 
     Attributes:
-        name: ``image`` (and ``image_1``, ... for further views), ``label`` or ``index``.
+        name: The column's; for further views with ``_1``, ``_2`` and so on.
         dtype: One of `ITEM_BYTES`.
         shape: Of one row, without the batch dimension; ``()`` for a scalar.
     """
@@ -51,9 +52,14 @@ class RingLayout:
         return sum(_pages(self.rows * f.row_bytes) for f in self.fields)
 
     @property
-    def images(self) -> tuple[str, ...]:
-        """Names of the image fields, one for each view of a sample, in the order of the views."""
-        return tuple(f.name for f in self.fields if f.name == "image" or f.name.startswith("image_"))
+    def dense(self) -> tuple[Field, ...]:
+        """Fields of more than one number a row, in order."""
+        return tuple(f for f in self.fields if f.shape)
+
+    @property
+    def scalars(self) -> tuple[Field, ...]:
+        """Fields of one number a row, in order."""
+        return tuple(f for f in self.fields if not f.shape)
 
     def field(self, name: str) -> Field:
         """The field called `name`.
@@ -115,26 +121,12 @@ class RingLayout:
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Wire:
     rows: Annotated[int, Range(1, 2**31)]
-    fields: Annotated[list[dict[str, Any]], Size(24)]
+    fields: Annotated[list[dict[str, Any]], Size(64)]
 
 
-def sample_layout(rows: int, image_shape: tuple[int, ...], image_dtype: str, views: int = 1) -> RingLayout:
-    """The layout of a lane of so many rows, see `sample_fields`."""
-    return RingLayout(rows, sample_fields(image_shape, image_dtype, views))
-
-
-def sample_fields(image_shape: tuple[int, ...], image_dtype: str, views: int = 1) -> tuple[Field, ...]:
-    """The fields of a lane: an image for each view, the sample's label and its place in the source (both int64)."""
-    return (
-        *(Field(image_field(view), image_dtype, list(image_shape)) for view in range(views)),
-        Field("label", "int64", []),
-        Field("index", "int64", []),
-    )
-
-
-def image_field(view: int) -> str:
-    """The field of the images of one view, from 0: ``image``, ``image_1``, ``image_2`` and so on."""
-    return f"image_{view}" if view else "image"
+def ring_fields(fields: Iterable[tuple[Any, ...]]) -> tuple[Field, ...]:
+    """Fields of a ring from tuples that begin with a name, a dtype and the shape of one row."""
+    return tuple(Field(name, dtype, list(shape)) for name, dtype, shape, *_ in fields)
 
 
 def whole_page_rows(row_bytes: int) -> int:

@@ -10,15 +10,15 @@ from prepserver.source.errors import SampleError, SourceError
 from prepserver.source.folder import EXTENSIONS
 from prepserver.source.index import IndexInfo, build_index, open_source
 from prepserver.source.roots import OutsideRootsError, Roots
-from prepserver.source.samples import MAX_ENCODED_BYTES, Sample, Source
+from prepserver.source.samples import MAX_ENCODED_BYTES, Record, Source
 
 __all__ = [
     "EXTENSIONS",
     "MAX_ENCODED_BYTES",
     "IndexInfo",
     "OutsideRootsError",
+    "Record",
     "Roots",
-    "Sample",
     "SampleError",
     "Source",
     "SourceError",

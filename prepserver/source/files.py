@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 from prepserver.source.container import Container
 from prepserver.source.roots import Roots
-from prepserver.source.samples import Sample, read_regular_file
+from prepserver.source.samples import Record, read_regular_file
 
 
 class FileTable:
@@ -118,11 +118,11 @@ class FileSource:
     def __len__(self) -> int:
         return self._n
 
-    def read(self, index: int) -> Sample:
+    def read(self, index: int) -> Record:
         """As `Source.read`."""
         path = self._path(index)
         full = path if path.startswith(b"/") else self._base + path
-        return Sample(read_regular_file(full, roots=self._roots), self._labels[index])
+        return {"image": read_regular_file(full, roots=self._roots), "label": self._labels[index]}
 
     def label(self, index: int) -> int:
         """As `Source.label`."""

@@ -23,7 +23,7 @@ from prepserver.source.errors import SampleError, SourceError, unusable
 from prepserver.source.files import FileSource
 from prepserver.source.places import Places
 from prepserver.source.roots import OutsideRootsError, Roots, open_below
-from prepserver.source.samples import NOT_THE_SAMPLE, OUTSIDE, Sample
+from prepserver.source.samples import NOT_THE_SAMPLE, OUTSIDE, Record
 
 INDEX_KEY = "packed dataset 1"
 """Marks an index of this version; raise the number when sections or records change."""
@@ -140,7 +140,7 @@ class PackedSource:
     def __len__(self) -> int:
         return len(self._files)
 
-    def read(self, index: int) -> Sample:
+    def read(self, index: int) -> Record:
         """As `Source.read`; the data of an indexed sample is an `IndexedScan`."""
         label = self._files.label(index)
         shard, offset, length = self._shards[index], self._offsets[index], self._lengths[index]
@@ -162,7 +162,7 @@ class PackedSource:
                 raise BrokenRecordError("the checksum of its image is wrong")
         except BrokenRecordError as error:
             raise SampleError(f"{shard_name(shard)} is damaged at {offset}: {error}") from error
-        return Sample(IndexedScan(head, lengths, image) if head.kind == INDEXED else bytes(image), label)
+        return {"image": IndexedScan(head, lengths, image) if head.kind == INDEXED else bytes(image), "label": label}
 
     def label(self, index: int) -> int:
         """As `Source.label`."""

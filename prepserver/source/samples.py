@@ -1,13 +1,12 @@
-"""A sample and a source as workers see them, and the one way to read a file of unknown character."""
+"""A record and a source as workers see them, and the one way to read a file of unknown character."""
 
 from __future__ import annotations
 
 import errno
 import os
 import stat
-from typing import NamedTuple, Protocol
+from typing import Any, Protocol
 
-from prepserver.protocol.packed import IndexedScan
 from prepserver.source.errors import SampleError
 from prepserver.source.roots import OutsideRootsError, Roots, open_below
 
@@ -20,16 +19,9 @@ NOT_THE_SAMPLE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGA
 OUTSIDE = "the file lies outside the source roots of the server"
 
 
-class Sample(NamedTuple):
-    """One sample as stored.
-
-    Attributes:
-        data: The encoded image; of a packed dataset an indexed one, of which a part can be decoded.
-        label: Class number, 0 or more.
-    """
-
-    data: bytes | IndexedScan
-    label: int
+Record = dict[str, Any]
+"""One sample as stored, by column: an image's encoded bytes (of a packed dataset an `IndexedScan`, of which a part can
+be decoded), a label's number."""
 
 
 class Source(Protocol):
@@ -38,7 +30,7 @@ class Source(Protocol):
     def __len__(self) -> int:
         """Number of samples."""
 
-    def read(self, index: int) -> Sample:
+    def read(self, index: int) -> Record:
         """The sample at an index.
 
         Raises:

@@ -14,7 +14,7 @@ import simplejpeg
 
 from prepserver.pipeline.sources import SyntheticImages
 from prepserver.source.container import Container
-from prepserver.source.samples import Sample
+from prepserver.source.samples import Record
 from prepserver.source.scenes import scene
 
 # Raise it when `scene` or the encoding changes: the banks of older releases are not to be taken for new ones.
@@ -70,7 +70,7 @@ class SyntheticSource:
     def __len__(self) -> int:
         return self._spec.n
 
-    def read(self, index: int) -> Sample:
+    def read(self, index: int) -> Record:
         """As `Source.read`."""
         dice = self._dice(index)
         picture = dice % (len(self._ends) - 1)
@@ -80,7 +80,7 @@ class SyntheticSource:
         comment = f"prepserver synthetic seed={self._spec.seed} index={index}".encode()
         marker = b"\xff\xfe" + (len(comment) + 2).to_bytes(2)
         data = b"".join((jpeg[:head], marker, comment, jpeg[head:]))
-        return Sample(data, self._label(dice))
+        return {"image": data, "label": self._label(dice)}
 
     def label(self, index: int) -> int:
         """As `Source.label`."""

@@ -124,6 +124,24 @@ class PillowImage:
             raise BadSample(self._failure)
         return self._pixels
 
+    def classes(self) -> npt.NDArray[np.uint8]:
+        """Return the first frame as (H, W) numbers: of a palette its places, of grey its values. Instead of `decode`.
+
+        Raises:
+            BadSample: broken, truncated, colours, or more than 8 bits.
+        """
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                self._refuse_huge_tiles()
+                self._image.load()
+        except _FAULTS as error:
+            raise BadSample(f"the mask cannot be decoded: {_text(error)}") from error
+        if self._image.mode not in ("L", "P", "1"):
+            raise BadSample(f"a mask has one number of 8 bits for each pixel; this is {self._image.mode}")
+        found: npt.NDArray[np.uint8] = np.asarray(self._image).astype(np.uint8)
+        return found
+
     def _refuse_huge_tiles(self) -> None:
         """A TIFF's tile is decoded whole, in memory that the size of the image says nothing of."""
         if not isinstance(self._image, TiffImageFile):

@@ -5,58 +5,22 @@ Planning needs a header only and says how much of the image is needed, so that d
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from prepserver.pipeline.color import DEFAULT_MAX_PIXELS
-from prepserver.pipeline.op import ImageState, Op
-from prepserver.pipeline.ops import (
-    CenterCrop,
-    ColorJitter,
-    Grayscale,
-    Normalize,
-    Pad,
-    RandomCrop,
-    RandomHorizontalFlip,
-    RandomResizedCrop,
-    RandomVerticalFlip,
-    Resize,
-    ToDtype,
-    ToLayout,
-)
-from prepserver.pipeline.pipeline import Pipeline, RowFormat
-from prepserver.protocol.layout import image_field
+from prepserver.pipeline.kinds import Image
+from prepserver.pipeline.ops.decode import DEFAULT_MAX_PIXELS
+from prepserver.pipeline.ops.to_layout import ToLayout
+from prepserver.pipeline.pipeline import Pipeline
+from prepserver.pipeline.record import Record, RowField, with_index
 from prepserver.transform.draw import Draws, SampleKey
 from prepserver.transform.errors import BadSample
-from prepserver.transform.geometry import (
-    CenterCropStage,
-    FlipStage,
-    PadStage,
-    RandomCropStage,
-    ResizedCropStage,
-    ResizeStage,
-)
-from prepserver.transform.stage import Array, Box, Drawn, Stage, Step
-from prepserver.transform.values import ColorJitterStage, GrayscaleStage, NormalizeStage, ToDtypeStage
+from prepserver.transform.moves import Move
+from prepserver.transform.ops import stage_of
+from prepserver.transform.stage import Array, Box, Drawn, Step
 from prepserver.transform.whole import WholeCrop, whole_crop
-
-_STAGES: dict[type[Op], Callable[[Any, int], Stage]] = {
-    RandomResizedCrop: ResizedCropStage,
-    Resize: ResizeStage,
-    CenterCrop: CenterCropStage,
-    RandomCrop: RandomCropStage,
-    Pad: PadStage,
-    RandomHorizontalFlip: FlipStage,
-    RandomVerticalFlip: FlipStage,
-    ColorJitter: ColorJitterStage,
-    Grayscale: GrayscaleStage,
-    ToDtype: ToDtypeStage,
-    Normalize: NormalizeStage,
-}
-
 
 _NOTHING = Drawn(None, 0, 0)
 
@@ -72,22 +36,44 @@ class Plan(NamedTuple):
         part: What of the upright image is needed.
         steps: One for each stage: what it looks at, None for all, and what it does with that, None for nothing.
         scale: The part is wanted at 1/scale, where a decoder makes that; all of it is multiples of this number.
+        moves: What happens to all else that lies on the image's plane.
     """
 
     part: Box
     steps: tuple[tuple[Box | None, Step | None], ...]
     scale: int = 1
+    moves: tuple[Move, ...] = ()
+
+
+class ImageColumn(NamedTuple):
+    """An image of a row maker.
+
+    Attributes:
+        column: Its name in a record.
+        out: Place of its field among the maker's.
+        stages: Which stages change it, by number.
+        landing: From this stage on all results have the row's shape and dtype, so they are written to the row itself.
+        format: Of its field.
+    """
+
+    column: str
+    out: int
+    stages: tuple[int, ...]
+    landing: int
+    format: RowField
 
 
 class RowMaker:
-    """Makes one view of rows from decoded pixels, by one pipeline.
+    """Makes one view of rows by one pipeline: all that lies on an image's plane, moved by one draw.
 
     Args:
         pipeline: What to do.
         view: Which of the pipeline's views; the first is what a pipeline with one view gives.
 
     Attributes:
-        row: The image as stored in a row.
+        fields: What it makes, in the order of the columns.
+        images: The images among them; the first one's size is what the ops decide by.
+        followers: The others: place among `fields`, and the field.
         upright: Whether pixels are to be turned by their EXIF orientation before they come here.
         max_pixels: Largest image that may be decoded.
         whole: What may make a row of one sample for itself in one call; None for most pipelines.
@@ -95,29 +81,42 @@ class RowMaker:
 
     def __init__(self, pipeline: Pipeline, view: int = 0) -> None:
         self._view = view
-        self.row: RowFormat = pipeline.row
+        self.fields = tuple(each for each in pipeline.fields if each.kind.is_spatial and each.view == view)
         self.upright = pipeline.decode.exif_orientation
         self.max_pixels = pipeline.decode.max_pixels
-        self.whole: WholeCrop | None = whole_crop(pipeline, view)
+        self.whole: WholeCrop | None = whole_crop(pipeline, view) if len(self.fields) == 1 else None
         last = pipeline.ops[-1]
         self._planar = isinstance(last, ToLayout) and last.layout == "CHW"
         self._stages = [
-            _STAGES[type(op)](op, place)
-            for place, op in enumerate(pipeline.ops)
-            if place > 0 and not isinstance(op, ToLayout)
+            stage_of(op, place) for place, op in enumerate(pipeline.ops) if place > 0 and not isinstance(op, ToLayout)
         ]
         self._names = [type(pipeline.ops[stage.place]).__name__ for stage in self._stages]
-        # From here on all results have the row's shape and dtype, so they are written to the row itself.
-        self._landing = max((k for k, stage in enumerate(self._stages) if stage.settles), default=0)
+        images: list[ImageColumn] = []
+        followers: list[tuple[int, RowField]] = []
+        for out, each in enumerate(self.fields):
+            if not isinstance(each.kind, Image):
+                followers.append((out, each))
+                continue
+            stages = tuple(k for k, stage in enumerate(self._stages) if stage.column in (None, each.column))
+            landing = max((k for k in stages if self._stages[k].settles), default=0)
+            images.append(ImageColumn(each.column, out, stages, landing, each))
+        self.images, self.followers = tuple(images), tuple(followers)
         # An op that follows the sample's size may not blow it up: a sliver of 1 x 60000 pixels resized to a
         # shorter side of 1000 would take 180 GB.
-        row_pixels = prod(self.row.shape)  # times channels: a bound need not be exact
+        row_pixels = max((prod(each.shape) for each in self.fields), default=0)  # times channels: need not be exact
         self._step_limit = max(self.max_pixels, DEFAULT_MAX_PIXELS, row_pixels)
-        self._step_limit_bytes = max(_STEP_LIMIT_BYTES, self.row.nbytes)
-        state, self._pixel_bytes = ImageState(), []  # after each stage
+        self._step_limit_bytes = max(_STEP_LIMIT_BYTES, *(each.nbytes for each in self.fields))
+        record: Record = with_index(pipeline.columns)
+        self._pixel_bytes = []  # after each stage
         for op in pipeline.ops[1:]:
-            state = op.shape_after(state)
-            self._pixel_bytes.append(state.channels * np.dtype(state.dtype).itemsize)
+            record = op.after(record)
+            kinds = [kind for kind in record.values() if isinstance(kind, Image)]
+            self._pixel_bytes.append(max((k.channels * np.dtype(k.dtype).itemsize for k in kinds), default=1))
+
+    @property
+    def row(self) -> RowField:
+        """The field of its first image."""
+        return self.images[0].format
 
     def plan(self, height: int, width: int, key: SampleKey) -> Plan:
         """Draw the random parameters for an upright image of `height` x `width`.
@@ -129,6 +128,7 @@ class RowMaker:
             raise BadSample(f"{height}x{width} pixels are more than max_pixels={self.max_pixels}")
         part, scale = Box(0, 0, height, width), 1
         steps: list[tuple[Box | None, Step | None]] = []
+        moves: tuple[Move, ...] = ()
         mirrored: Step | None = None  # what the step before would be if it did this one's flip too
         for number, stage in enumerate(self._stages):
             drawn = stage.draw(height, width, Draws(key, stage.place, self._view))
@@ -140,6 +140,7 @@ class RowMaker:
                     f"would take {nbytes >> 20} MiB as {height}x{width} pixels on the way, more than "
                     f"{self._step_limit_bytes >> 20} MiB: crop or resize before ToDtype"
                 )
+            moves += drawn.moves
             if stage.mirrors and drawn.step is not None and mirrored is not None:
                 steps[-1] = steps[-1][0], mirrored
                 drawn = _NOTHING
@@ -149,29 +150,34 @@ class RowMaker:
             else:
                 steps.append((drawn.part, drawn.step))
             mirrored = drawn.mirrored
-        return Plan(part, tuple(steps), scale)
+        return Plan(part, tuple(steps), scale, moves)
 
-    def render(self, plan: Plan, image: Array, out: Array) -> None:
-        """Carry out the plan.
+    def render(self, plan: Plan, image: Array, out: Array, column: ImageColumn | None = None) -> None:
+        """Carry out the plan for one image.
 
         Args:
             plan: From `plan`, for this image.
             image: `plan.part` of the upright image: uint8 RGB of that height and width, or of these over
                 `plan.scale`. Not written to.
-            out: The row: an array of `row.shape` and `row.dtype`.
+            out: The row: an array of the column's shape and dtype.
+            column: Of `images`; None for the first one.
 
         Raises:
             ValueError: `out` is of another shape or dtype.
         """
-        if out.shape != self.row.shape or out.dtype != self.row.dtype:
-            raise ValueError(f"the row is {self.row.shape} {self.row.dtype}, not {out.shape} {out.dtype}")
+        column = column or self.images[0]
+        row = column.format
+        if out.shape != row.shape or out.dtype != row.dtype:
+            raise ValueError(f"the row is {row.shape} {row.dtype}, not {out.shape} {out.dtype}")
         target: Array = out.transpose(1, 2, 0) if self._planar else out
+        number = 0
         try:
-            for number, (part, step) in enumerate(plan.steps):
+            for number in column.stages:
+                part, step = plan.steps[number]
                 if part is not None:
                     image = part.of(image)
                 if step is not None:
-                    image = step(image, target if number >= self._landing else None)
+                    image = step(image, target if number >= column.landing else None)
         except Exception as e:
             e.add_note(f"in {self._names[number]}")
             raise
@@ -179,6 +185,6 @@ class RowMaker:
             target[...] = image
 
 
-def row_makers(pipeline: Pipeline) -> dict[str, RowMaker]:
-    """Return the makers of all that a row holds of a sample: for each view one, by the name of its field."""
-    return {image_field(view): RowMaker(pipeline, view) for view in range(pipeline.views)}
+def row_makers(pipeline: Pipeline) -> tuple[RowMaker, ...]:
+    """Return a maker for each view of a pipeline."""
+    return tuple(RowMaker(pipeline, view) for view in range(pipeline.views))

@@ -7,7 +7,7 @@ share the header only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,12 +17,14 @@ from prepserver.transform.decode import Encoded
 from prepserver.transform.draw import SampleKey
 from prepserver.transform.errors import BadSample
 from prepserver.transform.indexed import EncodedScan
+from prepserver.transform.kinds import FOLLOWERS
 from prepserver.transform.orientation import UPRIGHT, as_stored
-from prepserver.transform.rowmaker import Plan, RowMaker
+from prepserver.transform.rowmaker import ImageColumn, Plan, RowMaker
 from prepserver.transform.scale import divisor
 from prepserver.transform.stage import Array, Box, around
 
-Target = tuple[RowMaker, np.ndarray[Any, np.dtype[Any]]]
+Target = tuple[RowMaker, Sequence[np.ndarray[Any, np.dtype[Any]]]]
+"""A maker and the rows of its fields."""
 
 Step = Callable[[int], object]
 """Called with the place of the target that is about to be rendered, or with `DECODING`: what all targets share."""
@@ -35,20 +37,18 @@ def _unmarked(_place: int) -> None:
 
 
 class _Order:
-    """One target's plan for the sample, and the part of the *stored* image that it needs, and at what scale."""
+    """One target's plan for an image of the sample: the part of the *stored* image that it needs, and at what scale."""
 
-    __slots__ = ("maker", "orientation", "out", "part", "place", "plan", "scale")
+    __slots__ = ("column", "maker", "orientation", "out", "part", "place", "plan", "scale")
 
-    def __init__(self, place: int, target: Target, encoded: Encoded, key: SampleKey) -> None:
+    def __init__(self, place: int, target: Target, column: ImageColumn, encoded: Encoded, plan: Plan) -> None:
         self.place = place
-        self.maker, self.out = target
-        if encoded.height * encoded.width > self.maker.max_pixels:  # before the orientation, which may decode
-            raise BadSample(f"{encoded.height}x{encoded.width} pixels are more than max_pixels={self.maker.max_pixels}")
+        self.maker, outs = target
+        self.column, self.out, self.plan = column, outs[column.out], plan
         self.orientation = encoded.orientation if self.maker.upright else UPRIGHT
-        height, width = encoded.size(self.maker.upright)
-        self.plan: Plan = self.maker.plan(height, width, key)
-        self.part, self.scale = self.plan.part, encoded.scale(self.plan.scale)
+        self.part, self.scale = plan.part, encoded.scale(plan.scale)
         if self.orientation != UPRIGHT:
+            height, width = encoded.size(True)
             self.part = as_stored(self.part, self.orientation, height, width)
             # Seen from another corner, so the scale must divide the sides: the part begins at a whole pixel of it.
             self.scale = divisor(height, width, self.scale)
@@ -59,44 +59,116 @@ class _Order:
             image = self.part.within(decoded).over(scale).of(image)
         if self.orientation != UPRIGHT:
             image = encoded.upright(image)
-        self.maker.render(self.plan, image, self.out)
+        self.maker.render(self.plan, image, self.out, self.column)
 
 
-def make_rows(data: bytes | IndexedScan, key: SampleKey, targets: Sequence[Target], step: Step = _unmarked) -> None:
+def make_rows(record: Mapping[str, Any], key: SampleKey, targets: Sequence[Target], step: Step = _unmarked) -> None:
     """Decode one sample once and render it into every target's row.
 
     Args:
-        data: The encoded image; an indexed one of a packed dataset is decoded only around what is needed.
+        record: The sample's columns, encoded; an indexed image of a packed dataset is decoded only around what is
+            needed.
         key: What the random parameters hang on.
-        targets: (maker, row) pairs; each row an array of `maker.row.shape` and `maker.row.dtype`, usually in
-            shared memory. A row that is not made may hold anything.
+        targets: Pairs of a maker and the rows of its fields, usually in shared memory. A row that is not made may
+            hold anything.
         step: Told what is being done; decoding comes first.
 
     Raises:
         BadSample: at least one row was not made; `failures` says which, and all others are complete.
     """
     if len(targets) == 1:
-        maker, out = targets[0]
-        if maker.whole is not None and maker.whole.make(data, key, out):
+        maker, outs = targets[0]
+        if maker.whole is not None and maker.whole.make(record[maker.images[0].column], key, outs[0]):
             return
-    try:
-        encoded = EncodedScan(data) if isinstance(data, IndexedScan) else Encoded(data)
-    except BadSample as error:
-        raise BadSample(error.reason, dict.fromkeys(range(len(targets)), error.reason)) from error
-    failures: dict[int, str] = {}
-    orders: list[_Order] = []
-    for place, target in enumerate(targets):
-        try:
-            orders.append(_Order(place, target, encoded, key))
-        except BadSample as error:
-            failures[place] = error.reason
-    if len(orders) == 1:
-        _fill(encoded, orders, failures, step)
-    else:
-        for scale in sorted({order.scale for order in orders}):
-            _fill(encoded, [order for order in orders if order.scale == scale], failures, step)
+    failures = _Rows(record, key, targets, step).make()
     if failures:
         raise BadSample(next(iter(failures.values())), failures)
+
+
+class _Rows:
+    """The rows of one sample."""
+
+    def __init__(self, record: Mapping[str, Any], key: SampleKey, targets: Sequence[Target], step: Step) -> None:
+        self._record, self._key, self._targets, self._step = record, key, targets, step
+        self._failures: dict[int, str] = {}
+        self._plans: dict[int, Plan] = {}  # by target
+        self._size: dict[int, tuple[int, int]] = {}  # of the upright image that it was made for, by target
+
+    def make(self) -> dict[int, str]:
+        """Fill all rows; returns which were not made, and why."""
+        first = self._targets[0][0]
+        for number in range(len(first.images)):  # all targets are of one stream, so they have the same columns
+            self._make_images(number)
+        for number in range(len(first.followers)):
+            self._make_followers(number)
+        return self._failures
+
+    def _alive(self) -> list[int]:
+        return [place for place in range(len(self._targets)) if place not in self._failures]
+
+    def _make_images(self, number: int) -> None:
+        value = self._record[self._targets[0][0].images[number].column]
+        try:
+            encoded = EncodedScan(value) if isinstance(value, IndexedScan) else Encoded(value)
+        except BadSample as error:
+            self._failures.update(dict.fromkeys(self._alive(), error.reason))
+            return
+        orders: list[_Order] = []
+        for place in self._alive():
+            target = self._targets[place]
+            try:
+                plan = self._plan(place, target[0], encoded)
+                orders.append(_Order(place, target, target[0].images[number], encoded, plan))
+            except BadSample as error:
+                self._failures[place] = error.reason
+        if len(orders) == 1:
+            _fill(encoded, orders, self._failures, self._step)
+        else:
+            for scale in sorted({order.scale for order in orders}):
+                _fill(encoded, [order for order in orders if order.scale == scale], self._failures, self._step)
+
+    def _plan(self, place: int, maker: RowMaker, encoded: Encoded) -> Plan:
+        """What the target does with the sample: drawn for the first image, and the same for all others."""
+        _refuse_large((encoded.height, encoded.width), maker)  # before the orientation, which may decode
+        size = encoded.size(maker.upright)
+        if place not in self._plans:
+            self._size[place] = size
+            self._plans[place] = maker.plan(*size, self._key)
+        self._same_plane(place, "another image", size)
+        return self._plans[place]
+
+    def _make_followers(self, number: int) -> None:
+        _, field = self._targets[0][0].followers[number]
+        try:
+            follower = FOLLOWERS[type(field.kind)](self._record[field.column])
+        except BadSample as error:
+            self._failures.update(dict.fromkeys(self._alive(), f"{field.column}: {error.reason}"))
+            return
+        for place in self._alive():
+            maker, outs = self._targets[place]
+            try:
+                size = follower.size
+                if place not in self._plans and size is not None:
+                    _refuse_large(size, maker)
+                    self._size[place] = size
+                    self._plans[place] = maker.plan(*size, self._key)
+                if size is not None:
+                    self._same_plane(place, f"its {field.column}", size)
+                self._step(place)
+                follower.make(self._plans[place].moves, outs[maker.followers[number][0]])
+            except BadSample as error:
+                self._failures[place] = f"{field.column}: {error.reason}"
+            finally:
+                self._step(DECODING)
+
+    def _same_plane(self, place: int, what: str, size: tuple[int, int]) -> None:
+        if size != (mine := self._size[place]):
+            raise BadSample(f"{what} has {size[0]}x{size[1]} pixels and the image, upright, {mine[0]}x{mine[1]}")
+
+
+def _refuse_large(size: tuple[int, int], maker: RowMaker) -> None:
+    if size[0] * size[1] > maker.max_pixels:
+        raise BadSample(f"{size[0]}x{size[1]} pixels are more than max_pixels={maker.max_pixels}")
 
 
 def _fill(encoded: Encoded, orders: Sequence[_Order], failures: dict[int, str], step: Step) -> None:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from prepserver.pipeline.op import Op
 from prepserver.transform.draw import Draws
+from prepserver.transform.moves import Move
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Step = Callable[[Array, Array | None], Array]
@@ -69,6 +71,7 @@ class Drawn(NamedTuple):
         part: What the op looks at of its input, and all that the step is given; None for the whole.
         mirrored: A step that does the same and a horizontal flip after it, where that costs less than two.
         scale: The step may be given its part at 1/scale, as a decoder makes it; all of the part is multiples of it.
+        moves: The same for whatever else lies on the image's plane, as data.
     """
 
     step: Step | None
@@ -77,21 +80,26 @@ class Drawn(NamedTuple):
     part: Box | None = None
     mirrored: Step | None = None
     scale: int = 1
+    moves: tuple[Move, ...] = ()
 
 
 class Stage(ABC):
     """An op at its place in a pipeline.
 
     Attributes:
+        op: The op's class.
         place: The op's place, which its random numbers hang on.
+        column: The only column that it changes; None for all of the kinds that the op touches.
         mirrors: All it may do is a horizontal flip.
         settles: Its result differs from its input in shape or dtype, so it cannot be done within one array.
     """
 
+    op: ClassVar[type[Op]]
     settles = True
     mirrors = False
+    column: str | None = None
 
-    def __init__(self, place: int) -> None:
+    def __init__(self, op: Any, place: int) -> None:
         self.place = place
 
     @abstractmethod

@@ -11,17 +11,19 @@ import errno
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import numpy.typing as npt
 
 from prepserver.order import NO_SAMPLE, Order
+from prepserver.pipeline.pipeline import Pipeline
+from prepserver.pipeline.record import INDEX, RowField
 from prepserver.protocol.work import MAX_REASON_CHARS
-from prepserver.source import Sample, SampleError, Source
+from prepserver.source import Record, SampleError, Source
 from prepserver.source.errors import printable
-from prepserver.transform import DECODING, BadSample, RowMaker, SampleKey, make_rows
+from prepserver.transform import DECODING, BadSample, RowMaker, SampleKey, make_rows, row_makers
 
 _log = logging.getLogger(__name__)
 
@@ -43,24 +45,32 @@ class Rows(Protocol):
     """Where rows are put: `prepserver.memory.ring.Ring`, or arrays of the caller's."""
 
     def row(self, field: str, position: int) -> npt.NDArray[Any]:
-        """The row of `position` in `field` (an image): writable memory."""
+        """The row of `position` in `field`: writable memory."""
 
-    def put(self, position: int, label: int, index: int) -> None:
-        """The numbers of a row, written when its images are there."""
+    def put(self, field: str, position: int, value: Any) -> None:
+        """Writes the row of `position` in `field`, a number or an array."""
 
 
 class Target(NamedTuple):
     """A lane.
 
     Attributes:
-        makers: Of its images, by their field (`prepserver.transform.row_makers`).
+        makers: Of each view (`prepserver.transform.row_makers`).
+        taken: Fields that are taken from the record as they are, written when all else is there.
         rows: Where they go.
         quarantined: Indices that are bad for this pipeline: workers died or hung in it.
     """
 
-    makers: Mapping[str, RowMaker]
+    makers: Sequence[RowMaker]
+    taken: Sequence[RowField]
     rows: Rows
     quarantined: Container[int] = frozenset()
+
+    @classmethod
+    def of(cls, pipeline: Pipeline, rows: Rows, quarantined: Container[int] = frozenset()) -> Target:
+        """The lane of a pipeline."""
+        taken = [field for field in pipeline.fields if not field.kind.is_spatial]
+        return cls(row_makers(pipeline), taken, rows, quarantined)
 
 
 Mark = Callable[[int, int], None]
@@ -205,9 +215,8 @@ class _Filler:
     def _blank(self, position: int, where: Iterable[int]) -> None:
         for t in where:
             target = self._targets[t]
-            for field in target.makers:
-                target.rows.row(field, position)[...] = 0
-            target.rows.put(position, NO_SAMPLE, NO_SAMPLE)
+            for field in (*(each for maker in target.makers for each in maker.fields), *target.taken):
+                target.rows.put(field.name, position, field.kind.blank)
 
     def _try(self, position: int, pass_: int, index: int, where: tuple[int, ...]) -> dict[int, str]:
         """Puts sample `index` into the row of `position` of the targets `where`; returns who refused, and why."""
@@ -224,7 +233,7 @@ class _Filler:
             return refused
         begun_ns = time.monotonic_ns()
         try:
-            sample = _read(self._stream.source, index)
+            record = _read(self._stream.source, index)
         except SampleError as e:
             return refused | dict.fromkeys(where, e.reason)
         except (OSError, MemoryError):
@@ -235,22 +244,25 @@ class _Filler:
             read_ns = time.monotonic_ns()
             self._read_ns += read_ns - begun_ns
         try:
-            refused |= self._make(sample, SampleKey(self._stream.seed, pass_, index), position, where)
+            refused |= self._make(record, SampleKey(self._stream.seed, pass_, index), position, where)
         finally:
             self._make_ns += time.monotonic_ns() - read_ns
         for t in where:
             if t not in refused:
-                self._targets[t].rows.put(position, sample.label, index)
+                target = self._targets[t]
+                for field in target.taken:
+                    target.rows.put(field.name, position, index if field.column == INDEX else record[field.column])
         return refused
 
-    def _make(self, sample: Sample, key: SampleKey, position: int, where: tuple[int, ...]) -> dict[int, str]:
+    def _make(self, record: Record, key: SampleKey, position: int, where: tuple[int, ...]) -> dict[int, str]:
         outs, whose = [], []
         for t in where:
-            for field, maker in self._targets[t].makers.items():
-                outs.append((maker, self._targets[t].rows.row(field, position)))
+            rows = self._targets[t].rows
+            for maker in self._targets[t].makers:
+                outs.append((maker, [rows.row(field.name, position) for field in maker.fields]))
                 whose.append(t)
         try:
-            make_rows(sample.data, key, outs, lambda place: self._step(place if place == DECODING else whose[place]))
+            make_rows(record, key, outs, lambda place: self._step(place if place == DECODING else whose[place]))
         except BadSample as e:
             refused: dict[int, str] = {}
             for place, reason in sorted(e.failures.items()):
@@ -268,7 +280,7 @@ class _Filler:
         found: dict[int, str] = {}
         for t in where:
             self._step(DECODING)
-            found |= self._make(sample, key, position, (t,))
+            found |= self._make(record, key, position, (t,))
         return found
 
     def _is_unforeseen(self, error: Exception, where: tuple[int, ...]) -> dict[int, str]:
@@ -288,7 +300,7 @@ def _text(error: Exception) -> str:
     return f"{type(error).__name__}: {error}" + (f" ({notes})" if notes else "")
 
 
-def _read(source: Source, index: int) -> Sample:
+def _read(source: Source, index: int) -> Record:
     """`source.read`, again after a while where the system says that it may be better then.
 
     Raises:

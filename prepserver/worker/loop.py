@@ -29,7 +29,7 @@ from prepserver.protocol.schema import ProtocolError
 from prepserver.source import Roots, open_source
 from prepserver.source.errors import printable
 from prepserver.telemetry.page import NO_LANE, StatsPage
-from prepserver.transform import DECODING, row_makers
+from prepserver.transform import DECODING
 from prepserver.worker.channel import ChannelClosed, close_all, receive, send
 from prepserver.worker.fill import BadRow, LaneError, Stream, Target, fill
 from prepserver.worker.sandbox import OPEN, Seal
@@ -145,6 +145,7 @@ class _Worker:
                         raise _Sealed(f"it may not read stream {message.stream}, which is new")
                     self._streams[message.stream] = _Told(message, set(message.quarantined))
                 case work.AddLane():
+                    _known(self._streams, "stream", message.stream)
                     self._lanes[message.lane] = self._open_lane(message, fds)
                 case work.Quarantine():
                     _known(self._streams, "stream", message.stream)
@@ -219,9 +220,10 @@ class _Worker:
     def _open_lane(self, told: work.AddLane, fds: list[int]) -> tuple[Target, set[int]] | _Broken:
         try:
             (fd,) = fds
-            makers = row_makers(Pipeline.from_wire(told.pipeline))
+            columns = source_from_wire(self._streams[told.stream].add.source).columns
             quarantined = set(told.quarantined)
-            return Target(makers, Ring(fd, RingLayout.from_wire(told.layout)), quarantined), quarantined
+            ring = Ring(fd, RingLayout.from_wire(told.layout))
+            return Target.of(Pipeline.from_wire(told.pipeline, columns), ring, quarantined), quarantined
         except Exception as e:  # noqa: BLE001 - told with every task that needs the lane
             self._log.exception("lane %d", told.lane)
             return _Broken(_text(e))

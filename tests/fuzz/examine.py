@@ -17,17 +17,17 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from prepserver.pipeline.color import Decode
-from prepserver.pipeline.ops import CenterCrop, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
+from prepserver.pipeline.ops import CenterCrop, Decode, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.protocol.packed import MAGIC, BrokenRecordError, IndexedScan, read_record
-from prepserver.transform import BadSample, RowMaker, SampleKey, decode, make_rows, native
+from prepserver.transform import BadSample, RowMaker, SampleKey, decode, native
 from prepserver.transform.decode import Encoded
 from prepserver.transform.header import read_header
 from prepserver.transform.indexed import EncodedScan
 from prepserver.transform.pillow import PillowImage
 from prepserver.transform.scale import LEAST
 from prepserver.transform.stage import Box
+from tests.support.images import make_rows
 
 MAX_PIXELS = 1 << 16
 _MOST_MORE_KIB = 24 << 10  # of memory for one input of so many pixels; a decode takes less than a tenth of it

@@ -14,6 +14,7 @@ from prepclient.device import DeviceStage, DeviceUnavailable, cuda_device
 from prepclient.finish import Finish, Finisher, RowLook
 from prepclient.pinning import HostPin, open_driver
 from tests.gpu.segment import Segment
+from tests.support.images import SMALL
 
 SHAPE = (64, 64, 3)
 LOOK = RowLook(SHAPE)
@@ -64,7 +65,7 @@ def test_every_batch_is_right_while_released_rows_are_refilled_at_once(
 ) -> None:
     n, batches = 97, 60
     server = RefillingServer(segment)
-    stage = DeviceStage(device, LOOK, n, zero_copy=lend)
+    stage = DeviceStage(device, [LOOK], n, zero_copy=lend, small=SMALL)
     pin = HostPin(segment.address, segment.nbytes, open_driver(device), keep=segment)
     if lock:
         pin.start()
@@ -111,7 +112,7 @@ def test_each_view_arrives_as_a_batch_of_its_own(segment: Segment, device: torch
     pin.start()
     stored = segment.bytes[: views * n * LOOK.nbytes].view(views, n, *SHAPE)
     stored.random_(0, 256)
-    stage = DeviceStage(device, RowLook(SHAPE, views=views), n, small={}, zero_copy=lend)
+    stage = DeviceStage(device, [RowLook(SHAPE, views=views)], n, small={}, zero_copy=lend)
     stage.submit(1, [[rows[:20], rows[20:]] for rows in stored], {})
     got = stage.take().fields["image"]
     assert [view.device for view in got] == [device] * views
@@ -125,7 +126,7 @@ def test_rows_come_free_while_the_consumers_stream_is_still_busy(segment: Segmen
     pin = HostPin(segment.address, segment.nbytes, open_driver(device), keep=segment)
     pin.start()
     assert pin.wait()
-    stage = DeviceStage(device, LOOK, 64, small={})
+    stage = DeviceStage(device, [LOOK], 64, small={})
     torch.cuda.synchronize()
     busy(4_000_000_000)
     behind: Any = torch.cuda.Event()  # type: ignore[no-untyped-call,unused-ignore]
@@ -162,7 +163,7 @@ def test_the_finishing_step_on_the_gpu_is_the_one_on_the_cpu(
 def test_closing_gives_the_device_memory_back(device: torch.device) -> None:
     gc.collect()
     before = torch.cuda.memory_allocated(device)
-    stage = DeviceStage(device, LOOK, 64)
+    stage = DeviceStage(device, [LOOK], 64, small=SMALL)
     numbers = {"label": [torch.arange(64)], "index": [torch.arange(64)]}
     stage.submit(1, [[torch.zeros((64, *SHAPE), dtype=torch.uint8)]], numbers)
     stage.take()

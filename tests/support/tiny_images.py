@@ -16,9 +16,8 @@ from prepserver.order import Shuffle, make_order
 from prepserver.pipeline.ops import Op, RandomHorizontalFlip, RandomResizedCrop
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.pipeline.sources import ImageFolder
-from prepserver.protocol.layout import RingLayout, sample_layout
+from prepserver.protocol.layout import RingLayout, ring_fields
 from prepserver.source import IndexInfo, build_index, open_source
-from prepserver.transform import row_makers
 from prepserver.worker.channel import ChannelClosed, receive
 from prepserver.worker.fill import Stream, Target
 
@@ -66,20 +65,20 @@ class Lane:
 
     def __init__(self, pipeline: Pipeline, rows: int) -> None:
         self.pipeline = pipeline
-        self.layout: RingLayout = sample_layout(rows, tuple(pipeline.row.shape), pipeline.row.dtype, pipeline.views)
+        self.layout = RingLayout(rows, ring_fields(pipeline.fields))
         self.fd = create_segment("test-ring", self.layout.nbytes)
         self.ring = Ring(self.fd, self.layout)
 
     @property
     def target(self) -> Target:
         """For `fill`."""
-        return Target(row_makers(self.pipeline), self.ring)
+        return Target.of(self.pipeline, self.ring)
 
     def rows(self, start: int, stop: int) -> list[tuple[bytes, int, int]]:
         """(bytes of all views, label, index) of the rows of positions [start, stop)."""
         return [
             (
-                b"".join(self.ring.row(name, p).tobytes() for name in self.layout.images),
+                b"".join(self.ring.row(field.name, p).tobytes() for field in self.layout.dense),
                 int(self.ring.row("label", p)),
                 int(self.ring.row("index", p)),
             )

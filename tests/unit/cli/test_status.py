@@ -15,7 +15,15 @@ LONG = "a-sweep-over-learning-rates/with-a-long-name/run-0042"
 
 def state(name: str = LONG) -> dict[str, Any]:
     """A busy daemon."""
-    lane = {"id": 4, "uid": 0, "pipeline": "ab", "views": 2, "rows": 4096, "ring_bytes": 3 << 30, "jobs": 12}
+    lane = {
+        "id": 4,
+        "uid": 0,
+        "pipeline": "ab",
+        "fields": ["image", "image_1", "label", "index"],
+        "rows": 4096,
+        "ring_bytes": 3 << 30,
+        "jobs": 12,
+    }
     worker = {"number": 0, "pid": 4_194_303, "state": "starting", "restarts": 3, "rows": 10**9, "bad_rows": 12_345,
               "busy_fraction": 0.987}  # fmt: skip
     job = {"id": 17, "name": name, "rank": 7, "world_size": 8, "num_shards": 1, "shard_index": 0, "pid": 9, "uid": 0,

@@ -15,17 +15,19 @@ from hypothesis import given
 from prepserver.daemon.rings import MOST_LEFT, Rings, ring_rows
 from prepserver.memory.errors import MemoryShort
 from prepserver.memory.segment import check_segment
-from prepserver.protocol.layout import PAGE_BYTES, sample_fields, sample_layout, whole_page_rows
+from prepserver.protocol.layout import PAGE_BYTES, Field, whole_page_rows
+from tests.support.images import sample_fields, sample_layout
 from tests.support.waiting import wait_until
 
-ROW = 224 * 224 * 3
+ROW = (224, 224, 3)
 
 
 @given(st.integers(1, 10**7), st.integers(1, 10**5), st.integers(0, 10**5), st.integers(1, 2000))
 def test_a_ring_holds_what_works_what_was_asked_and_whole_pages_where_cheap(
     row_bytes: int, round_rows: int, prefetch: int, in_work: int
 ) -> None:
-    wanted, needed = ring_rows(row_bytes, round_rows, prefetch, in_work)
+    fields = [Field("array", "uint8", [row_bytes])]
+    wanted, needed = ring_rows(fields, round_rows, prefetch, in_work)
     assert needed == 2 * round_rows
     assert wanted >= 4 * round_rows
     assert wanted >= needed + 2 * in_work
@@ -35,10 +37,10 @@ def test_a_ring_holds_what_works_what_was_asked_and_whole_pages_where_cheap(
 
 
 def test_small_rows_get_a_long_ring_and_large_ones_do_not() -> None:
-    assert ring_rows(ROW, 4, 0, 8)[0] >= 512
-    assert ring_rows(ROW, 4, 0, 8, views=3)[0] >= 512
-    assert ring_rows(ROW, 4, 0, 8, views=4)[0] < 512  # of all views together, that would be 294 MiB
-    assert ring_rows(4 << 20, 4, 0, 2)[0] == 16
+    assert ring_rows(sample_fields(ROW, "uint8"), 4, 0, 8)[0] >= 512
+    assert ring_rows(sample_fields(ROW, "uint8", views=3), 4, 0, 8)[0] >= 512
+    assert ring_rows(sample_fields(ROW, "uint8", views=4), 4, 0, 8)[0] < 512  # together 294 MiB
+    assert ring_rows(sample_fields((4 << 20,), "uint8"), 4, 0, 2)[0] == 16
 
 
 @pytest.fixture

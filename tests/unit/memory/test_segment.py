@@ -12,7 +12,7 @@ import pytest
 from prepserver.memory.errors import SegmentError
 from prepserver.memory.ring import Ring
 from prepserver.memory.segment import check_segment, create_segment
-from prepserver.protocol.layout import sample_layout
+from tests.support.images import sample_layout
 
 NBYTES = 8192
 

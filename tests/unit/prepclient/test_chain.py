@@ -15,7 +15,7 @@ from prepclient import RandomResizedCrop, SyntheticImages
 from prepclient.chain import RingChain
 from prepclient.device import DeviceStage
 from prepclient.feed import ServedFeed, Start
-from prepclient.finish import Finish, RowLook
+from prepclient.finish import Finish, looks_of
 from prepclient.pinning import PinDriver
 from prepclient.rows import Rows
 from prepclient.session import Session
@@ -23,10 +23,10 @@ from prepclient.spec import make_spec
 from prepclient.stages import CudaStage, HostStage, Stage
 from prepserver import __version__
 from prepserver.memory.segment import create_segment
-from prepserver.protocol.layout import sample_layout
 from prepserver.protocol.messages import PROTOCOL, Moved, Ready, Welcome
 from tests.support import leaks
 from tests.support.fake_device import FakeDevice
+from tests.support.images import SMALL, sample_layout
 from tests.support.one_peer import leased
 from tests.support.sessions import next_step
 
@@ -34,7 +34,7 @@ SPEC = make_spec(
     SyntheticImages(64, size=(20, 20)), [RandomResizedCrop(16)], batch_size=4, shuffle=True, seed=3, drop_last=False,
     rank=None, world_size=None, job=None,
 )  # fmt: skip
-LOOK = RowLook.of(SPEC.pipeline)
+LOOK = looks_of(SPEC.pipeline, Finish())[0]
 LAYOUT = sample_layout(8, SPEC.pipeline.row.shape, SPEC.pipeline.row.dtype)
 WELCOME = Welcome(
     protocol=PROTOCOL, version=__version__, job_id=1, samples=64, num_classes=0, source_digest="x",
@@ -121,10 +121,10 @@ def reader(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Reader]:
 
     stage: Stage
     if request.param == "device":
-        made = DeviceStage("cuda", LOOK, 4, finish=Finish(), engine=device)
+        made = DeviceStage("cuda", [LOOK], 4, finish=Finish(), engine=device, small=SMALL)
         stage = CudaStage(session, feed, made)
     else:
-        stage = HostStage(session, feed, LOOK, Finish(), 4, zero_copy=request.param == "lent")
+        stage = HostStage(session, feed, [LOOK], Finish(), 4, zero_copy=request.param == "lent")
 
     def say(upto: int, *moves: int) -> None:
         for start in moves:
@@ -146,16 +146,16 @@ def test_a_run_of_no_rows_is_one_piece_wherever_it_is() -> None:
     chain = RingChain(first)
     chain.add(6, second)
     for at in (0, 5, 6, 20):
-        ((piece,),) = chain.images(at, at)
+        ((piece,),) = chain.parts(at, at)
         assert (piece.shape, piece.dtype) == ((0, *LOOK.shape), LOOK.dtype)
-        assert chain.small("label", at, at).fill().tolist() == []
+        assert chain.scalars(at, at)["label"].fill().tolist() == []
 
 
 def test_numbers_are_copies_across_rings_that_can_be_made_again() -> None:
     fds = [ring_of(value) for value in range(2)]
     chain = RingChain(Rows.map(fds[0], LAYOUT))
     chain.add(6, Rows.map(fds[1], LAYOUT))
-    numbers = chain.small("label", 3, 10)
+    numbers = chain.scalars(3, 10)["label"]
     assert numbers.fill().tolist() == [0, 0, 0, 1, 1, 1, 1]
     assert (numbers.tensor.dtype, numbers.tensor.shape) == (torch.int64, (7,))
     Rows.map_writable(fds[0], LAYOUT)[0].writable_arrays()["label"][4] = 9

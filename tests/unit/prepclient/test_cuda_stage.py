@@ -15,13 +15,14 @@ import torch
 from prepclient import Normalize, PrepClient, RandomHorizontalFlip, RandomResizedCrop, SyntheticImages, ToDtype
 from prepclient.device import DeviceStage
 from prepclient.feed import Start
-from prepclient.finish import Finish, RowLook
+from prepclient.finish import Finish, looks_of
 from prepclient.inline import InlineFeed
 from prepclient.session import Bad, Session
 from prepclient.spec import make_spec
 from prepclient.stages import CudaStage
 from tests.support.device_client import DeviceClient
 from tests.support.fake_device import FakeDevice
+from tests.support.images import SMALL
 from tests.support.server import environment
 from tests.support.sessions import next_step
 
@@ -46,8 +47,8 @@ def test_batches_by_way_of_a_device_are_those_of_the_host(views: int, lend: bool
     feed = InlineFeed(spec, Start(), lambda _samples: None)
     session = Session(feed.listing.samples, 0, feed.epoch_start, feed.position, spec.shape)
     feed.attach(session)
-    look = RowLook.of(spec.pipeline)
-    made = DeviceStage("cuda", look, 5, finish=Finish(**finish), zero_copy=lend, engine=device)
+    look = looks_of(spec.pipeline, Finish())[0]
+    made = DeviceStage("cuda", [look], 5, finish=Finish(**finish), zero_copy=lend, engine=device, small=SMALL)
     stage = CudaStage(session, feed, made)
     with PrepClient(SOURCE, OPS, inline=True, fields="dict", views=views, **SPEC, **finish) as client:
         for expected in (batch for _ in range(EPOCHS) for batch in client):
@@ -74,7 +75,15 @@ def test_batches_of_no_rows_come_by_way_of_a_device_and_lent_and_in_fresh_tensor
     feed = InlineFeed(spec, Start(), lambda _samples: None)
     session = Session(feed.listing.samples, 0, feed.epoch_start, feed.position, spec.shape)
     feed.attach(session)
-    made = DeviceStage("cuda", RowLook.of(spec.pipeline), 1, finish=Finish(**finish), zero_copy=lend, engine=device)
+    made = DeviceStage(
+        "cuda",
+        looks_of(spec.pipeline, Finish()),
+        1,
+        finish=Finish(**finish),
+        zero_copy=lend,
+        engine=device,
+        small=SMALL,
+    )
     stage = CudaStage(session, feed, made)
     counts = []
     with PrepClient(source, OPS, inline=True, fields="dict", views=views, zero_copy=lend, **given, **finish) as client:
@@ -119,7 +128,9 @@ def test_only_a_device_with_nothing_to_do_waits_for_rows() -> None:
     feed = Drip(spec, Start(), lambda _samples: None)
     session = Session(feed.listing.samples, 0, feed.epoch_start, feed.position, spec.shape)
     device = FakeDevice()
-    stage = CudaStage(session, feed, DeviceStage("cuda", RowLook.of(spec.pipeline), 5, engine=device))
+    stage = CudaStage(
+        session, feed, DeviceStage("cuda", looks_of(spec.pipeline, Finish()), 5, engine=device, small=SMALL)
+    )
     feed.meanwhile = device.finish_all
     waits = [next_step(stage, session).wait_ns]  # nothing was queued before: the second half
     assert feed.said[1] == (True, None)

@@ -14,6 +14,7 @@ from prepclient.finish import Finish, RowLook
 from prepserver.pipeline.errors import SpecError
 from tests.support.fake_device import FakeDevice, FakeEvent
 from tests.support.fake_ring import SHAPE, FakeRing, Step
+from tests.support.images import SMALL
 
 LOOK = RowLook(SHAPE)
 
@@ -21,7 +22,9 @@ LOOK = RowLook(SHAPE)
 def stage_on(
     device: FakeDevice, *, depth: int = 2, max_batch: int = 3, finish: Finish | None = None, lend: bool = False
 ) -> DeviceStage:
-    return DeviceStage("cuda", LOOK, max_batch, depth=depth, finish=finish, zero_copy=lend, engine=device)
+    return DeviceStage(
+        "cuda", [LOOK], max_batch, depth=depth, finish=finish, zero_copy=lend, engine=device, small=SMALL
+    )
 
 
 def images(n: int) -> torch.Tensor:
@@ -48,7 +51,7 @@ def test_a_batch_arrives_with_all_its_fields() -> None:
 @pytest.mark.parametrize("lend", [False, True])
 def test_each_view_arrives_as_a_dense_batch_of_its_own(lend: bool) -> None:
     device = FakeDevice()
-    stage = DeviceStage("cuda", RowLook(SHAPE, views=2), 3, zero_copy=lend, engine=device)
+    stage = DeviceStage("cuda", [RowLook(SHAPE, views=2)], 3, zero_copy=lend, engine=device, small=SMALL)
     other = 255 - images(3)
     stage.submit(7, [[images(3)[:2], images(3)[2:]], [other[:1], other[1:]]], numbers(3))
     _key, fields = stage.take()
@@ -65,7 +68,7 @@ def test_each_view_arrives_as_a_dense_batch_of_its_own(lend: bool) -> None:
 def test_every_view_is_finished() -> None:
     device = FakeDevice()
     look = RowLook(SHAPE, views=2)
-    stage = DeviceStage("cuda", look, 3, finish=Finish(normalize=((0.5,), (0.25,))), engine=device)
+    stage = DeviceStage("cuda", [look], 3, finish=Finish(normalize=((0.5,), (0.25,))), engine=device, small=SMALL)
     stage.submit(1, [[images(2)], [255 - images(2)]], numbers(2))
     _key, fields = stage.take()
     device.finish_all()
@@ -77,15 +80,15 @@ def test_every_view_is_finished() -> None:
 @pytest.mark.parametrize(
     ("views", "said"),
     [
-        ([[images(2)]], "images of 1 views; this stage takes 2"),
-        ([[images(2)]] * 3, "images of 3 views; this stage takes 2"),
-        ([[images(2)], [images(2)[:1]]], "views of 2, 1 rows"),
+        ([[images(2)]], "1 fields; this stage takes 2"),
+        ([[images(2)]] * 3, "3 fields; this stage takes 2"),
+        ([[images(2)], [images(2)[:1]]], "fields of 2, 1 rows"),
         ([[images(2)], [images(2).float()]], "not as the pipeline says"),
     ],
 )
 def test_views_that_do_not_fit_are_refused(views: list[list[torch.Tensor]], said: str) -> None:
     device = FakeDevice()
-    stage = DeviceStage("cuda", RowLook(SHAPE, views=2), 3, engine=device)
+    stage = DeviceStage("cuda", [RowLook(SHAPE, views=2)], 3, engine=device, small=SMALL)
     with pytest.raises(ValueError, match=said):
         stage.submit(1, views, numbers(2))
     assert stage.room == 3
@@ -116,7 +119,7 @@ def test_the_finishing_step_runs_on_the_consumers_stream() -> None:
 
 def test_a_stage_may_carry_no_small_fields() -> None:
     device = FakeDevice()
-    stage = DeviceStage("cuda", LOOK, 2, small={}, engine=device)
+    stage = DeviceStage("cuda", [LOOK], 2, small={}, engine=device)
     stage.submit(1, [[images(2)]], {})
     _key, fields = stage.take()
     device.finish_all()

@@ -10,6 +10,7 @@ from prepclient.device import DeviceStage
 from prepclient.finish import RowLook
 from tests.support.fake_device import FakeDevice
 from tests.support.fake_ring import SHAPE, FakeRing
+from tests.support.images import SMALL
 
 MAX_BATCH = 3
 
@@ -24,7 +25,9 @@ class StageHistory(RuleBasedStateMachine):
         self.ring = FakeRing(rows, MAX_BATCH, views)
         self.in_hand = 0
         look = RowLook(SHAPE, views=views)
-        self.stage = DeviceStage("cuda", look, MAX_BATCH, depth=depth, zero_copy=lend, engine=self.device)
+        self.stage = DeviceStage(
+            "cuda", [look], MAX_BATCH, depth=depth, zero_copy=lend, engine=self.device, small=SMALL
+        )
 
     @rule(sizes=st.lists(st.integers(1, MAX_BATCH), min_size=1, max_size=4))
     def next_batch(self, sizes: list[int]) -> None:

@@ -14,9 +14,9 @@ from prepclient.spec import make_spec
 from prepserver import __version__
 from prepserver.memory.segment import create_segment
 from prepserver.pipeline.ops import RandomResizedCrop
-from prepserver.protocol.layout import sample_layout
 from prepserver.protocol.messages import PROTOCOL, Sync, Welcome
 from prepserver.schedule.early import PATIENCE
+from tests.support.images import sample_layout
 from tests.support.one_peer import leased
 
 

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prepclient.finish import Finish, Finisher, Layout, RowLook
+from prepclient.finish import Finish, Finisher, Layout, RowLook, looks_of
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.ops import RandomResizedCrop, ToLayout
 from prepserver.pipeline.pipeline import Pipeline
@@ -84,7 +84,7 @@ def test_the_channel_is_found_in_every_layout(stored: Layout, seen: Layout) -> N
 )
 def test_a_pipeline_says_how_its_rows_look(layout: Layout | None, stored: Layout, seen: Layout) -> None:
     ops = [RandomResizedCrop((4, 5)), *([ToLayout(layout)] if layout else [])]
-    look = RowLook.of(Pipeline.from_ops(ops))
+    look = looks_of(Pipeline.from_ops(ops), Finish())[0]
     assert look == RowLook((3, 4, 5) if stored == "CHW" else (4, 5, 3), torch.uint8, stored, seen)
 
 

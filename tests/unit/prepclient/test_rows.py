@@ -17,7 +17,8 @@ from prepclient.rows import Rows
 from prepserver.memory.errors import SegmentError
 from prepserver.memory.ring import Ring
 from prepserver.memory.segment import create_segment
-from prepserver.protocol.layout import RingLayout, sample_layout
+from prepserver.protocol.layout import RingLayout
+from tests.support.images import sample_layout
 from tests.support.server import environment
 
 
@@ -40,18 +41,18 @@ _BROKEN = ring(7)[1]  # not whole pages
 @given(st.integers(0, 10**9), st.integers(0, 12))
 @settings(deadline=None, max_examples=100)
 def test_a_run_is_one_piece_where_the_ring_is_mapped_twice(start: int, count: int) -> None:
-    (piece,) = _WHOLE.images(start, start + count)
+    (piece,) = _WHOLE.parts(start, start + count)
     assert piece.shape == (count, 16, 16, 4)
     assert piece[:, 3, 2, 1].tolist() == [p % 12 for p in range(start, start + count)]
     for name in ("label", "index"):
-        small = [number for part in _WHOLE.small(name, start, start + count) for number in part]
+        small = [number for part in _WHOLE.scalars(name, start, start + count) for number in part]
         assert small == [p % 12 for p in range(start, start + count)]
 
 
 @given(st.integers(0, 10**9), st.integers(0, 7))
 @settings(deadline=None, max_examples=100)
 def test_a_run_is_at_most_two_pieces_where_it_is_not(start: int, count: int) -> None:
-    pieces = _BROKEN.images(start, start + count)
+    pieces = _BROKEN.parts(start, start + count)
     assert len(pieces) == (2 if start % 7 + count > 7 else 1)
     assert torch.cat(pieces)[:, 0, 0, 0].tolist() == [p % 7 for p in range(start, start + count)]
 
@@ -59,13 +60,13 @@ def test_a_run_is_at_most_two_pieces_where_it_is_not(start: int, count: int) -> 
 def test_a_run_that_is_longer_than_the_ring_is_refused() -> None:
     for rows in (_WHOLE, _BROKEN):
         with pytest.raises(ValueError, match="does not fit"):
-            rows.images(5, 5 + rows.layout.rows + 1)
+            rows.parts(5, 5 + rows.layout.rows + 1)
 
 
 def test_nothing_is_copied() -> None:
     written, seen = ring(12)
-    (piece,) = seen.images(3, 5)
-    (small,) = seen.small("label", 3, 5)
+    (piece,) = seen.parts(3, 5)
+    (small,) = seen.scalars("label", 3, 5)
     written.row("image", 3)[...] = 99
     written.row("label", 3)[...] = 99
     assert int(piece[0, 0, 0, 0]) == 99
@@ -79,21 +80,21 @@ def test_each_view_is_an_array_of_its_own_whose_runs_are_as_those_of_one(rows: i
     written, seen, (writable, mapping) = Ring(fd, layout), Rows.map(fd, layout), Rows.map_writable(fd, layout)
     os.close(fd)
     for row in range(rows):
-        for view, field in enumerate(layout.images):
+        for view, field in enumerate(field.name for field in layout.dense):
             written.row(field, row)[...] = 20 * view + row
         written.row("label", row)[...] = row
     assert seen.views == writable.views == 3
     start = 2 * rows - 2
     expected = [p % rows for p in range(start, start + 5)]
     for view in range(3):
-        parts = seen.images(start, start + 5, view)
+        parts = seen.parts(start, start + 5, view)
         assert len(parts) == pieces
         assert all(part.is_contiguous() for part in parts)
         assert torch.cat(parts)[:, 9, 5, 1].tolist() == [20 * view + row for row in expected]
-        assert torch.equal(torch.cat(writable.images(start, start + 5, view)), torch.cat(parts))
-    assert np.concatenate(seen.small("label", start, start + 5)).tolist() == expected
+        assert torch.equal(torch.cat(writable.parts(start, start + 5, view)), torch.cat(parts))
+    assert np.concatenate(seen.scalars("label", start, start + 5)).tolist() == expected
     writable.writable_arrays()["image_2"][3] = 99
-    assert int(seen.images(3, 4, 2)[0][0, 0, 0, 0]) == 99
+    assert int(seen.parts(3, 4, 2)[0][0, 0, 0, 0]) == 99
     assert mapping.nbytes == layout.nbytes
 
 
@@ -101,7 +102,7 @@ def test_each_view_is_an_array_of_its_own_whose_runs_are_as_those_of_one(rows: i
 def test_every_type_of_row_is_seen_as_it_was_written(dtype: str) -> None:
     written, seen = ring(10, (3, 8, 5), dtype)
     written.row("image", 4)[...] = np.arange(120).reshape(3, 8, 5)
-    got = torch.cat(seen.images(14, 15))
+    got = torch.cat(seen.parts(14, 15))
     assert got.dtype == getattr(torch, dtype)
     assert torch.equal(got[0], torch.arange(120).view(3, 8, 5).to(got.dtype))
 
@@ -113,8 +114,8 @@ def test_the_writable_mapping_is_the_same_memory() -> None:
     os.close(fd)
     fields = writable.writable_arrays()
     fields["image"][2], fields["label"][2], fields["index"][2] = 5, 6, 7
-    assert int(seen.images(2, 3)[0][0, 0, 0, 0]) == 5
-    assert (seen.small("label", 14, 15)[0].item(), seen.small("index", 2, 3)[0].item()) == (6, 7)
+    assert int(seen.parts(2, 3)[0][0, 0, 0, 0]) == 5
+    assert (seen.scalars("label", 14, 15)[0].item(), seen.scalars("index", 2, 3)[0].item()) == (6, 7)
     assert mapping.nbytes == layout.nbytes
 
 
@@ -132,13 +133,13 @@ _WRITE = """
 import os, warnings
 from prepclient.rows import Rows
 from prepserver.memory.segment import create_segment
-from prepserver.protocol.layout import sample_layout
+from tests.support.images import sample_layout
 
 warnings.simplefilter("ignore")
 layout = sample_layout(12, (16, 16, 4), "uint8")
 rows = Rows.map(create_segment("test", layout.nbytes), layout)
-print(int(rows.images(0, 4)[0].sum()), flush=True)
-rows.images(0, 4)[0].add_(1)
+print(int(rows.parts(0, 4)[0].sum()), flush=True)
+rows.parts(0, 4)[0].add_(1)
 print("written")
 """
 
@@ -162,7 +163,7 @@ def test_page_locked_chunks_hold_whole_rows_and_no_copy_straddles_two() -> None:
     assert rows.cut_bytes == [5 << 12, second, second + (5 << 12)]
     assert whole.cut_bytes == []
     for start in range(31):
-        pieces = rows.images(start, start + 20, 1)
+        pieces = rows.parts(start, start + 20, 1)
         assert torch.cat(pieces)[:, 3, 2, 1].tolist() == [p % 31 for p in range(start, start + 20)]
         for piece in pieces:
             places = (piece.data_ptr() - mapping.address, piece.data_ptr() + piece.nbytes - 1 - mapping.address)
@@ -176,7 +177,8 @@ import numpy as np
 from prepclient.rows import Rows
 from prepserver.memory.ring import Ring
 from prepserver.memory.segment import create_segment
-from prepserver.protocol.layout import sample_layout, whole_page_rows
+from prepserver.protocol.layout import whole_page_rows
+from tests.support.images import sample_layout
 
 assert whole_page_rows(224 * 224 * 3) == 64
 for rows in (64, 7):
@@ -187,7 +189,7 @@ for rows in (64, 7):
     written, seen = Ring(fd, layout), Rows.map(fd, layout)
     for row in range(rows):
         written.row("image_1", row)[...] = row
-    pieces = seen.images(rows - 2, rows + 2, 1)
+    pieces = seen.parts(rows - 2, rows + 2, 1)
     assert len(pieces) == (1 if rows == 64 else 2)
     assert [int(image[5, 5, 1]) for piece in pieces for image in piece] == [rows - 2, rows - 1, 0, 1]
 """

@@ -20,8 +20,9 @@ from prepserver import __version__
 from prepserver.daemon.attach import Listener
 from prepserver.daemon.runtime_dir import Door
 from prepserver.memory.segment import create_segment
-from prepserver.protocol.layout import RingLayout, sample_layout
+from prepserver.protocol.layout import RingLayout
 from prepserver.protocol.messages import ATTACH_SOCKET, PROTOCOL, Attach, Moved, Refused, Welcome
+from tests.support.images import sample_layout
 from tests.support.one_peer import leased, say_welcome
 
 SPEC = make_spec(

@@ -15,10 +15,10 @@ from prepserver.protocol.layout import (
     PAGE_BYTES,
     Field,
     RingLayout,
-    sample_layout,
     whole_page_rows,
 )
 from prepserver.protocol.schema import ProtocolError
+from tests.support.images import sample_layout
 
 SHAPES = st.lists(st.integers(1, 40), max_size=4)
 LAYOUTS = st.builds(
@@ -78,9 +78,9 @@ def test_a_sample_has_an_image_a_label_and_an_index() -> None:
 def test_each_view_has_an_array_of_its_own() -> None:
     layout = sample_layout(8, (224, 224, 3), "uint8", views=3)
     assert [f.name for f in layout.fields] == ["image", "image_1", "image_2", "label", "index"]
-    assert layout.images == ("image", "image_1", "image_2")
-    assert [layout.field(name).row_bytes for name in layout.images] == [150528] * 3
-    assert [layout.offset(name) for name in layout.images] == [0, 8 * 150528, 2 * 8 * 150528]
+    assert [field.row_bytes for field in layout.dense] == [150528] * 3
+    assert [layout.offset(field.name) for field in layout.dense] == [0, 8 * 150528, 2 * 8 * 150528]
+    assert [field.name for field in layout.scalars] == ["label", "index"]
     assert layout.nbytes == 3 * 8 * 150528 + 2 * PAGE_BYTES
     assert sample_layout(8, (224, 224, 3), "uint8", views=1) == sample_layout(8, (224, 224, 3), "uint8")
     most = sample_layout(8, (224, 224, 3), "uint8", MAX_VIEWS)

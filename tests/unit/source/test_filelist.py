@@ -57,7 +57,7 @@ def test_paths_are_relative_to_the_list_or_absolute(tmp_path: Path) -> None:
     (tmp_path / "lists" / "near.jpg").write_bytes(b"near")
     (tmp_path / "far.jpg").write_bytes(b"far")
     _, source = opened(spec, tmp_path)
-    assert [source.read(i).data for i in range(3)] == [b"near", b"far", b"far"]
+    assert [source.read(i)["image"] for i in range(3)] == [b"near", b"far", b"far"]
 
 
 def test_names_that_are_not_utf8_survive(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_names_that_are_not_utf8_survive(tmp_path: Path) -> None:
     with open(os.fsencode(tmp_path / "lists") + b"/\xff.jpg", "wb") as file:
         file.write(b"x")
     _, source = opened(spec, tmp_path)
-    assert source.read(0).data == b"x"
+    assert source.read(0)["image"] == b"x"
     assert os.fsencode(source.classes()[0]) == b"caf\xe9"
 
 

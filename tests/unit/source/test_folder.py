@@ -62,8 +62,8 @@ def test_samples_are_read_with_their_label_and_name(tmp_path: Path) -> None:
     info = build_index(spec, tmp_path / "cache")
     source = open_source(spec, info.path)
     assert (info.n, info.num_classes, len(source), source.classes()) == (2, 2, 2, ["cat", "dog"])
-    assert source.read(0) == (b"cat/1.jpg", 0)
-    assert source.read(1) == (b"dog/deep/2.jpg", 1)
+    assert source.read(0) == {"image": b"cat/1.jpg", "label": 0}
+    assert source.read(1) == {"image": b"dog/deep/2.jpg", "label": 1}
     assert [source.name(index) for index in range(2)] == ["cat/1.jpg", "dog/deep/2.jpg"]
 
 
@@ -84,7 +84,7 @@ def test_names_that_are_not_utf8_survive(tmp_path: Path) -> None:
         file.write(b"content")
     spec = ImageFolder(str(tmp_path / "data"))
     source = open_source(spec, build_index(spec, tmp_path / "cache").path)
-    assert source.read(0).data == b"content"
+    assert source.read(0)["image"] == b"content"
     assert os.fsencode(source.name(0)) == b"cl\xffss/\xfe\xff.jpg"
     assert os.fsencode(source.classes()[0]) == b"cl\xffss"
 

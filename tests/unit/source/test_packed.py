@@ -57,15 +57,15 @@ def test_every_sample_is_there_in_any_order(dataset: Dataset) -> None:
     assert len(dataset.shards) > 1
     for index in reversed(range(COUNT)):
         sample = source.read(index)
-        assert (sample.label, source.name(index)) == (index // 15, f"{'ab'[index // 15]}/{index:02d}.jpg")
-        if isinstance(sample.data, IndexedScan):
-            difference = simplejpeg.decode_jpeg(sample.data.jpeg).astype(int) - simplejpeg.decode_jpeg(
+        assert (sample["label"], source.name(index)) == (index // 15, f"{'ab'[index // 15]}/{index:02d}.jpg")
+        if isinstance(sample["image"], IndexedScan):
+            difference = simplejpeg.decode_jpeg(sample["image"].jpeg).astype(int) - simplejpeg.decode_jpeg(
                 dataset.files[index]
             )
             assert np.abs(difference).mean() < 2
         else:
             assert index == COUNT - 1
-            assert sample.data == dataset.files[index]
+            assert sample["image"] == dataset.files[index]
     assert source.classes() == ["a", "b"]
     for index in (-1, COUNT):
         with pytest.raises(IndexError):
@@ -85,7 +85,7 @@ def test_a_dataset_that_was_moved_is_the_same_content_and_another_source(dataset
     after = build_index(Packed(str(moved)), dataset.cache)
     assert after.content_digest == before.content_digest
     assert after.digest != before.digest
-    assert open_source(Packed(str(moved)), after.path).read(3).label == 0
+    assert open_source(Packed(str(moved)), after.path).read(3)["label"] == 0
 
 
 def test_it_lies_where_its_shards_lead(dataset: Dataset, tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_a_flipped_bit_in_a_head_is_a_bad_sample_that_names_the_shard(dataset: D
     with pytest.raises(SampleError, match=r"shard-00000\.packed is damaged at 0") as bad:
         source.read(0)
     assert str(dataset.root) not in bad.value.reason
-    assert source.read(1).label == 0
+    assert source.read(1)["label"] == 0
 
 
 def test_no_flipped_bit_of_a_shard_gives_another_sample(dataset: Dataset) -> None:
@@ -167,7 +167,7 @@ def test_a_record_of_another_dataset_in_the_same_place_is_refused(dataset: Datas
     source = dataset.open()
     size = dataset.shards[0].stat().st_size
     shard = bytearray(dataset.shards[0].read_bytes())
-    first = source.read(0).data
+    first = source.read(0)["image"]
     assert isinstance(first, IndexedScan)
     from prepserver.pack.segments import record_of
 
@@ -215,7 +215,7 @@ def test_more_shards_than_may_be_open_are_read_all_the_same(dataset: Dataset, mo
     source = dataset.open()
     mapped = len(os.listdir("/proc/self/fd"))
     for index in (0, COUNT - 1, 1, COUNT - 2):
-        assert source.read(index).label == index // 15
+        assert source.read(index)["label"] == index // 15
     assert len(os.listdir("/proc/self/fd")) == mapped + 1
     del source
     assert len(os.listdir("/proc/self/fd")) == before

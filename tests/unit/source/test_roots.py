@@ -55,7 +55,7 @@ def test_what_lies_below_is_indexed_and_read(tmp_path: Path, inside: Path, roots
     spec = ImageFolder(str(inside))
     info = build_index(spec, tmp_path / "cache", roots=roots)
     source = open_source(spec, info.path, roots)
-    assert [source.read(i).data for i in range(4)] == [path.read_bytes() for path in sorted(inside.rglob("*.jpg"))]
+    assert [source.read(i)["image"] for i in range(4)] == [path.read_bytes() for path in sorted(inside.rglob("*.jpg"))]
 
 
 def _folder(inside: Path, outside: Path) -> SourceSpec:
@@ -170,7 +170,7 @@ def test_a_file_that_leads_out_is_a_bad_sample(
     with pytest.raises(SampleError, match="outside the source roots") as caught:
         source.read(0)
     assert "secret" not in str(caught.value)
-    assert source.read(1).data == (inside / "cats" / "0001.jpg").read_bytes()
+    assert source.read(1)["image"] == (inside / "cats" / "0001.jpg").read_bytes()
 
 
 def test_a_folder_that_leads_out_later_has_bad_samples(
@@ -190,7 +190,7 @@ def test_links_that_stay_below_are_fine(tmp_path: Path, inside: Path, roots: Roo
     spec = ImageFolder(str(inside))
     source = open_source(spec, build_index(spec, tmp_path / "cache", roots=roots).path, roots)
     assert len(source) == 7
-    assert all(source.read(i).data for i in range(7))
+    assert all(source.read(i)["image"] for i in range(7))
 
 
 def _packed_inside(tmp_path: Path, outside: Path) -> Packed:

@@ -27,16 +27,16 @@ def opened(spec: SyntheticImages, cache: Path) -> Source:
 def test_samples_are_jpegs_of_the_size_with_labels_below_the_number_of_classes(cache: Path) -> None:
     source = opened(SyntheticImages(300, size=(40, 60), num_classes=7), cache)
     for index in range(300):
-        data, label = source.read(index)
-        assert simplejpeg.decode_jpeg_header(data)[:2] == (40, 60)
-        assert label == source.label(index)
+        record = source.read(index)
+        assert simplejpeg.decode_jpeg_header(record["image"])[:2] == (40, 60)
+        assert record["label"] == source.label(index)
     assert {source.label(index) for index in range(300)} == set(range(7))
     assert (len(source), source.classes()) == (300, [])
 
 
 def test_no_two_samples_have_the_same_bytes_and_the_comment_names_the_index(cache: Path) -> None:
     source = opened(SyntheticImages(200, size=32), cache)
-    samples = [source.read(index).data for index in range(200)]
+    samples = [source.read(index)["image"] for index in range(200)]
     assert len(set(samples)) == 200
     with Image.open(io.BytesIO(samples[123])) as image:
         assert image.info["comment"] == b"prepserver synthetic seed=0 index=123"
@@ -44,7 +44,7 @@ def test_no_two_samples_have_the_same_bytes_and_the_comment_names_the_index(cach
 
 
 def test_both_decoders_read_a_sample_alike(cache: Path) -> None:
-    data = opened(SyntheticImages(10, size=(64, 96)), cache).read(3).data
+    data = opened(SyntheticImages(10, size=(64, 96)), cache).read(3)["image"]
     with Image.open(io.BytesIO(data)) as image:
         by_pillow = np.asarray(image.convert("RGB"), dtype=int)
     assert np.abs(simplejpeg.decode_jpeg(data).astype(int) - by_pillow).mean() < 2
@@ -52,7 +52,7 @@ def test_both_decoders_read_a_sample_alike(cache: Path) -> None:
 
 def test_pictures_are_chosen_evenly(cache: Path) -> None:
     source = opened(SyntheticImages(10**12, size=16), cache)
-    counts = Counter(source.read(index).data.partition(b"index=")[2][12:] for index in range(10**11, 10**11 + 3200))
+    counts = Counter(source.read(index)["image"].partition(b"index=")[2][12:] for index in range(10**11, 10**11 + 3200))
     assert len(counts) == 32
     assert min(counts.values()) > 60
 
@@ -62,7 +62,7 @@ def test_a_sample_depends_on_seed_and_index_alone(tmp_path: Path, cache: Path) -
     one, other = opened(few, tmp_path / "a"), opened(many, tmp_path / "b")
     assert [one.read(i) for i in range(50)] == [other.read(i) for i in range(50)]
     another = opened(SyntheticImages(50, size=24, seed=1), cache)
-    assert one.read(0).data != another.read(0).data
+    assert one.read(0)["image"] != another.read(0)["image"]
     assert [one.label(i) for i in range(50)] != [another.label(i) for i in range(50)]
 
 
@@ -77,7 +77,7 @@ def test_one_bank_serves_any_number_of_samples_and_the_digests_differ(tmp_path: 
 @pytest.mark.parametrize("size", [(1, 1), (1, 70), (300, 2), (17, 9)])
 def test_odd_sizes_are_drawn(size: tuple[int, int], cache: Path) -> None:
     source = opened(SyntheticImages(3, size=size), cache)
-    assert simplejpeg.decode_jpeg(source.read(2).data).shape == (*size, 3)
+    assert simplejpeg.decode_jpeg(source.read(2)["image"]).shape == (*size, 3)
 
 
 def test_an_index_out_of_range_is_refused(cache: Path) -> None:
@@ -116,5 +116,5 @@ def test_colours_go_together_and_contrast_is_that_of_photos() -> None:
 
 def test_samples_have_the_bytes_per_pixel_of_photos(cache: Path) -> None:
     source = opened(SyntheticImages(100), cache)
-    mean_bytes = sum(len(source.read(index).data) for index in range(100)) / 100
+    mean_bytes = sum(len(source.read(index)["image"]) for index in range(100)) / 100
     assert 0.5 < mean_bytes / (375 * 500) < 0.65

@@ -26,7 +26,8 @@ from prepserver.pipeline.pipeline import Pipeline
 from prepserver.transform import RowMaker, SampleKey
 from prepserver.transform.draw import Draws
 from prepserver.transform.errors import BadSample
-from prepserver.transform.geometry import RandomCropStage, ResizedCropStage
+from prepserver.transform.ops.random_crop import RandomCropStage
+from prepserver.transform.ops.random_resized_crop import RandomResizedCropStage
 from prepserver.transform.resize import resize
 from prepserver.transform.stage import Box, around
 from prepserver.transform.window import window
@@ -191,7 +192,7 @@ def test_a_flip_happens_to_some_samples_and_not_to_others(photo: Photo) -> None:
 def test_a_random_part_lies_within_the_image(
     size: tuple[int, int], index: int, scale: list[float], ratio: list[float]
 ) -> None:
-    stage = ResizedCropStage(RandomResizedCrop(8, scale, ratio), 1)
+    stage = RandomResizedCropStage(RandomResizedCrop(8, scale, ratio), 1)
     top, left, height, width = stage.box(*size, Draws(SampleKey(0, 0, index), 1))
     assert 0 <= top < top + height <= size[0]
     assert 0 <= left < left + width <= size[1]
@@ -199,21 +200,21 @@ def test_a_random_part_lies_within_the_image(
 
 @given(st.integers(0, 10**9))
 def test_a_random_part_has_an_area_and_a_ratio_within_the_limits(index: int) -> None:
-    stage = ResizedCropStage(RandomResizedCrop(8, (0.2, 0.5), (0.75, 4 / 3)), 1)
+    stage = RandomResizedCropStage(RandomResizedCrop(8, (0.2, 0.5), (0.75, 4 / 3)), 1)
     _, _, height, width = stage.box(400, 500, Draws(SampleKey(0, 0, index), 1))
     assert 0.19 < height * width / (400 * 500) < 0.51
     assert 0.74 < width / height < 1.35
 
 
 def test_where_no_part_fits_it_is_the_middle_at_the_nearest_ratio() -> None:
-    stage = ResizedCropStage(RandomResizedCrop(8, (1.0, 1.0), (0.75, 4 / 3)), 1)
+    stage = RandomResizedCropStage(RandomResizedCrop(8, (1.0, 1.0), (0.75, 4 / 3)), 1)
     assert stage.box(100, 1000, Draws(KEY, 1)) == (0, 433, 100, 133)
     assert stage.box(1000, 90, Draws(KEY, 1)) == (440, 0, 120, 90)
 
 
 def test_random_resized_crop_is_a_crop_and_a_resize(photo: Photo) -> None:
     image = photo(120, 160)
-    stage = ResizedCropStage(RandomResizedCrop((32, 40)), 1)
+    stage = RandomResizedCropStage(RandomResizedCrop((32, 40)), 1)
     top, left, height, width = stage.box(120, 160, Draws(KEY, 1))
     expected = float_resize(image[top : top + height, left : left + width], (32, 40), "bilinear")
     assert np.abs(row_of(image, RandomResizedCrop((32, 40))) - expected).max() <= 1.05

@@ -28,7 +28,8 @@ import numpy as np
 from prepserver.pipeline.ops import CenterCrop, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.protocol.packed import IndexedScan, read_record
-from prepserver.transform import BadSample, RowMaker, SampleKey, make_rows, native
+from prepserver.transform import BadSample, RowMaker, SampleKey, native
+from tests.support.images import make_rows
 
 def peak_mib():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10

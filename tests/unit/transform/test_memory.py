@@ -14,9 +14,10 @@ from PIL import Image
 
 from prepserver.pipeline.ops import CenterCrop, ColorJitter, Decode, Grayscale, Op, RandomResizedCrop, ToDtype
 from prepserver.pipeline.pipeline import Pipeline
-from prepserver.transform import BadSample, RowMaker, SampleKey, color, make_rows
+from prepserver.transform import BadSample, RowMaker, SampleKey, color
 from prepserver.transform.draw import Draws
-from prepserver.transform.values import ColorJitterStage
+from prepserver.transform.ops.color_jitter import ColorJitterStage
+from tests.support.images import make_rows
 
 HEIGHT, WIDTH = 3000, 4000
 
@@ -26,7 +27,8 @@ from pathlib import Path
 import numpy as np, torch
 from prepserver.pipeline import ops
 from prepserver.pipeline.pipeline import Pipeline
-from prepserver.transform import RowMaker, SampleKey, make_rows
+from prepserver.transform import RowMaker, SampleKey
+from tests.support.images import make_rows
 
 torch.set_num_threads(1)
 path, small, pipeline = sys.argv[1:]

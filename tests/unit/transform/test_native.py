@@ -26,7 +26,7 @@ from PIL import Image
 from prepserver.pipeline.ops import CenterCrop, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.protocol.packed import HEAD_BYTES, IndexedScan
-from prepserver.transform import BadSample, RowMaker, SampleKey, make_rows, native
+from prepserver.transform import BadSample, RowMaker, SampleKey, native
 from prepserver.transform.decode import Encoded
 from prepserver.transform.header import WHOLE, Extent, cut_at, extent, read_header
 from prepserver.transform.native import VECTORS, CropRecipe, Kernels, functions, trial
@@ -35,6 +35,7 @@ from prepserver.transform.resize import resize
 from prepserver.transform.stage import Box
 from tests.support.broken_kernels import broken_library
 from tests.support.complete import JPEGTRAN, missing
+from tests.support.images import make_rows
 from tests.support.photos import PILLOW_SUBSAMPLINGS, indexed
 from tests.support.photos import SUBSAMPLINGS as ALL_SUBSAMPLINGS
 from tests.support.photos import jpeg as drawn

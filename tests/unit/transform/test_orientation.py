@@ -13,10 +13,11 @@ from PIL import Image, ImageOps
 
 from prepserver.pipeline.ops import Decode, RandomCrop, RandomResizedCrop, Resize
 from prepserver.pipeline.pipeline import Pipeline
-from prepserver.transform import RowMaker, SampleKey, make_rows
+from prepserver.transform import RowMaker, SampleKey
 from prepserver.transform.decode import Encoded
 from prepserver.transform.orientation import as_stored, from_exif, turned
 from prepserver.transform.stage import Box
+from tests.support.images import make_rows
 
 Pixels = npt.NDArray[np.uint8]
 Photo = Callable[..., Pixels]

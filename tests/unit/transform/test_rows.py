@@ -28,10 +28,11 @@ from prepserver.pipeline.ops import (
     ToDtype,
 )
 from prepserver.pipeline.pipeline import Pipeline
-from prepserver.transform import BadSample, RowMaker, SampleKey, make_rows, row_makers
+from prepserver.transform import BadSample, RowMaker, SampleKey, row_makers
 from prepserver.transform.decode import Encoded
 from prepserver.transform.orientation import turned
 from prepserver.transform.stage import Box, around
+from tests.support.images import make_rows
 
 Pixels = npt.NDArray[np.uint8]
 Photo = Callable[..., Pixels]
@@ -191,7 +192,7 @@ def test_each_view_is_the_row_of_its_own_and_the_first_is_that_of_one_view(
     data = jpeg(photo(200, 150))
     kinds = (TRAIN, [RandomResizedCrop(24, scale=(0.02, 0.1))], [RandomCrop(64), RandomHorizontalFlip()])
     pipelines = [Pipeline.from_ops(kinds[kind], views) for kind, views in wanted]
-    makers = [maker for pipeline in pipelines for maker in row_makers(pipeline).values()]
+    makers = [maker for pipeline in pipelines for maker in row_makers(pipeline)]
     rows = [np.full(maker.row.shape, 99, maker.row.dtype) for maker in makers]
     make_rows(data, key, list(zip(makers, rows, strict=True)))  # one decode for all
     made = iter(rows)
@@ -206,7 +207,7 @@ def test_all_views_of_a_sample_come_from_one_decode_of_what_they_need(
 ) -> None:
     data, key = jpeg(photo(400, 300)), SampleKey(0, 0, 4)
     makers = row_makers(Pipeline.from_ops([RandomResizedCrop(24, scale=(0.02, 0.1))], 3))
-    parts = [maker.plan(400, 300, key).part for maker in makers.values()]
+    parts = [maker.plan(400, 300, key).part for maker in makers]
     decoded: list[Box] = []
     clean = Encoded.clean
 
@@ -215,7 +216,7 @@ def test_all_views_of_a_sample_come_from_one_decode_of_what_they_need(
         return clean(encoded, part, scale)
 
     monkeypatch.setattr(Encoded, "clean", counted)
-    make_rows(data, key, [(maker, np.zeros(maker.row.shape, np.uint8)) for maker in makers.values()])
+    make_rows(data, key, [(maker, np.zeros(maker.row.shape, np.uint8)) for maker in makers])
     assert decoded == [around(parts)]
     assert decoded != [Box(0, 0, 400, 300)]
 

@@ -20,13 +20,14 @@ from PIL import Image
 from prepserver.pipeline.ops import CenterCrop, Decode, Op, RandomHorizontalFlip, RandomResizedCrop, Resize
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.protocol.packed import IndexedScan
-from prepserver.transform import BadSample, RowMaker, SampleKey, make_rows
+from prepserver.transform import BadSample, RowMaker, SampleKey
 from prepserver.transform.decode import Encoded
 from prepserver.transform.draw import Draws
-from prepserver.transform.geometry import ResizedCropStage
+from prepserver.transform.ops.random_resized_crop import RandomResizedCropStage
 from prepserver.transform.orientation import turned
 from prepserver.transform.scale import LEAST, RESIDUAL, SCALES, divisor, scale_for, scale_of
 from prepserver.transform.stage import Box
+from tests.support.images import make_rows
 from tests.support.photos import PILLOW_SUBSAMPLINGS, indexed, jpeg, pixels, saved
 from tests.support.resizing import float_resize
 
@@ -115,7 +116,7 @@ def test_a_scale_of_the_whole_divides_its_sides(height: int, width: int, scale: 
 def test_a_part_is_the_one_that_was_drawn_or_less_than_a_scale_beside_it(size: tuple[int, int], index: int) -> None:
     op, key = RandomResizedCrop(48), key_of(index)
     plan = RowMaker(Pipeline.from_ops([op])).plan(*size, key)
-    top, left, rows, columns = ResizedCropStage(op, 1).box(*size, Draws(key, 1))
+    top, left, rows, columns = RandomResizedCropStage(op, 1).box(*size, Draws(key, 1))
     drawn = (top, left, top + rows, left + columns)
     if plan.scale == 1:
         assert plan.part == drawn

@@ -21,11 +21,12 @@ from prepserver.pipeline.ops import (
 )
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.protocol.packed import IndexedScan
-from prepserver.transform import BadSample, SampleKey, make_rows, row_makers
+from prepserver.transform import BadSample, SampleKey, row_makers
 from prepserver.transform.scale import LEAST
 from prepserver.transform.scans import Part, cut
 from prepserver.transform.stage import Box
 from tests.support.complete import JPEGTRAN, needs_jpegtran
+from tests.support.images import make_rows
 from tests.support.photos import PILLOW_SUBSAMPLINGS, SUBSAMPLINGS, indexed, jpeg
 
 SIDES = (1, 2, 7, 8, 9, 16, 17, 31, 33, 64, 65, 97, 130, 161, 256, 259)
@@ -161,9 +162,7 @@ def test_garbage_in_the_lengths_never_reads_out_of_bounds(data: st.DataObject) -
 
 def rows_of(data: bytes | IndexedScan, pipelines: list[Pipeline], key: SampleKey) -> list[np.ndarray]:
     targets = [
-        (maker, np.zeros(maker.row.shape, maker.row.dtype))
-        for pipeline in pipelines
-        for maker in row_makers(pipeline).values()
+        (maker, np.zeros(maker.row.shape, maker.row.dtype)) for pipeline in pipelines for maker in row_makers(pipeline)
     ]
     make_rows(data, key, targets)
     return [row for _, row in targets]

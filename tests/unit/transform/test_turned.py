@@ -28,12 +28,13 @@ from prepserver.pipeline.ops import (
 )
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.protocol.packed import IndexedScan
-from prepserver.transform import RowMaker, SampleKey, make_rows
+from prepserver.transform import RowMaker, SampleKey
 from prepserver.transform.decode import Encoded
 from prepserver.transform.indexed import EncodedScan
 from prepserver.transform.orientation import turned
 from prepserver.transform.scale import divisor
 from prepserver.transform.stage import Box
+from tests.support.images import make_rows
 from tests.support.photos import indexed, saved
 
 Pixels = npt.NDArray[np.uint8]

@@ -15,7 +15,8 @@ from PIL import Image
 
 from prepserver.pipeline.ops import CenterCrop, Decode, Op, RandomHorizontalFlip, RandomResizedCrop, Resize
 from prepserver.pipeline.pipeline import Pipeline
-from prepserver.transform import BadSample, RowMaker, SampleKey, make_rows
+from prepserver.transform import BadSample, RowMaker, SampleKey
+from tests.support.images import make_rows
 from tests.support.photos import jpeg, pixels, saved
 
 _PIPELINES: tuple[list[Op], ...] = (

@@ -16,9 +16,10 @@ from prepserver.order import NO_SAMPLE, make_order
 from prepserver.pipeline.ops import ColorJitter, Decode, RandomCrop, RandomResizedCrop
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.pipeline.shard import Shard
-from prepserver.source import Sample, SampleError, Source
-from prepserver.transform import DECODING, BadSample, Plan, RowMaker, SampleKey, make_rows, row_makers
+from prepserver.source import Record, SampleError, Source
+from prepserver.transform import DECODING, BadSample, Plan, RowMaker, SampleKey
 from prepserver.worker.fill import REPLACEMENTS, LaneError, Stream, Target, fill
+from tests.support.images import make_rows
 from tests.support.tiny_images import Lane, jpeg, nothing, open_stream, photo_tree, tiny_pipeline
 
 N = 12
@@ -36,10 +37,10 @@ class Memory:
     def __len__(self) -> int:
         return self._n
 
-    def read(self, index: int) -> Sample:
+    def read(self, index: int) -> Record:
         self.reads[index] += 1
         self._trouble(index, self.reads[index])
-        return Sample(jpeg(index), self.label(index))
+        return {"image": jpeg(index), "label": self.label(index)}
 
     def label(self, index: int) -> int:
         return index % 3
@@ -193,12 +194,12 @@ class _RefusesOne(RowMaker):
         return super().plan(height, width, key)
 
 
-@pytest.mark.parametrize("refusing", ["image", "image_1"])
-def test_where_one_view_cannot_be_made_all_are_those_of_the_replacement(refusing: str) -> None:
+@pytest.mark.parametrize("refusing", [0, 1])
+def test_where_one_view_cannot_be_made_all_are_those_of_the_replacement(refusing: int) -> None:
     lane, other = Lane(tiny_pipeline(views=2), N), Lane(tiny_pipeline(), N)
-    makers: dict[str, RowMaker] = row_makers(lane.pipeline)
-    makers[refusing] = _RefusesOne(lane.pipeline, list(makers).index(refusing))
-    made = fill(stream_of(Memory(N)), [other.target, Target(makers, lane.ring)], 0, N, nothing)
+    makers = list(lane.target.makers)
+    makers[refusing] = _RefusesOne(lane.pipeline, refusing)
+    made = fill(stream_of(Memory(N)), [other.target, lane.target._replace(makers=makers)], 0, N, nothing)
     assert [(b.position, b.index, b.reason, b.targets) for b in made.bad] == [(4, 4, "4.jpg: not this one", (1,))]
     assert lane.rows(4, 5) == lane.rows(5, 6)
     assert [index for _, _, index in other.rows(0, N)] == list(range(N))
@@ -206,8 +207,8 @@ def test_where_one_view_cannot_be_made_all_are_those_of_the_replacement(refusing
 
 def test_a_row_without_a_sample_has_no_view_of_one() -> None:
     lane = Lane(tiny_pipeline(views=3), 4)
-    for name in lane.layout.images:
-        lane.ring.array(name)[...] = 7
+    for field in lane.layout.dense:
+        lane.ring.array(field.name)[...] = 7
     fill(stream_of(Memory(1, bad_at(0))), [lane.target], 0, 1, nothing)
     assert lane.rows(0, 1) == [(bytes(3 * 16 * 16 * 3), -1, -1)]
 
@@ -279,7 +280,7 @@ class _Trips(RowMaker):
 
 def _tripping(at: Container[int], error: Exception) -> tuple[Lane, Target]:
     lane = Lane(tiny_pipeline(8), N)
-    return lane, Target({"image": _Trips(lane.pipeline, at, error)}, lane.ring)
+    return lane, lane.target._replace(makers=[_Trips(lane.pipeline, at, error)])
 
 
 @pytest.mark.parametrize("alone", [False, True])

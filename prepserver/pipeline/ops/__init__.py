@@ -1,0 +1,33 @@
+"""What each op is: its parameters, and what it does to what is known of a record. One file an op, found by itself.
+
+How an op is done is in `prepserver.transform.ops`. What is not here cannot be asked for over the wire.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from prepserver.pipeline.errors import SpecError
+from prepserver.pipeline.members import members
+from prepserver.pipeline.op import Op
+
+OPS: dict[str, type[Op]] = members(sys.modules[__name__], Op)  # type: ignore[type-abstract]
+"""Op classes by their name, which is their name on the wire."""
+
+globals().update(OPS)
+__all__ = [*OPS]
+
+
+def op_from_wire(wire: Mapping[str, Any]) -> Op:
+    """Build an op from the map that `Op.to_wire` gives, trusting nothing of it.
+
+    Raises:
+        SpecError: The op or a parameter is unknown, missing or wrong; the field is ``op`` or the parameter's name.
+    """
+    name = wire.get("op")
+    kind = OPS.get(name) if isinstance(name, str) else None
+    if kind is None:
+        raise SpecError("op", name, f"is not one of {', '.join(OPS)}")
+    return kind.from_params({key: value for key, value in wire.items() if key != "op"})

@@ -1,0 +1,43 @@
+"""`Decode`: encoded bytes to pixels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from prepserver.pipeline import checks
+from prepserver.pipeline.errors import SpecError
+from prepserver.pipeline.op import Op
+from prepserver.pipeline.record import Record
+
+DEFAULT_MAX_PIXELS = 64_000_000
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Decode(Op):
+    """Encoded bytes to pixels; implied at the start of a pipeline.
+
+    Attributes:
+        exif_orientation: Turn the image as its EXIF tag says, as viewers do (a TIFF is always turned).
+        max_pixels: A sample whose header claims more is bad, before anything is decoded: a few hundred bytes
+            can claim 12 GiB. At most 2**28; the default holds every camera's photo in 192 MB.
+        mode: "RGB", the only one.
+    """
+
+    exif_orientation: bool
+    max_pixels: int
+    mode: str
+
+    def __init__(self, exif_orientation: bool = True, max_pixels: int = DEFAULT_MAX_PIXELS, mode: str = "RGB") -> None:
+        self._keep(
+            exif_orientation=checks.flag("exif_orientation", exif_orientation),
+            max_pixels=checks.integer("max_pixels", max_pixels, 1, checks.MAX_SIDE_PX**2),
+            mode=checks.choice("mode", mode, ("RGB",)),
+        )
+
+    def after(self, record: Record) -> Record:
+        """Refuse to come second.
+
+        Raises:
+            SpecError: always; the pipeline does not ask the first op.
+        """
+        raise SpecError("op", "Decode", "must be the first op, once")

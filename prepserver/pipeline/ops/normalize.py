@@ -1,0 +1,48 @@
+"""`Normalize`: mean and standard deviation taken out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from prepserver.pipeline import checks
+from prepserver.pipeline.errors import SpecError
+from prepserver.pipeline.kinds import Image
+from prepserver.pipeline.op import Op
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Normalize(Op):
+    """(value - mean) / std, for each channel.
+
+    Attributes:
+        mean: One for all channels or one for each, in the units of the image at this place.
+        std: Likewise; above 0.
+    """
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
+        self._keep(
+            mean=tuple(checks.number("mean", value) for value in checks.items("mean", mean, (1, 3))),
+            std=tuple(checks.number("std", value) for value in checks.items("std", std, (1, 3))),
+        )
+        if min(self.std) <= 0.0:
+            raise SpecError("std", std, "must be above 0")
+
+    def image_after(self, image: Image) -> Image:
+        """Return the image without a greatest value, for floats only.
+
+        Raises:
+            SpecError: the image is uint8 here, has another number of channels, or cannot have this mean.
+        """
+        if image.dtype == "uint8":
+            raise SpecError(
+                "mean", list(self.mean), "Normalize needs floats: put ToDtype('float32', scale=True) before it"
+            )
+        for name, values in (("mean", self.mean), ("std", self.std)):
+            if len(values) not in (1, image.channels):
+                raise SpecError(name, list(values), f"must have 1 value or one for each of {image.channels} channels")
+        checks.mean_fits("mean", self.mean, image.top)
+        return replace(image, top=None)

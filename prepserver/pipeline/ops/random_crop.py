@@ -1,0 +1,77 @@
+"""`RandomCrop`: a part of one size at a random place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from prepserver.pipeline import checks
+from prepserver.pipeline.errors import SpecError
+from prepserver.pipeline.kinds import Image, Size
+from prepserver.pipeline.op import Op
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class RandomCrop(Op):
+    """A part of one size at a random place.
+
+    Attributes:
+        size: (height, width) in pixels; an int means a square.
+        padding: (left, top, right, bottom) in pixels put around the image first, or None.
+        pad_if_needed: Pad an image that is smaller than `size`; otherwise such a sample is bad.
+        fill: Value of constant padding: one for all channels, or one for each.
+        padding_mode: "constant", "edge", "reflect" (without the edge pixel) or "symmetric" (with it).
+    """
+
+    moves = True
+
+    size: tuple[int, int]
+    padding: tuple[int, int, int, int] | None
+    pad_if_needed: bool
+    fill: tuple[float, ...]
+    padding_mode: str
+
+    def __init__(
+        self,
+        size: int | Sequence[int],
+        padding: int | Sequence[int] | None = None,
+        pad_if_needed: bool = False,
+        fill: float | Sequence[float] = 0,
+        padding_mode: str = "constant",
+    ) -> None:
+        self._keep(
+            size=checks.size("size", size),
+            padding=None if padding is None else checks.padding("padding", padding),
+            pad_if_needed=checks.flag("pad_if_needed", pad_if_needed),
+            fill=checks.fill("fill", fill),
+            padding_mode=checks.choice("padding_mode", padding_mode, checks.PADDING_MODES),
+        )
+
+    def margins(self, height: int, width: int) -> tuple[int, int, int, int]:
+        """Return (left, top, right, bottom) padding in pixels for an image of `height` x `width`."""
+        left, top, right, bottom = self.padding or (0, 0, 0, 0)
+        if self.pad_if_needed:  # torchvision adds the whole shortfall to either side
+            down = max(0, self.size[0] - (height + top + bottom))
+            across = max(0, self.size[1] - (width + left + right))
+            return left + across, top + down, right + across, bottom + down
+        return left, top, right, bottom
+
+    def image_after(self, image: Image) -> Image:
+        """Return the image as it is, if it can hold the padding."""
+        checks.fill_fits(self.fill, image.channels, image.dtype)
+        return image
+
+    def size_after(self, size: Size | None) -> Size:
+        """Return the fixed size.
+
+        Raises:
+            SpecError: it is larger than the image.
+        """
+        if size is not None:
+            left, top, right, bottom = self.margins(*size)
+            padded = (size[0] + top + bottom, size[1] + left + right)
+            if padded[0] < self.size[0] or padded[1] < self.size[1]:
+                raise SpecError(
+                    "size", self.size, f"is larger than the image ({padded}): smaller, or pad_if_needed=True"
+                )
+        return self.size

@@ -1,0 +1,29 @@
+"""`ToLayout`: the order of the axes in a row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from prepserver.pipeline import checks
+from prepserver.pipeline.kinds import Image
+from prepserver.pipeline.op import Op
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class ToLayout(Op):
+    """How a row is stored and seen; the last op.
+
+    Without it a row is stored as (H, W, C) and seen as (C, H, W): torch's channels_last, at no cost.
+
+    Attributes:
+        layout: "CHW" (stored and seen as C, H, W) or "HWC" (stored and seen as H, W, C).
+    """
+
+    layout: str
+
+    def __init__(self, layout: str = "CHW") -> None:
+        self._keep(layout=checks.choice("layout", layout, ("CHW", "HWC")))
+
+    def image_after(self, image: Image) -> Image:
+        """Return the image with its layout."""
+        return replace(image, layout=self.layout)

@@ -1,0 +1,82 @@
+"""A record: the named columns of a sample, each of a kind; and the fields that its row has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+from typing import NamedTuple
+
+from prepserver.pipeline.errors import SpecError
+from prepserver.pipeline.kinds import ITEM_BYTES, Image, Index, Kind, Label
+
+Record = Mapping[str, Kind]
+"""Columns in order, by name. Every source adds ``index`` to those that it declares."""
+
+INDEX = "index"
+"""The column that every record has: where the sample lies in its source."""
+
+RESERVED = (INDEX, "valid")
+"""Names that no source may give to a column: ``valid`` is a field that batches get with ``on_error="mask"``."""
+
+IMAGES: Record = {"image": Image(), "label": Label()}
+"""What most image datasets give."""
+
+
+class RowField(NamedTuple):
+    """One field of a row.
+
+    Attributes:
+        name: The column's, with ``_1``, ``_2`` and so on for further views.
+        dtype: Of `prepserver.pipeline.kinds.ITEM_BYTES`.
+        shape: Of one row.
+        column: The column.
+        view: Which view of the sample; 0 for what all views share.
+        kind: What is known of its values.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    column: str
+    view: int
+    kind: Kind
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one row of it."""
+        return prod(self.shape) * ITEM_BYTES[self.dtype]
+
+
+def with_index(columns: Record) -> Record:
+    """Return a source's columns and the index.
+
+    Raises:
+        SpecError: A name that is not a source's to give, or is no identifier.
+    """
+    for name in columns:
+        if name in RESERVED or not name.isidentifier():
+            raise SpecError("columns", name, f"must be an identifier and none of {', '.join(RESERVED)}")
+    return {**columns, INDEX: Index()}
+
+
+def row_fields(record: Record, views: int) -> tuple[RowField, ...]:
+    """Return the fields of a row, those of spatial columns once for each view.
+
+    Raises:
+        SpecError: Values of a column would differ in size from row to row, or two fields would have one name.
+    """
+    fields: list[RowField] = []
+    for column, kind in record.items():
+        shape, dtype = kind.stored()
+        own = range(views if kind.is_spatial else 1)
+        fields += [RowField(field_name(column, view), dtype, shape, column, view, kind) for view in own]
+    names = [field.name for field in fields]
+    for name in names:
+        if names.count(name) > 1:
+            raise SpecError("columns", name, f"is the name of two fields where a sample has {views} views")
+    return tuple(fields)
+
+
+def field_name(column: str, view: int) -> str:
+    """Return the field of one view of a column, from 0: ``image``, ``image_1``, ``image_2`` and so on."""
+    return f"{column}_{view}" if view else column

@@ -1,0 +1,55 @@
+"""Masks: images of class numbers, from PNG or whatever Pillow reads without loss."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from prepserver.pipeline.kinds import Mask, Size
+from prepserver.transform.follower import Follower
+from prepserver.transform.moves import Cut, Mirror, Move, Scale
+from prepserver.transform.pillow import PillowImage
+from prepserver.transform.stage import Array
+from prepserver.transform.window import window
+
+
+class MaskFollower(Follower):
+    """A mask: grey or palette, 8 bits; a palette's numbers are the classes, its colours are not looked at."""
+
+    kind = Mask
+
+    def __init__(self, value: Any) -> None:
+        self._image = PillowImage(bytes(value))
+        self._classes: Array | None = None
+
+    @property
+    def size(self) -> Size:
+        """As the file says."""
+        return self._image.height, self._image.width
+
+    def make(self, moves: Sequence[Move], out: Array) -> None:
+        """Cut, turn, and take the nearest pixel where the size changes."""
+        if self._classes is None:
+            self._classes = self._image.classes()
+        mask = self._classes[:, :, None]
+        for move in moves:
+            mask = _moved(mask, move)
+        out[...] = mask[:, :, 0]
+
+
+def _moved(mask: Array, move: Move) -> Array:
+    match move:
+        case Cut(top, left, height, width, mode, fill):
+            # Three numbers are a colour, which no class is.
+            return window(mask, (top, left, height, width), mode, fill if len(fill) == 1 else (0.0,), None)
+        case Scale(height, width):
+            return mask[_nearest(mask.shape[0], height)][:, _nearest(mask.shape[1], width)]
+        case Mirror(axis):
+            return np.flip(mask, axis)
+
+
+def _nearest(length: int, wanted: int) -> Array:
+    """Which of `length` pixels stands at each of `wanted` places, as torch's ``nearest`` chooses it."""
+    return np.arange(wanted) * length // wanted

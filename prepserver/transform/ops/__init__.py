@@ -1,0 +1,24 @@
+"""How each op is done: a stage draws for one sample, and gives a step. One file an op, found by itself.
+
+What an op is, is in `prepserver.pipeline.ops`. `Decode` and `ToLayout` have no stage: decoding comes before all stages,
+and the order of the axes is that of the row that the last stage writes to.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from prepserver.pipeline.members import members
+from prepserver.pipeline.op import Op
+from prepserver.transform.stage import Stage
+
+STAGES: dict[type[Op], type[Stage]] = {
+    stage.op: stage
+    for stage in members(sys.modules[__name__], Stage).values()  # type: ignore[type-abstract]
+}
+"""Stage classes by their op."""
+
+
+def stage_of(op: Op, place: int) -> Stage:
+    """Return the stage of an op at its place in a pipeline."""
+    return STAGES[type(op)](op, place)

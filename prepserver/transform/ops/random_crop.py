@@ -1,0 +1,33 @@
+"""How `RandomCrop` is done: a window of the padded image."""
+
+from __future__ import annotations
+
+from prepserver.pipeline.ops.random_crop import RandomCrop
+from prepserver.transform.draw import Draws
+from prepserver.transform.errors import BadSample
+from prepserver.transform.geometry import cut
+from prepserver.transform.stage import Drawn, Stage
+
+
+class RandomCropStage(Stage):
+    """RandomCrop: a window of the padded image."""
+
+    op = RandomCrop
+
+    def __init__(self, op: RandomCrop, place: int) -> None:
+        super().__init__(op, place)
+        self._op = op
+
+    def draw(self, height: int, width: int, draws: Draws) -> Drawn:
+        """Choose a place."""
+        op = self._op
+        left, top, right, bottom = op.margins(height, width)
+        spare_rows = height + top + bottom - op.size[0]
+        spare_columns = width + left + right - op.size[1]
+        if spare_rows < 0 or spare_columns < 0:
+            raise BadSample(
+                f"{height}x{width} pixels are too few for RandomCrop({op.size}) (pad_if_needed=True would pad it)"
+            )
+        row = draws.below(spare_rows + 1) - top
+        column = draws.below(spare_columns + 1) - left
+        return cut((row, column, *op.size), (height, width), op.padding_mode, op.fill)

@@ -1,0 +1,60 @@
+"""How `RandomResizedCrop` is done: torchvision's law, from our own numbers."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+from prepserver.pipeline.ops.random_resized_crop import RandomResizedCrop
+from prepserver.transform.draw import Draws
+from prepserver.transform.geometry import resized
+from prepserver.transform.moves import Cut, Scale
+from prepserver.transform.scale import scale_for
+from prepserver.transform.stage import FIRST, Box, Drawn, Stage
+
+
+class RandomResizedCropStage(Stage):
+    """RandomResizedCrop: torchvision's law, ten tries and then the middle."""
+
+    op = RandomResizedCrop
+
+    def __init__(self, op: RandomResizedCrop, place: int) -> None:
+        super().__init__(op, place)
+        self._op = op
+        self._first = place == FIRST
+        self._step = partial(resized, op.size, op.interpolation, False)
+        self._mirrored = partial(resized, op.size, op.interpolation, True)
+        self._log_ratio = (math.log(op.ratio[0]), math.log(op.ratio[1]))
+
+    def draw(self, height: int, width: int, draws: Draws) -> Drawn:
+        """Choose a part and resize it. One that can be decoded at 1/scale is moved by less than that to fit."""
+        top, left, rows, columns = self.box(height, width, draws)
+        scale = scale_for(rows, columns, self._op.size) if self._first else 1
+        if scale > 1:
+            top, left, rows, columns = (number - number % scale for number in (top, left, rows, columns))
+        part = Box(top, left, top + rows, left + columns)
+        moves = (Cut(top, left, rows, columns), Scale(*self._op.size))
+        return Drawn(self._step, *self._op.size, part, self._mirrored, scale, moves)
+
+    def box(self, height: int, width: int, draws: Draws) -> tuple[int, int, int, int]:
+        """Return (top, left, height, width) of the part, as `RandomResizedCrop.make_params` does.
+
+        `log` and `exp` may differ in the last bit between C libraries; that moves a crop by a pixel once in
+        some 10**12 samples.
+        """
+        least, greatest = self._op.scale
+        for _ in range(10):
+            area = height * width * draws.uniform(least, greatest)
+            aspect = math.exp(draws.uniform(*self._log_ratio))
+            crop_width = round(math.sqrt(area * aspect))
+            crop_height = round(math.sqrt(area / aspect))
+            if 0 < crop_width <= width and 0 < crop_height <= height:
+                top = draws.below(height - crop_height + 1)
+                return top, draws.below(width - crop_width + 1), crop_height, crop_width
+        narrow, wide = self._op.ratio
+        crop_height, crop_width = height, width
+        if width / height < narrow:
+            crop_height = max(1, round(width / narrow))
+        elif width / height > wide:
+            crop_width = max(1, round(height * wide))
+        return (height - crop_height) // 2, (width - crop_width) // 2, crop_height, crop_width

@@ -1,0 +1,33 @@
+"""How `Resize` is done."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from prepserver.pipeline.ops.resize import Resize
+from prepserver.transform.draw import Draws
+from prepserver.transform.geometry import resized
+from prepserver.transform.moves import Scale
+from prepserver.transform.scale import divisor, scale_for
+from prepserver.transform.stage import FIRST, Drawn, Stage
+
+
+class ResizeStage(Stage):
+    """Resize."""
+
+    op = Resize
+
+    def __init__(self, op: Resize, place: int) -> None:
+        super().__init__(op, place)
+        self._op = op
+        self._first = place == FIRST
+
+    def draw(self, height: int, width: int, draws: Draws) -> Drawn:
+        """Work out the size."""
+        size = self._op.result(height, width)
+        if size == (height, width):
+            return Drawn(None, *size)
+        step, mirrored = (partial(resized, size, self._op.interpolation, mirror) for mirror in (False, True))
+        # Nothing of the whole may be left out, so its sides decide too.
+        scale = divisor(height, width, scale_for(height, width, size)) if self._first else 1
+        return Drawn(step, *size, None, mirrored, scale, (Scale(*size),))

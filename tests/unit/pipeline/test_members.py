@@ -1,0 +1,80 @@
+"""Ops, followers and kinds are found by themselves; what a new one lacks is named here."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from pathlib import Path
+
+import pytest
+
+import prepclient
+from prepserver.pipeline import kinds
+from prepserver.pipeline.errors import SpecError
+from prepserver.pipeline.kinds import Image
+from prepserver.pipeline.members import members
+from prepserver.pipeline.op import Op
+from prepserver.pipeline.ops import OPS
+from prepserver.transform.kinds import FOLLOWERS
+from prepserver.transform.ops import STAGES
+from tests.stubs import OPS_STUB, stub_of_ops
+
+TESTS = Path(__file__).parents[2]
+STRUCTURAL = {"Decode", "ToLayout"}
+"""They have no stage; see `prepserver.transform.ops`."""
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_every_op_is_done_documented_exported_and_tested(name: str) -> None:
+    op = OPS[name]
+    assert name in STRUCTURAL or op in STAGES, f"{name} has no stage: prepserver/transform/ops/{module_of(op)}.py"
+    assert getattr(prepclient, name) is op
+    assert inspect.getdoc(op), f"{name} has no docstring"
+    missing = [field for field in inspect.signature(op).parameters if f"{field}:" not in (inspect.getdoc(op) or "")]
+    assert set(missing) <= {"antialias"}, f"the docstring of {name} does not say what {missing} is"
+    assert any(f"{name}(" in path.read_text() for path in TESTS.rglob("test_*.py")), f"no test uses {name}"
+
+
+def module_of(op: type[Op]) -> str:
+    return op.__module__.rpartition(".")[2]
+
+
+def test_every_stage_is_of_an_op_in_a_file_of_the_same_name() -> None:
+    for op, stage in STAGES.items():
+        assert OPS[op.__name__] is op
+        assert stage.__module__.rpartition(".")[2] == module_of(op)
+
+
+def test_type_checkers_are_told_of_every_op() -> None:
+    assert OPS_STUB.read_text() == stub_of_ops(), "run python -m tests.stubs"
+
+
+def test_every_kind_that_lies_on_a_plane_follows_its_image_or_says_that_it_cannot_yet() -> None:
+    spatial = {kind for kind in vars(kinds).values() if isinstance(kind, type) and issubclass(kind, kinds.Spatial)}
+    assert set(FOLLOWERS) <= spatial - {kinds.Spatial, Image}
+    assert kinds.Mask in FOLLOWERS
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("class A: pass", "it defines none"),
+        ("from prepserver.pipeline.op import Op\nclass A(Op): pass\nclass B(Op): pass", "it defines A, B"),
+    ],
+)
+def test_a_file_without_one_member_is_named(
+    text: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / f"members_of_{tmp_path.name}"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "one.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ImportError, match=f"{package.name}.one must define one subclass of Op; {said}"):
+        members(importlib.import_module(package.name), Op)
+
+
+def test_the_way_out_is_named_where_a_kind_has_no_fixed_size() -> None:
+    for kind in (kinds.Boxes(), kinds.Keypoints(), kinds.Text(), kinds.Bytes(), kinds.Tokens(), kinds.Array()):
+        with pytest.raises(SpecError, match="leave the column out"):
+            kind.stored()
