@@ -248,6 +248,8 @@ class Lease:
             case Moved() if len(fds) == 1:
                 self._moves.append((message, fds[0]))
                 return []
+            case Refused(code="internal"):
+                raise errors.ServerGone(f"the daemon ended this job: {message.text}")  # it may take it in again
             case Refused():
                 raise refusal(message)
             case _:
