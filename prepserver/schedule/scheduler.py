@@ -403,6 +403,7 @@ class Scheduler:
         # Not `start`: the rows before its first batch there are nobody's, and must not hold the window.
         cursor.released = cursor.line.peek().start
         cursor.entered = start
+        cursor.moves += 1
         stream.cursors[cursor.id] = stream.behind.pop(cursor.id)
         stream.changed()
         moved = Move(cursor.id, lane.id, start, (first, cursor.line.peek().start))
@@ -413,6 +414,7 @@ class Scheduler:
         start = max(start, cursor.entered, old.start)
         cursor.lane = lane.id
         cursor.entered = start
+        cursor.moves += cursor.present
         nothing = cursor.line.peek().start
         return Move(cursor.id, lane.id, start, (nothing, nothing))
 

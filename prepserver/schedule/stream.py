@@ -70,6 +70,7 @@ class Cursor:
         asked: How far it had been told when the client asked for more; -1 if it went on since.
         lag: What happens when it holds others back; see `Attach`.
         entered: Its rows below this position are not in this stream's rings: it came from another stream.
+        moves: How often it was moved to another ring since it attached.
     """
 
     id: int
@@ -87,6 +88,7 @@ class Cursor:
     asked: int = -1
     lag: str = "wait"
     entered: int = 0
+    moves: int = 0
 
     def __post_init__(self) -> None:
         self.find_next()
