@@ -73,7 +73,7 @@ from prepserver.schedule.actions import (
     Submit,
 )
 from prepserver.schedule.scheduler import CRASH_STRIKES, KILL_STRIKES, ReleaseError, Scheduler, Suspect
-from prepserver.schedule.stream import BadRow, Cursor
+from prepserver.schedule.stream import BadRow, Cursor, Took
 
 log = logging.getLogger(__name__)
 
@@ -727,7 +727,8 @@ class Daemon:
                 self._say_once(row)
                 if task is not None and task.stream in self._scheduler.streams:
                     self._quarantine.name(self._scheduler.streams[task.stream].source, row.index, row.reason)
-            self._do(self._scheduler.task_done(worker, message.task, bad))
+            took = Took(message.read_ns + message.make_ns, message.read_ns + message.shared_ns, tuple(message.lanes_ns))
+            self._do(self._scheduler.task_done(worker, message.task, bad, took))
             self._do(self._scheduler.give_out())
             return
         log.error("a worker could not run a task: %s", message.reason)
