@@ -159,7 +159,7 @@ def _calls() -> list[Place]:
     ]
     compiled = native.kernels()
     if compiled is not None:
-        places += [(compiled, name, "decode") for name in ("_crop", "_crop_scan", "_region", "_scan")]
+        places += [(compiled, name, "decode") for name in ("_crop", "_crop_scan", "_is_true", "_region", "_scan")]
         places += [(compiled, name, "resize") for name in ("_resize", "_turn")]
     return places
 

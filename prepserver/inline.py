@@ -24,7 +24,17 @@ from prepserver.source import SourceError, build_index, open_source
 from prepserver.source.errors import printable
 from prepserver.worker.fill import Stream, Target, fill
 
-__all__ = ["InlineMaker", "Row", "SourceError", "remake"]
+__all__ = ["InlineMaker", "Row", "SourceError", "class_names", "remake"]
+
+
+def class_names(source: SourceSpec) -> tuple[str, list[str]]:
+    """The content digest of a source (see `IndexInfo`), and the names of its classes by label, if these have names.
+
+    Raises:
+        SourceError: The dataset is missing, empty or unreadable.
+    """
+    index = build_index(source, user_cache_dir() / "index", lambda _samples: None)
+    return index.content_digest, open_source(source, index.path).classes()
 
 
 class InlineMaker:

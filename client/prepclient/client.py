@@ -20,7 +20,7 @@ from typing import Any, Literal, Never
 
 import torch
 
-from prepclient.dataset import Dataset, Sampler
+from prepclient.dataset import Dataset, Sampler, class_names
 from prepclient.device import DeviceStage, Engine, check_device
 from prepclient.equivalents import refuse_loader_arguments
 from prepclient.errors import (
@@ -220,6 +220,7 @@ class PrepClient:
         self._allow_changed = False
         self._began: int | None = None  # see `stats`
         self._listing: Listing | None = None  # by which `_start` counts
+        self._classes: tuple[str, list[str]] | None = None  # by the listing's content
         self._feed: Feed | None = None
         self._session: Session | None = None
         self._pid = os.getpid()  # of the process that attached
@@ -290,7 +291,7 @@ class PrepClient:
 
     @property
     def dataset(self) -> Dataset:
-        """The source: its length, and the classes of an `ImageFolder`."""
+        """The source: its length, and its classes where they have names."""
         return Dataset(self)
 
     @property
@@ -461,6 +462,15 @@ class PrepClient:
     @property
     def _totals(self) -> Totals:
         return self._session.handed.totals if self._session is not None else self._past
+
+    def _class_names(self) -> list[str]:
+        """For `Dataset.classes`: read once for each listing."""
+        self._attached()
+        assert self._listing is not None
+        content = self._listing.content
+        if self._classes is None or self._classes[0] != content:
+            self._classes = content, class_names(self.spec.source, self.num_classes, content)
+        return self._classes[1]
 
     def _check_process(self) -> None:
         """Called before anything that a fork breaks: mappings are not inherited, nor are the threads of a library.

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from prepserver.pipeline.sources import ImageFolder
+from prepclient.errors import SourceUnavailable
+from prepclient.inline import names_of
+from prepserver.pipeline.sources import ImageFolder, SourceSpec, SyntheticImages
 
 if TYPE_CHECKING:
     from prepclient.client import PrepClient
@@ -30,24 +32,14 @@ class Dataset:
 
     @property
     def classes(self) -> list[str]:
-        """Names of the classes, by label, of an `ImageFolder`, as this process sees its folders.
+        """Names of the classes by label: of an `ImageFolder`, a `FileList` of labels in words, or one of them packed.
+
+        This process reads them from the folders, the list or the packed dataset's index.
 
         Raises:
-            AttributeError: Another source, or a folder that has changed since the daemon listed it.
+            AttributeError: The source has none, has changed since it was listed, or cannot be read here.
         """
-        source, count = self._client.spec.source, self._client.num_classes
-        if not isinstance(source, ImageFolder):
-            raise AttributeError(f"a PrepClient knows the names of the classes of an ImageFolder only, not of {source}")
-        try:
-            with os.scandir(source.root) as entries:
-                names = sorted(entry.name for entry in entries if entry.is_dir())
-        except OSError as e:
-            raise AttributeError(f"the classes of {source} cannot be read in this process: {e}") from e
-        if len(names) != count:
-            raise AttributeError(
-                f"{source.root} has {len(names)} class folders now, and had {count} when it was listed"
-            )
-        return names
+        return list(self._client._class_names())
 
     @property
     def class_to_idx(self) -> dict[str, int]:
@@ -78,3 +70,35 @@ class Sampler:
             "a PrepClient's samplers give no indices: fields='dict' has those of a batch, as 'index'. To go on in the "
             "middle of an epoch use state_dict() and load_state_dict(), not accelerate's skip_first_batches"
         )
+
+
+def class_names(source: SourceSpec, num_classes: int, content: str) -> list[str]:
+    """See `Dataset.classes`.
+
+    Args:
+        source: Which.
+        num_classes: When it was listed.
+        content: Digest of the labels and names, then.
+
+    Raises:
+        AttributeError: There are none, or not those.
+    """
+    if isinstance(source, SyntheticImages):
+        raise AttributeError(f"{source} has no names of classes; num_classes is {num_classes}")
+    try:
+        if isinstance(source, ImageFolder):  # to list it again would take as long as the listing did
+            with os.scandir(source.root) as entries:
+                names = sorted(entry.name for entry in entries if entry.is_dir())
+            if len(names) != num_classes:
+                raise AttributeError(
+                    f"{source.root} has {len(names)} class folders now, and had {num_classes} when it was listed"
+                )
+            return names
+        now, names = names_of(source)
+    except (OSError, SourceUnavailable) as e:
+        raise AttributeError(f"the names of the classes of {source} cannot be read in this process: {e}") from e
+    if now != content:
+        raise AttributeError(f"{source} has changed since it was listed, and so may have the names of its classes")
+    if not names:
+        raise AttributeError(f"the labels of {source} are integers without names; num_classes is {num_classes}")
+    return names

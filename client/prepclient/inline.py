@@ -21,9 +21,24 @@ from prepclient.spec import Spec
 from prepserver.memory.mapping import Mapping
 from prepserver.memory.segment import create_segment
 from prepserver.pipeline.batches import batch_rows
+from prepserver.pipeline.sources import SourceSpec
 from prepserver.protocol.layout import RingLayout, ring_fields
 
 _ROUNDS = 4  # a device holds up to three batches back
+
+
+def names_of(source: SourceSpec) -> tuple[str, list[str]]:
+    """The content digest of a source as it is now, and the names of its classes by label, if these have names.
+
+    Raises:
+        SourceUnavailable: It is missing or unreadable for this process.
+    """
+    from prepserver import inline
+
+    try:
+        return inline.class_names(source)
+    except inline.SourceError as e:
+        raise SourceUnavailable(str(e)) from e
 
 
 class InlineFeed:

@@ -19,11 +19,14 @@ from typing import IO
 import prepserver
 from prepclient.errors import NoServer
 from prepclient.transport import connect
-from prepserver.protocol.places import PRIVATE_LOG
+from prepserver.protocol.messages import ATTACH_SOCKET
+from prepserver.protocol.places import MAX_SOCKET_PATH_BYTES, PRIVATE_LOG
 
 log = logging.getLogger("prepclient")
 
 _PREFIX = "prepserver-private-"
+_MAX_BASE_BYTES = MAX_SOCKET_PATH_BYTES - len(f"/{_PREFIX}xxxxxxxx/{ATTACH_SOCKET}")
+_LAST_BASE = "/tmp"
 _START_TIMEOUT_S = 90.0
 _STOP_TIMEOUT_S = 10.0
 _SWEPT_AFTER_S = 600.0  # long after any daemon has taken its lock
@@ -66,8 +69,7 @@ class PrivateDaemon:
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
-        base = os.environ.get("XDG_RUNTIME_DIR")
-        self.runtime_dir = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=base if base else None))
+        self.runtime_dir = _make_place()
         _sweep_beside(self.runtime_dir)
         said = (self.runtime_dir / PRIVATE_LOG).open("w+")
         command = [
@@ -108,6 +110,30 @@ class PrivateDaemon:
                 time.sleep(0.01)
             else:
                 return
+
+
+def _make_place() -> Path:
+    """A directory of its own: in the session's runtime directory, the temporary one, or ``/tmp`` if these are too long.
+
+    Raises:
+        NoServer: None of them can be used; the text says why.
+    """
+    bases = [os.environ.get("XDG_RUNTIME_DIR")]
+    with contextlib.suppress(FileNotFoundError):  # there is none that can be written to
+        bases.append(tempfile.gettempdir())
+    refused = []
+    for base in dict.fromkeys(filter(None, [*bases, _LAST_BASE])):
+        length = len(os.fsencode(base))
+        try:
+            if length <= _MAX_BASE_BYTES:
+                return Path(tempfile.mkdtemp(prefix=_PREFIX, dir=base))
+            refused.append(f"{base} is {length} bytes long, and {_MAX_BASE_BYTES} leave room for the path of a socket")
+        except OSError as e:
+            refused.append(f"{base}: {e.strerror}")
+    raise NoServer(
+        f"no directory for the private daemon (workers=): {'; '.join(refused)}. Set $TMPDIR to a short one that can be "
+        "written to, start a daemon with `prepserver start --runtime-dir DIR`, or use inline=True"
+    )
 
 
 def _end(owner: int, process: subprocess.Popen[bytes], said: IO[str], runtime_dir: Path) -> None:

@@ -248,6 +248,8 @@ class Lease:
             case Moved() if len(fds) == 1:
                 self._moves.append((message, fds[0]))
                 return []
+            case Refused(code="internal"):
+                raise errors.ServerGone(f"the daemon ended this job: {message.text}")  # it may take it in again
             case Refused():
                 raise refusal(message)
             case _:
@@ -345,7 +347,8 @@ def connect(runtime_dir: Path) -> socket.socket:
     except OSError as e:
         sock.close()
         if e.errno not in (errno.ENOENT, errno.ECONNREFUSED, errno.ENOTDIR):
-            raise errors.NoServer(f"cannot reach the prepserver daemon at {path}: {e.strerror}") from e
+            # a path that is too long for a socket has no number and no strerror
+            raise errors.NoServer(f"cannot reach the prepserver daemon at {path}: {e.strerror or e}") from e
         raise errors.NoServer(
             f"no prepserver daemon listens at {path}. Start one with `prepserver start --runtime-dir {runtime_dir}`, "
             "name another directory (runtime_dir= or $PREPSERVER_RUNTIME_DIR), or do without: workers=N starts a "

@@ -75,7 +75,8 @@ def chains(files: Sequence[list[tuple[int, Record]]]) -> tuple[list[list[Stay]],
     """The stays of a job, sorted into chains: one for each training, in the order of the log.
 
     Two clients of one process share a job's name (training and validation, say): they read other rows, or were there
-    at the same time.
+    at the same time. A script that is started anew begins with epoch 0 and from no checkpoint, after its rank was there
+    before.
 
     Args:
         files: Records with their line numbers, the oldest file first.
@@ -140,13 +141,51 @@ def _note(stay: Stay, record: Progress | Left | Bad | Passed) -> None:
 
 
 def _chain_for(stay: Stay, found: list[tuple[Key, list[Stay]]]) -> list[Stay]:
+    """The chain that it goes on with: the last that came to its place, else the last; a new one if it begins one."""
     key = key_of(stay.rows)
-    fit = [c for other, c in found if other == key and not any(_at_once(earlier, stay) for earlier in c)]
+    fit = [c for other, c in reversed(found) if other == key and (not _is_fresh(stay) or _is_joined(c, stay))]
+    fit = [c for c in fit if not any(_at_once(earlier, stay) for earlier in c)]
     if fit:
-        return next((c for c in fit if c[-1].rows.num_shards == stay.rows.num_shards), fit[0])
+        return max(fit, key=lambda c: (_came_to(c, stay), c[-1].rows.num_shards == stay.rows.num_shards))
     chain: list[Stay] = []
     found.append((key, chain))
     return chain
+
+
+def _is_fresh(stay: Stay) -> bool:
+    return stay.attached.epoch == 0 and not stay.attached.resumed
+
+
+def _is_joined(chain: Sequence[Stay], stay: Stay) -> bool:
+    """Whether a fresh stay is a further rank (or shard) of a training that others have begun.
+
+    That one has not had this rank, and a rank of it is there, or may come back because its daemon went away under it.
+    """
+    return all(_who(earlier) != _who(stay) for earlier in chain) and any(
+        _shape(earlier) == _shape(stay)
+        and (earlier.left is None or (earlier.left.at is None and earlier.attached.daemon != stay.attached.daemon))
+        for earlier in chain
+    )
+
+
+def _who(stay: Stay) -> tuple[int, int]:
+    return stay.rows.shard_index, stay.attached.rank
+
+
+def _shape(stay: Stay) -> tuple[object, ...]:
+    return stay.rows.num_shards, stay.attached.world_size, stay.attached.local_ranks
+
+
+def _came_to(chain: Sequence[Stay], stay: Stay) -> bool:
+    """Whether a client of it may have stood where `stay` begins."""
+    now = stay.attached
+    return any(
+        earlier.rows.shard == stay.rows.shard
+        and now.epoch_start - was.epoch_start == (now.epoch - was.epoch) * stay.rows.positions
+        and was.position <= now.position <= earlier.told + was.ring
+        for earlier in reversed(chain)
+        for was in (earlier.attached,)
+    )
 
 
 def _at_once(earlier: Stay, stay: Stay) -> bool:
@@ -154,8 +193,5 @@ def _at_once(earlier: Stay, stay: Stay) -> bool:
     return (
         earlier.left is None
         and earlier.attached.daemon == stay.attached.daemon
-        and (
-            earlier.rows.num_shards != stay.rows.num_shards
-            or (earlier.rows.shard_index, earlier.attached.rank) == (stay.rows.shard_index, stay.attached.rank)
-        )
+        and (earlier.rows.num_shards != stay.rows.num_shards or _who(earlier) == _who(stay))
     )

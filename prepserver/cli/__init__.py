@@ -166,8 +166,9 @@ def _add_audit(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "audit",
         help="prove that a job got each sample exactly once",
         description="Proves from the log that the daemon keeps of a job that it got each sample of an epoch exactly "
-        "once, or names those that it did not, while the job runs and after. Ends with 0 if all epochs are right, the "
-        "last one as far as it has come, and with 1 if not.",
+        "once, or names those that it did not, while the job runs and after. A script that is started anew under the "
+        "same name is another training, as is one that reads another dataset. Ends with 0 if all epochs of all of them "
+        "are right, the last one as far as it has come, and with 1 if not.",
         epilog=exits.EPILOG,
     )
     p.add_argument("job", metavar="JOB", help="the name that the client gave with job=, as `prepserver status` shows")
@@ -196,8 +197,8 @@ def _add_replay(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     p.add_argument("--rank", metavar="R", type=int, default=0, help="default 0")
     p.add_argument("--epoch", metavar="N", type=int, help="default: the first in the log")
     p.add_argument(
-        "--training", metavar="N", type=int, default=0,
-        help="where the job reads several datasets: which, in the order of `prepserver audit` (default 0)",
+        "--training", metavar="N", type=int,
+        help="where `prepserver audit` lists several: which (default: the last that reads what the first does)",
     )  # fmt: skip
     p.add_argument(
         "-o", metavar="FILE", dest="output", type=Path, required=True,

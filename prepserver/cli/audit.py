@@ -17,6 +17,14 @@ from prepserver.pipeline.sources import source_from_wire
 
 _NAMED = 20  # samples that are named in the text
 _NAMED_JSON = 10_000
+_SAID = {
+    "no": "NOT proven",
+    "in part": "exactly once, as far as this log goes",
+    "so far": "exactly once",
+    "yes": "exactly once",
+    "nothing": "nothing was delivered",
+}
+"""What is said of all epochs of a training, by the verdict on the weakest, which comes first."""
 
 
 def audit(arguments: argparse.Namespace) -> int:
@@ -35,11 +43,11 @@ def audit(arguments: argparse.Namespace) -> int:
 
 
 def judge(found: JobLog, only_epoch: int | None = None) -> dict[str, Any]:
-    """The verdict on a job, as plain data.
+    """The verdict on a job, as plain data: of each training under its name, the oldest first.
 
     The verdict on an epoch is "yes", "so far" (it is under way), "in part" (right as far as the log goes, and there is
     more of it: a checkpoint says that samples were taken outside of it, by which daemon only their logs can tell) or
-    "no". `exactly_once` says that none is "no".
+    "no"; on a training it is that on its weakest epoch, or "nothing". `exactly_once` says that none is "no".
 
     Args:
         found: Its log.
@@ -89,11 +97,16 @@ def _training(training: Training, only_epoch: int | None) -> dict[str, Any]:
         "num_shards": rows.num_shards,
         "shard_index": rows.shard_index,
         "shards": [[shard.index, shard.count] for shard in training.shards],
+        "verdict": _weakest(found),
         "since": training.stays[0].attached.time,
         "attachments": len(training.stays),
         "world_size": training.stays[-1].attached.world_size,
         "epochs": found,
     }
+
+
+def _weakest(epochs: list[dict[str, Any]]) -> str:
+    return min((epoch["verdict"] for epoch in epochs), key=list(_SAID).index, default="nothing")
 
 
 def _epoch(counted: Account, more_bad: bool, is_last: bool, names: _Names) -> dict[str, Any]:
@@ -147,22 +160,20 @@ class _Names:
 def _show(verdict: dict[str, Any]) -> None:
     lines = [f"job {verdict['job']!r} of uid {verdict['uid']}, from {', '.join(verdict['log'])}"]
     lines += [f"the log is damaged: {what}" for what in verdict["damage"]]
-    for training in verdict["trainings"]:
+    for number, training in enumerate(verdict["trainings"]):
         where = training["source"].get("root") or training["source"].get("path") or training["source"].get("source")
         shards = [f"shard {index} of {count}" if count > 1 else "all" for index, count in training["shards"]]
         part = f"{', '.join(shards)} of " if shards != ["all"] else ""
+        lines.append(f"training {number} since {training['since']}: {_SAID[training['verdict']]}")
         lines.append(
-            f"{part}{training['samples']} samples of {where}, shuffle {training['shuffle']}, seed {training['seed']}, "
-            f"{training['world_size']} ranks, {training['attachments']} attachments since {training['since']}"
+            f"  {part}{training['samples']} samples of {where}, shuffle {training['shuffle']}, "
+            f"seed {training['seed']}, {training['world_size']} ranks, {training['attachments']} attachments"
         )
         for epoch in training["epochs"]:
             lines += _lines(epoch)
-    said = "exactly once" if verdict["exactly_once"] else "NOT proven"
-    if any(epoch["verdict"] == "in part" for training in verdict["trainings"] for epoch in training["epochs"]):
-        said += ", as far as this log goes" if verdict["exactly_once"] else ""
-    if not any(training["epochs"] for training in verdict["trainings"]):
-        said = "nothing was delivered"
-    sys.stdout.write("\n".join([*lines, f"verdict: {said}"]) + "\n")
+    said = _weakest([epoch for training in verdict["trainings"] for epoch in training["epochs"]])
+    lines.append(f"verdict: {_SAID['no' if verdict['damage'] else said]}")
+    sys.stdout.write("\n".join(lines) + "\n")
 
 
 def _lines(epoch: dict[str, Any]) -> list[str]:

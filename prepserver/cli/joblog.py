@@ -34,7 +34,7 @@ class JobLog:
         state_dir: Where it was found.
         paths: Its files.
         wrong: What is wrong with them.
-        trainings: Of that name: those that read other rows, or ran at the same time.
+        trainings: Of that name, in the order in which they began: other rows, at the same time, or begun anew.
     """
 
     job: str

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from prepserver.audit.history import Epoch
+from prepserver.audit.stays import key_of
 from prepserver.audit.training import Training
 from prepserver.cli import exits
 from prepserver.cli.joblog import NoLog, open_log
@@ -75,9 +76,11 @@ def _place(trainings: list[Training], arguments: argparse.Namespace) -> tuple[Ep
     Raises:
         NoLog: There is no such row.
     """
-    if not 0 <= arguments.training < len(trainings):
-        raise NoLog(f"--training {arguments.training}: the log has {len(trainings)}", exits.USAGE)
-    epochs = {parts[0].number: parts for parts in trainings[arguments.training].epochs}
+    keys = [key_of(training.stays[0].rows) for training in trainings]
+    chosen = len(keys) - 1 - keys[::-1].index(keys[0]) if arguments.training is None else arguments.training
+    if not 0 <= chosen < len(trainings):
+        raise NoLog(f"--training {chosen}: the log has {len(trainings)}, from 0", exits.USAGE)
+    epochs = {parts[0].number: parts for parts in trainings[chosen].epochs}
     number = min(epochs, default=0) if arguments.epoch is None else arguments.epoch
     if number not in epochs:
         raise NoLog(f"--epoch {number}: the log has {', '.join(map(str, epochs)) or 'none'}")

@@ -106,6 +106,10 @@ def tables(found: dict[str, Any]) -> Iterator[RenderableType]:
             ],
             gives_way="lanes",
         )  # fmt: skip
+    if apart := [str(s["id"]) for s in found["streams"] if s.get("apart")]:
+        yield Text(
+            f"streams {', '.join(apart)} are kept apart: their pipelines are too slow to share with other users' jobs"
+        )
     if found.get("gpus"):
         yield table(
             "GPUs", ("n", "name", "busy", "memory"),

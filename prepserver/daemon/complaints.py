@@ -18,7 +18,7 @@ class _Window:
 
 
 class Complaints:
-    """Logs at most `_MOST` warnings about a user in `_WINDOW_S`."""
+    """Logs at most `_MOST` warnings and errors about a user in `_WINDOW_S`."""
 
     def __init__(self, log: logging.Logger) -> None:
         self._log = log
@@ -26,10 +26,19 @@ class Complaints:
 
     def warn(self, uid: int, text: str, *arguments: object) -> None:
         """Logs `text`, or counts it."""
+        self._log_or_count(uid, logging.WARNING, None, text, arguments)
+
+    def error(self, uid: int, error: Exception, text: str, *arguments: object) -> None:
+        """Logs `text` with the traceback of `error`, which is no fault of the user's; or counts it."""
+        self._log_or_count(uid, logging.ERROR, error, text, arguments)
+
+    def _log_or_count(
+        self, uid: int, level: int, error: Exception | None, text: str, arguments: tuple[object, ...]
+    ) -> None:
         window = self._windows.setdefault(uid, _Window(time.monotonic() + _WINDOW_S))
         if window.said < _MOST:
             window.said += 1
-            self._log.warning(text, *arguments)
+            self._log.log(level, text, *arguments, exc_info=error)
         else:
             window.dropped += 1
 

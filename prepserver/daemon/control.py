@@ -37,7 +37,7 @@ class Received(NamedTuple):
     """
 
     cursor: int
-    message: Any | ProtocolError
+    message: Any | Exception
 
 
 class Control:
@@ -121,27 +121,34 @@ class Control:
         """What has arrived, at most one message of each line: then others have their turn."""
         due, self._due = self._due, set()
         for cursor in due:
-            line, _ = self._lines.get(cursor, (None, -1))
-            # Asked first: it is mostly nothing, and an exception that says so costs several times as much.
-            if line is None or not int(line.getsockopt(zmq.EVENTS)) & _POLLIN:
-                continue
             try:
-                frame = line.recv(zmq.DONTWAIT, copy=False)
-            except zmq.Again:
-                continue
-            self._due.add(cursor)  # its descriptor may tell of the next message no more
-            message: Any
-            if frame.more:
-                # ORDER: shut before anything else reads it. The next part may have been overwritten, and libzmq
-                # aborts where it finds none.
-                self.shut(cursor)
-                message = ProtocolError("a message of several parts; one is expected")
-            else:
-                try:
-                    message = decode(frame.buffer, TO_CONTROL)
-                except ProtocolError as e:
-                    message = e
-            yield Received(cursor, message)
+                message = self._receive(cursor)
+            except Exception as e:  # noqa: BLE001 - of this line; the others are still to be read
+                message = e
+            if message is not None:
+                yield Received(cursor, message)
+
+    def _receive(self, cursor: int) -> Any | None:
+        """What a line says, None if nothing.
+
+        Raises:
+            ProtocolError: It is not what belongs there.
+        """
+        line, _ = self._lines.get(cursor, (None, -1))
+        # Asked first: it is mostly nothing, and an exception that says so costs several times as much.
+        if line is None or not int(line.getsockopt(zmq.EVENTS)) & _POLLIN:
+            return None
+        try:
+            frame = line.recv(zmq.DONTWAIT, copy=False)
+        except zmq.Again:
+            return None
+        self._due.add(cursor)  # its descriptor may tell of the next message no more
+        if frame.more:
+            # ORDER: shut before anything else reads it. The next part may have been overwritten, and libzmq
+            # aborts where it finds none.
+            self.shut(cursor)
+            raise ProtocolError("a message of several parts; one is expected")
+        return decode(frame.buffer, TO_CONTROL)
 
     def shut(self, cursor: int) -> None:
         """Ends a line. One that is not there is ignored."""

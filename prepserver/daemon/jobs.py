@@ -31,7 +31,8 @@ from prepserver.protocol.messages import PROTOCOL, Attach, Moved, Refused, Welco
 from prepserver.schedule.actions import Action, Joined, Move
 from prepserver.schedule.early import PATIENCE
 from prepserver.schedule.join import Place, Request, place
-from prepserver.schedule.lag import LagWatch, Parting, left_out, still_holds
+from prepserver.schedule.lag import Apart, LagWatch, Parting, left_out, still_holds
+from prepserver.schedule.pace import apart_key, slow_partings
 from prepserver.schedule.scheduler import TASKS_PER_WORKER, Scheduler
 from prepserver.schedule.stream import Cursor, Lane, Stream
 
@@ -151,6 +152,7 @@ class Jobs:
         self._setups: dict[int, _StreamSetup] = {}
         self._groups: dict[int, _Group] = {}
         self._lag = LagWatch(scheduler.chunk_rows)
+        self._slow: set[tuple[str, tuple[str, int]]] = set()  # (key of streams, of lanes) that are kept apart there
         self._no_room_s: dict[int, float] = {}  # groups that cannot part for want of memory, since when
         self._left_said: set[int] = set()  # groups that were left behind
         self.attachments: dict[int, Attachment] = {}
@@ -235,6 +237,9 @@ class Jobs:
                 self._give_up(left_out(parting, scheduler.streams[parting.stream]))
             if still_holds(parting, scheduler.streams, scheduler.chunk_rows):
                 self._do(self._part(parting, now_s))
+        for stream in list(scheduler.streams.values()):
+            for parting in slow_partings(stream):
+                self._do(self._part(parting, now_s))
         while meetings := self._lag.meetings([s for s in scheduler.streams.values() if s.cap is None], now_s):
             self._do(scheduler.meet(meetings[0]))
         self._do(scheduler.lose_patience(now_s))
@@ -285,6 +290,8 @@ class Jobs:
     def drop_stream(self, stream: int) -> None:
         """The scheduler has dropped a stream."""
         del self._setups[stream]
+        keys = {each.key for each in self._scheduler.streams.values()}
+        self._slow = {(key, lane) for key, lane in self._slow if {key, apart_key(key, lane[1])} & keys}
         self._broadcast(work.DropStream(stream), ())
 
     def quarantine(self, source: str, index: int, pipeline: str) -> None:
@@ -304,15 +311,19 @@ class Jobs:
 
     def _part(self, parting: Parting, now_s: float) -> list[Action]:
         stream = self._scheduler.streams[parting.stream]
-        group = self._groups[parting.group]
-        attach = next(a.attach for a in self.attachments.values() if a.group == parting.group)
-        leaving = {c.lane for c in stream.cursors.values() if c.group == parting.group}
+        members = [a for a in self.attachments.values() if a.group in parting.groups]
+        job = ", ".join(sorted({repr(a.attach.job) for a in members}))
+        leaving = {c.lane for c in stream.readers if c.group in parting.groups}
+        key = None
+        if parting.apart is not None:
+            key = apart_key(stream.key, parting.apart.uid)
+            self._slow |= {(stream.key, stream.lanes[lane].key) for lane in leaving}
         try:
             own_lanes, shared = self._new_rings(parting, stream, leaving)
         except MemoryShort as e:
-            self._cannot_part(parting, attach.job, e, now_s)
+            self._cannot_part(parting, job, e, now_s)
             return []
-        self._no_room_s.pop(parting.group, None)
+        self._no_room_s = {k: since_s for k, since_s in self._no_room_s.items() if k not in parting.groups}
         setup = self._setups[parting.stream]
         for old, lane in shared.items():
             self._announce_lane(parting.stream, lane, setup.lanes[old].pipeline, stream.source)
@@ -325,30 +336,36 @@ class Jobs:
             for old, lane in own_lanes.items():
                 self._announce_lane(own_id, lane, setup.lanes[old].pipeline, stream.source)
             own = (own_id, own_lanes)
-            group.stream = own_id
             self._lag.parted(own_id, now_s)
-        group.lane = (own_lanes or shared)[group.lane].id
+            for attachment in members:
+                attachment.stream = own_id
+        for group in map(self._groups.__getitem__, parting.groups):
+            group.stream = stream.id if own is None else own[0]
+            group.lane = (own_lanes or shared)[group.lane].id
         for other in self._groups.values():
             if other.stream == parting.stream and other.lane in shared:
                 other.lane = shared[other.lane].id
-        said = own is None and parting.group in self._left_said  # again and again, of a job that is always slower
-        if own is None:
-            self._left_said.add(parting.group)
+        self._say_parted(parting, job)
+        return self._scheduler.part(parting.stream, parting.groups, own, shared, key)
+
+    def _say_parted(self, parting: Parting, job: str) -> None:
+        said = parting.skip and self._left_said.issuperset(parting.groups)  # of a job that is always slower
+        if parting.skip:
+            self._left_said.update(parting.groups)
         log.log(
-            logging.DEBUG if said else logging.WARNING, "job %r holds others back: %s", attach.job,
-            "it is left behind and loses rows" if own is None else "it goes on in a stream of its own, the same bytes",
+            logging.DEBUG if said else logging.WARNING, "job %s holds others back%s: %s", job, _why(parting.apart),
+            "it is left behind and loses rows" if parting.skip else "it goes on in a stream of its own, the same bytes",
         )  # fmt: skip
-        return self._scheduler.part(parting.stream, parting.group, own, shared)
 
     def _cannot_part(self, parting: Parting, job: str, why: MemoryShort, now_s: float) -> None:
         """Jobs of its own user wait for it; those of others do not: it may attach anew, as after a lost connection."""
-        if parting.group not in self._no_room_s:
-            self._no_room_s[parting.group] = now_s
-            log.warning("job %r holds others back and cannot part from them: %s", job, why)
-        elif parting.strangers and now_s - self._no_room_s[parting.group] >= _NO_ROOM_S:
-            log.warning("job %r holds back another user's job and must attach anew, for want of memory: %s", job, why)
+        since_s = min(self._no_room_s.setdefault(group, now_s) for group in parting.groups)
+        if since_s == now_s:
+            log.warning("job %s holds others back%s and cannot part from them: %s", job, _why(parting.apart), why)
+        elif parting.strangers and now_s - since_s >= _NO_ROOM_S:
+            log.warning("job %s holds back another user's job and must attach anew, for want of memory: %s", job, why)
             for attachment in self.attachments.values():
-                if attachment.group == parting.group:
+                if attachment.group in parting.groups:
                     attachment.peer.hang_up()
 
     def _new_rings(
@@ -365,11 +382,11 @@ class Jobs:
         try:
             for lane_id in sorted(leaving):
                 lane = stream.lanes[lane_id]
-                stay = any(c.lane == lane_id and c.group != parting.group for c in stream.readers)
+                stay = any(c.lane == lane_id and c.group not in parting.groups for c in stream.readers)
                 if stay or parting.skip:
-                    shared[lane_id] = self._again(lane, stream.head, made)
+                    shared[lane_id] = self._again(lane, stream.watermark, made)
                 if not parting.skip:
-                    own[lane_id] = self._again(lane, stream.head, made)
+                    own[lane_id] = self._again(lane, stream.watermark, made)
         except MemoryShort:
             for lane_id in made:
                 self._rings.drop(lane_id)
@@ -382,7 +399,7 @@ class Jobs:
         lane_id = next(self._ids)
         self._rings.create(lane_id, lane.key[1], layout.fields, (layout.rows, layout.rows))
         made.append(lane_id)
-        return Lane(lane_id, lane.key, layout.rows, start)
+        return Lane(lane_id, lane.key, layout.rows, start, spent=replace(lane.spent))
 
     def _announce_lane(self, stream_id: int, lane: Lane, pipeline: list[Any], source: str) -> None:
         ring = self._rings.held[lane.id]
@@ -448,6 +465,8 @@ class Jobs:
                     return group_id, group
                 siblings = group.place if group.key == group_key else siblings
             self._leave_others(group_key, attach.rank, None)
+        if (stream_key, lane_key) in self._slow:
+            stream_key = apart_key(stream_key, peer.uid)
         return self._new_group(group_key, stream_key, lane_key, asked, listing, siblings)
 
     def _leave_others(self, key: tuple[Any, ...], rank: int, but: int | None) -> None:
@@ -700,6 +719,16 @@ def _first_of(attach: Attach, samples: int) -> int | None:
         except ValueError as e:
             raise Refusal("spec", str(e), "start") from e
     return first
+
+
+def _why(apart: Apart | None) -> str:
+    """How slow the pipelines of jobs are, for people."""
+    if apart is None:
+        return ""
+    return (
+        f" (uid {apart.uid}: its pipeline takes {apart.sample_ns / 1e6:.1f} ms of CPU time a sample; reading, decoding "
+        f"and all other pipelines take {apart.rest_ns / 1e6:.1f} ms)"
+    )
 
 
 def _order_of(attach: Attach, samples: int) -> Order:

@@ -15,9 +15,7 @@ from pathlib import Path
 from types import TracebackType
 
 from prepserver.protocol.messages import ATTACH_SOCKET, CONTROL_SOCKET
-from prepserver.protocol.places import PRIVATE_LOG, runtime_dirs
-
-_MAX_SOCKET_PATH = 107  # sun_path, less its NUL
+from prepserver.protocol.places import MAX_SOCKET_PATH_BYTES, PRIVATE_LOG, runtime_dirs
 
 
 class RuntimeDirError(RuntimeError):
@@ -82,9 +80,9 @@ class RuntimeDir:
         self.attach_socket = self.path / ATTACH_SOCKET
         self.control_socket = self.path / CONTROL_SOCKET
         longest = max(len(os.fsencode(p)) for p in (self.attach_socket, self.control_socket))
-        if longest > _MAX_SOCKET_PATH:
+        if longest > MAX_SOCKET_PATH_BYTES:
             raise RuntimeDirError(
-                f"runtime_dir = {self.path} is too long: a socket's path has at most {_MAX_SOCKET_PATH} bytes, "
+                f"runtime_dir = {self.path} is too long: a socket's path has at most {MAX_SOCKET_PATH_BYTES} bytes, "
                 f"this would have {longest}. Choose a shorter one with --runtime-dir"
             )
         self._lock = self._take()

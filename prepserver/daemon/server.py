@@ -5,6 +5,7 @@ One thread, one epoll. A callback takes what has arrived, asks the scheduler wha
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import os
@@ -14,7 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec
 
 from prepserver.audit import logfile
 from prepserver.config import ConfigError, Settings
@@ -72,7 +73,7 @@ from prepserver.schedule.actions import (
     Submit,
 )
 from prepserver.schedule.scheduler import CRASH_STRIKES, KILL_STRIKES, ReleaseError, Scheduler, Suspect
-from prepserver.schedule.stream import BadRow, Cursor
+from prepserver.schedule.stream import BadRow, Cursor, Took
 
 log = logging.getLogger(__name__)
 
@@ -90,6 +91,27 @@ _LEAVING_S = 5.0  # how long a newcomer waits for the memory of a job that has j
 _ACCEPTED_AT_ONCE = 16
 KILL_S = 3.0
 """After the drain: the longest that ending the processes takes."""
+
+P = ParamSpec("P")
+
+
+def _at_word_of(
+    do: Callable[Concatenate[Daemon, Peer, P], None],
+) -> Callable[Concatenate[Daemon, Peer, P], None]:
+    """What is done at the word of one peer: an error that nobody foresaw costs this one its connection, others nothing.
+
+    Not so for what nobody asked for, such as a tick or a worker's answer: there it ends the daemon, and so does one in
+    letting the peer go.
+    """
+
+    @functools.wraps(do)
+    def done(daemon: Daemon, peer: Peer, /, *arguments: P.args, **more: P.kwargs) -> None:
+        try:
+            do(daemon, peer, *arguments, **more)
+        except Exception as e:  # noqa: BLE001 - that is what it is for
+            daemon.fail(peer, e)
+
+    return done
 
 
 class Daemon:
@@ -329,6 +351,7 @@ class Daemon:
                 return
             self._take_in(peer)
 
+    @_at_word_of
     def _take_in(self, peer: Peer) -> None:
         try:
             while (silent := self._peers.in_the_way_of(peer)) is not None:
@@ -343,6 +366,7 @@ class Daemon:
             self._poll.watch(peer.pidfd, lambda: self._died(peer))
         self._read_peer(peer)  # its question is mostly there already
 
+    @_at_word_of
     def _drop_silent(self, peer: Peer, text: str) -> None:
         """Hangs up on a peer that has asked nothing, unless its question has come meanwhile."""
         if peer.has_said_more():
@@ -351,6 +375,7 @@ class Daemon:
             peer.send(Refused("busy", text))
             self._drop(peer)
 
+    @_at_word_of
     def _read_peer(self, peer: Peer) -> None:
         try:
             message = peer.receive()
@@ -370,7 +395,7 @@ class Daemon:
             case AskStop():
                 self._asked_to_stop(peer)
             case Release() if peer.cursor in self._jobs.attachments:
-                self._heard(self._jobs.attachments[peer.cursor], message)
+                self._heard(peer, message)
             case Bye(upto) if peer.cursor is not None:
                 self._ledger.left(peer.cursor, upto)
                 self._drop(peer)
@@ -380,6 +405,7 @@ class Daemon:
                 peer.send(Refused("protocol", f"{type(message).__name__} of one who has not attached"))
                 self._drop(peer)
 
+    @_at_word_of
     def _died(self, peer: Peer) -> None:
         # Up to its last word, which may be there still; as many as fit a connection. A child of it may talk on.
         for _ in range(_LAST_WORDS):
@@ -402,6 +428,7 @@ class Daemon:
             return
         self._listings.want(asked.source, _Admission(self, peer, asked), peer.uid, reading)
 
+    @_at_word_of
     def admit(self, peer: Peer, asked: jobs_room.Asked, listing: work.Indexed, give_up_s: float | None = None) -> None:
         """The source of a question is listed: the job gets its place, if its client is still there.
 
@@ -470,6 +497,14 @@ class Daemon:
         peer.send(refusal.message)
         self._drop(peer)
 
+    def fail(self, peer: Peer, error: Exception) -> None:
+        """Ends a connection for an error that is ours. One that has attached will come back, to the very same rows."""
+        what = f"{type(error).__name__}: {error}"
+        self._complaints.error(peer.uid, error, "pid %d (uid %d) loses its connection: %s", peer.pid, peer.uid, what)
+        text = f"an error in the daemon, of which its log has more; please report it: {what}"[:4000]
+        peer.send(Refused("internal", text))
+        self._drop(peer)
+
     def _send_status(self, peer: Peer) -> None:
         state = "stopping" if self._stops else "running"
         found = snapshot(
@@ -523,13 +558,15 @@ class Daemon:
     def _read_control(self) -> None:
         assert self._control is not None
         for received in self._control.receive() if self._control.is_due else ():
-            self._heard(self._jobs.attachments[received.cursor], received.message)
+            self._heard(self._jobs.attachments[received.cursor].peer, received.message)
 
-    def _heard(self, attachment: Attachment, message: Any) -> None:
-        peer = attachment.peer
+    @_at_word_of
+    def _heard(self, peer: Peer, message: Any) -> None:
+        assert peer.cursor is not None
+        attachment = self._jobs.attachments[peer.cursor]
         try:
             match message:
-                case ProtocolError():
+                case Exception():
                     raise message
                 case Hello():
                     attachment.connected = True
@@ -618,6 +655,11 @@ class Daemon:
         attachment = self._jobs.attachments.get(announce.cursor)
         if attachment is None or not attachment.connected:
             return
+        if attachment.moves != self._cursor(attachment).moves:
+            # An error came between what the scheduler decided and its doing. The old ring's rows are others now.
+            log.error("job %r was not told of its new ring, and must attach anew", attachment.attach.job)
+            attachment.peer.hang_up()
+            return
         if attachment.is_owed:  # something was lost on the way, and this may not hold it
             announce = self._scheduler.repeat(announce.cursor)
         # ORDER: what counts a move comes after it.
@@ -685,7 +727,8 @@ class Daemon:
                 self._say_once(row)
                 if task is not None and task.stream in self._scheduler.streams:
                     self._quarantine.name(self._scheduler.streams[task.stream].source, row.index, row.reason)
-            self._do(self._scheduler.task_done(worker, message.task, bad))
+            took = Took(message.read_ns + message.make_ns, message.read_ns + message.shared_ns, tuple(message.lanes_ns))
+            self._do(self._scheduler.task_done(worker, message.task, bad, took))
             self._do(self._scheduler.give_out())
             return
         log.error("a worker could not run a task: %s", message.reason)

@@ -14,8 +14,9 @@ from prepserver.daemon.jobs import Jobs
 from prepserver.daemon.pool import WorkerPool
 from prepserver.daemon.rings import Rings
 from prepserver.schedule.lag import holding_back
+from prepserver.schedule.pace import is_apart
 from prepserver.schedule.scheduler import Scheduler
-from prepserver.schedule.stream import Cursor, Stream
+from prepserver.schedule.stream import Cursor, Spent, Stream
 from prepserver.telemetry.window import Window
 
 Key = tuple[Literal["busy", "images", "waited"], int]
@@ -153,6 +154,8 @@ def _stream(stream: Any, scheduler: Scheduler, rings: Rings, jobs: Jobs) -> dict
         "rows_delivered": stream.rows_delivered,
         "sharing_factor": _sharing_factor(stream),
         "reads_everywhere": jobs.reads_everywhere(stream.id),
+        "apart": is_apart(stream.key),
+        "shared_ms_per_sample": _sample_ms(stream.spent),
         "lanes": [
             {
                 "id": lane.id,
@@ -162,6 +165,7 @@ def _stream(stream: Any, scheduler: Scheduler, rings: Rings, jobs: Jobs) -> dict
                 "rows": lane.rows,
                 "ring_bytes": rings.held[lane.id].layout.nbytes,
                 "jobs": sum(1 for c in stream.readers if c.lane == lane.id and c.present),
+                "render_ms_per_sample": _sample_ms(lane.spent),
             }
             for lane in stream.lanes.values()
         ],
@@ -217,6 +221,11 @@ def _waits_for(cursor: Cursor, stream: Stream, scheduler: Scheduler) -> str | No
             return f"job {present.get(slow.group, slow.id)}"
     absent = any(not c.present and c.group == cursor.group and c.need == stream.low for c in stream.cursors.values())
     return "ranks" if absent and stream.limit - stream.head < scheduler.chunk_rows else "workers"
+
+
+def _sample_ms(spent: Spent) -> float | None:
+    """CPU time for a sample; None where nothing was measured, because only one lane was ever there."""
+    return round(spent.sample_ns / 1e6, 3) if spent.samples else None
 
 
 def _fraction(seconds_per_s: float | None) -> float | None:

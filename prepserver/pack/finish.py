@@ -35,16 +35,11 @@ def write_index(folder: Path, source: Source, table: Table, sizes: Sequence[int]
     for label, folder_name, name in _listed(source, table):
         names.add(folder_name, name, label)
     classes = source.classes()
-    sections = names.sections() | {
-        "shards": memoryview(table.shards),
-        "offsets": memoryview(table.offsets),
-        "lengths": memoryview(table.lengths),
-        "crcs": memoryview(table.crcs),
-    }
+    places = (table.shards, table.offsets, table.lengths, table.crcs)
     content_digest = names.digest(classes)
     digest = hashlib.sha256(content_digest.encode())
-    for section in ("shards", "offsets", "lengths", "crcs"):
-        digest.update(sections[section])
+    for column in places:
+        digest.update(column)
     pack_digest = digest.hexdigest()
     meta = {
         "key": INDEX_KEY,
@@ -57,7 +52,7 @@ def write_index(folder: Path, source: Source, table: Table, sizes: Sequence[int]
         "packed": dict(notes),
     }
     path = folder / index_name(pack_digest)
-    write_container(path, meta, sections)
+    write_container(path, meta, names.sections(*places))
     # Made for one user's cache, containers are private; a dataset is what its owner's umask makes it.
     mask = os.umask(0)
     os.umask(mask)

@@ -122,10 +122,14 @@ class _Packing:
     def run(self) -> Summary:
         folder = self._place.folder
         source = self._listed()
-        finished = sorted(folder.glob(INDEX_PATTERN))
-        if finished:
+        for path in sorted(folder.glob(INDEX_PATTERN)):
+            try:
+                summary = replace(_summary_of(folder, open_index(path).meta), already=True)
+            except SourceError:  # damaged, or of an older release: it is made again, of the shards that are there
+                path.unlink()
+                continue
             shutil.rmtree(folder / LISTING_NAME, ignore_errors=True)
-            return replace(_summary_of(folder, open_index(finished[0]).meta), already=True)
+            return summary
         begun_s = time.monotonic()
         writer = ShardWriter(folder, self._options.shard_bytes, lambda _found: None)
         try:

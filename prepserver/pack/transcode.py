@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 from PIL import Image, JpegImagePlugin
 
-from prepserver.pack.segments import PROGRESSIVE, SEQUENTIAL, Kind, interval_of, kind_of, record_of
 from prepserver.protocol.packed import kept_record
+from prepserver.transform.segments import PROGRESSIVE, SEQUENTIAL, Kind, interval_of, kind_of, record_of
 
 JPEGTRAN = "jpegtran"
 PILLOW = "pillow"

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 
 RUNTIME_DIR_VARIABLE = "PREPSERVER_RUNTIME_DIR"
 SYSTEM_RUNTIME_DIR = "/run/prepserver"
+MAX_SOCKET_PATH_BYTES = 107
+"""Room for the path of a socket in ``sun_path``, less its NUL."""
 PRIVATE_LOG = "log"
 """In the directory of a private daemon: what it says, kept by its owner and removed by either."""
 

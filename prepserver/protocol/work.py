@@ -151,12 +151,16 @@ class Filled:
             one lane refuses never changes another lane's rows.
         read_ns: Time in reading encoded bytes.
         make_ns: Time in decode and augmentation.
+        shared_ns: CPU time in which nothing was rendered for a lane. 0 for a task of one lane.
+        lanes_ns: CPU time in rendering, for each lane of the task. Empty for a task of one lane.
     """
 
     task: Count
     bad: Annotated[list[BadRow], Size(MAX_CHUNK_ROWS * 4)]
     read_ns: Nanoseconds
     make_ns: Nanoseconds
+    shared_ns: Nanoseconds = 0
+    lanes_ns: Annotated[list[Nanoseconds], Size(64)] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

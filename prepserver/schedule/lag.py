@@ -40,25 +40,42 @@ AGAIN_S = 60.0
 """A job that loses rows to go with the others and holds them back again so soon is known: no patience with it."""
 
 HEDGE_S = 2.0
-"""A chunk that runs for so long while workers idle and a job waits is made a second time. An ordinary one takes 10 to
-50 ms; the first that is done counts, the bytes are equal."""
+"""A chunk that runs for so long, and for twice the time foreseen, while workers idle and a job waits is made a second
+time. An ordinary one takes 10 to 50 ms; the first that is done counts, the bytes are equal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """Why jobs part for good: their pipelines are slow (`prepserver.schedule.pace`), not their reading.
+
+    Attributes:
+        uid: Whose jobs they are.
+        sample_ns: CPU time that their pipelines take for a sample.
+        rest_ns: CPU time that reading, decoding and all pipelines that stay take for one.
+    """
+
+    uid: int
+    sample_ns: float
+    rest_ns: float
 
 
 @dataclass(frozen=True, slots=True)
 class Parting:
-    """A job that holds others back and may part.
+    """Jobs that hold others back and may part.
 
     Attributes:
-        stream: Which it leaves.
-        group: The job.
+        stream: Which they leave.
+        groups: The jobs. One, or all that read some lanes.
         skip: It is left behind with what it has, and loses rows instead.
-        strangers: It holds back jobs of other users.
+        strangers: They hold back jobs of other users.
+        apart: Why they are not to come back; None where they may.
     """
 
     stream: int
-    group: int
+    groups: tuple[int, ...]
     skip: bool
     strangers: bool = False
+    apart: Apart | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +185,7 @@ class LagWatch:
                 is_known = skips and now_s - self._lost_s.get(slow.group, -AGAIN_S) < AGAIN_S
                 if min(held.full_s, held.waited_s) >= PATIENCE_S or (is_known and any(c.waits_now for c in others)):
                     del self._held[stream.id, slow.group]
-                    found.append(Parting(stream.id, slow.group, skips, bool(strangers)))
+                    found.append(Parting(stream.id, (slow.group,), skips, bool(strangers)))
                     if skips:
                         self._lost_s[slow.group] = now_s
         return found
@@ -269,7 +286,7 @@ def still_holds(parting: Parting, streams: Mapping[int, Stream], chunk_rows: int
     """Whether a parting is still called for, after others that were found along with it."""
     stream = streams.get(parting.stream)
     held = [] if stream is None else holding_back(stream, chunk_rows, is_still=True)
-    return any(slow.group == parting.group for slow, _ in held)
+    return any(slow.group in parting.groups for slow, _ in held)
 
 
 def left_out(parting: Parting, stream: Stream) -> list[Cursor]:
@@ -277,11 +294,11 @@ def left_out(parting: Parting, stream: Stream) -> list[Cursor]:
 
     Jobs that stay get a new ring, which has only what comes; who is there still has the old one.
     """
-    lanes = {c.lane for c in stream.cursors.values() if c.group == parting.group}
+    lanes = {c.lane for c in stream.cursors.values() if c.group in parting.groups}
     return [
         c
         for c in stream.cursors.values()
-        if not c.present and c.group != parting.group and c.lane in lanes and c.need < stream.head
+        if not c.present and c.group not in parting.groups and c.lane in lanes and c.need < stream.head
     ]
 
 

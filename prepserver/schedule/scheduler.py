@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
 
 from prepserver.pipeline.batches import BatchLine
@@ -28,7 +28,7 @@ from prepserver.schedule.actions import (
 )
 from prepserver.schedule.early import LEAST_ROUNDS, Alone, Early, Near, allowance, look
 from prepserver.schedule.lag import HEDGE_S, Meeting
-from prepserver.schedule.stream import BadRow, Chunk, Cursor, Lane, Stream
+from prepserver.schedule.stream import BadRow, Chunk, Cursor, Lane, Stream, Took
 
 STRIKES_OUT = 6
 """A sample with so many strikes is not tried again. It loses them when it is made after all."""
@@ -60,6 +60,7 @@ class Task:
     worker: int
     since_s: float | None = None
     hedged: bool = False
+    foreseen_ns: int = 0
 
 
 SETTLED_CHUNKS = 64
@@ -68,9 +69,13 @@ SETTLED_CHUNKS = 64
 GROWN = (4, 2)
 """How many times larger: the first for which there is room."""
 
-SLOW_S = 0.5
-"""Chunks that take longer are not to be larger (views of photos of 12 megapixels, a slow disk): others wait for them.
-The stream begins small again, and for twice as long. Ten times what an ordinary chunk of 64 rows takes."""
+SLOW_NS = 500_000_000
+"""No chunk is to take longer if it can have fewer rows (views of photos of 12 megapixels, a slow disk, a slow
+pipeline): others wait for it. Ten times what an ordinary chunk of 64 rows takes. Nothing is queued behind one that
+takes longer all the same: the job that waits for it may be another user's."""
+
+TURN_NS = 250_000_000
+"""Streams for which workers have spent the same time, but for so much, are served by what their jobs have ready."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +117,7 @@ class Scheduler:
         self._made: dict[tuple[int, int], list[BadRow]] = {}  # chunks made by one of two, while the other ends
         self._task_ids = itertools.count(1)
         self._served = itertools.count(1)
+        self._turn_ns = 0  # what each stream was given that always wanted something, in whole turns
         self._stream_of: dict[int, int] = {}  # cursor -> stream
         self._free: list[dict[int, WorkerSlot]] = [{} for _ in range(TASKS_PER_WORKER)]  # by tasks held
         self._early: dict[int, Early] = {}  # by stream
@@ -123,9 +129,7 @@ class Scheduler:
         self, stream_id: int, key: str, source: str, n: int, next_start: Callable[[int], int], position: int
     ) -> None:
         """A stream begins at `position`; it needs a lane and a cursor before anything is filled."""
-        self.streams[stream_id] = Stream(
-            stream_id, key, source, n, next_start, head=position, grows_at=SETTLED_CHUNKS * self.chunk_rows
-        )
+        self.streams[stream_id] = Stream(stream_id, key, source, n, next_start, head=position)
 
     def start_early(self, stream_id: int, into: int, round_rows: int, patience_s: float) -> None:
         """A new stream goes only so far, and is to join another one when that comes by.
@@ -244,30 +248,42 @@ class Scheduler:
     # -- jobs that part and meet --------------------------------------------------------------------
 
     def part(
-        self, stream_id: int, group: int, own: tuple[int, dict[int, Lane]] | None, shared: dict[int, Lane]
+        self,
+        stream_id: int,
+        groups: Collection[int],
+        own: tuple[int, dict[int, Lane]] | None,
+        shared: dict[int, Lane],
+        key: str | None = None,
     ) -> list[Action]:
-        """Separates a job from those that wait for it; see `prepserver.schedule.lag`.
+        """Separates jobs from those that wait for them; see `prepserver.schedule.lag` and `prepserver.schedule.pace`.
 
         Args:
-            stream_id: Where it is.
-            group: The job: all its ranks.
-            own: Its new stream and, for each lane that it reads, the new lane there; None if it is left behind and
-                loses the rows between.
+            stream_id: Where they are.
+            groups: The jobs, with all their ranks.
+            own: Their new stream and, for each lane that they read, the new lane there; None if a job is left behind
+                and loses the rows between.
             shared: For each of these lanes the new one for those that stay (and for the job, when it comes back).
+            key: Of the new stream, if it is not to join others of the old key again.
 
         The rows of its absent ranks are made again: these will not have the old ring. No absent rank that stays may
         be in want of rows of the old one; see `prepserver.schedule.lag.left_out`.
         """
         stream = self.streams[stream_id]
-        start = stream.head
+        # What is in work above, in all lanes, is made again for the lanes that leave.
+        start = stream.watermark
         moved: list[Action] = []
-        leaving = [c for c in stream.cursors.values() if c.group == group]
+        leaving = [c for c in stream.cursors.values() if c.group in groups]
         begin = min([start, *(c.need for c in leaving if not c.present)])
-        old = sorted({c.lane for c in leaving})
+        old = {c.lane for c in leaving}
         own_id, own_lanes = own if own is not None else (0, {})
-        stream.rename_bad({lane: [new[lane].id for new in (shared, own_lanes) if lane in new] for lane in old})
+        stream.rename_bad({lane: [new[lane].id for new in (shared, own_lanes) if lane in new] for lane in stream.lanes})
         if own is not None:
-            made = self.streams[own_id] = self._alike(own_id, stream, own_lanes.values(), begin)
+            made = self.streams[own_id] = self._alike(own_id, stream, own_lanes.values(), begin, key)
+            for cursor in [c for c in stream.behind.values() if c.group in groups]:
+                made.behind[cursor.id] = stream.behind.pop(cursor.id)
+                self._stream_of[cursor.id] = own_id
+                old.add(cursor.lane)
+                cursor.lane = own_lanes[cursor.lane].id
         for cursor in leaving:
             del stream.cursors[cursor.id]
             if own is None:
@@ -282,7 +298,7 @@ class Scheduler:
                 moved.append(self._move(cursor, stream.lanes[cursor.lane], own_lanes[cursor.lane], start))
             else:
                 cursor.lane = own_lanes[cursor.lane].id
-        for lane_id in old:
+        for lane_id in sorted(old):
             if lane_id in shared:
                 lane = shared[lane_id]
                 stream.lanes[lane.id] = lane
@@ -298,12 +314,10 @@ class Scheduler:
             moved.append(DropStream(stream_id))
         return moved + self._dispatch()
 
-    def _alike(self, stream_id: int, other: Stream, lanes: Iterable[Lane], start: int) -> Stream:
+    @staticmethod
+    def _alike(stream_id: int, other: Stream, lanes: Iterable[Lane], start: int, key: str | None) -> Stream:
         """A stream of the same rows as another one, in `lanes` from `start` on."""
-        made = Stream(
-            stream_id, other.key, other.source, other.n, other.next_start, head=start,
-            grows_at=SETTLED_CHUNKS * self.chunk_rows,
-        )  # fmt: skip
+        made = Stream(stream_id, key or other.key, other.source, other.n, other.next_start, head=start)
         made.lanes = {lane.id: replace(lane, start=start) for lane in lanes}
         made.bad = {position: list(rows) for position, rows in other.bad.items()}
         return made
@@ -403,6 +417,7 @@ class Scheduler:
         # Not `start`: the rows before its first batch there are nobody's, and must not hold the window.
         cursor.released = cursor.line.peek().start
         cursor.entered = start
+        cursor.moves += 1
         stream.cursors[cursor.id] = stream.behind.pop(cursor.id)
         stream.changed()
         moved = Move(cursor.id, lane.id, start, (first, cursor.line.peek().start))
@@ -413,6 +428,7 @@ class Scheduler:
         start = max(start, cursor.entered, old.start)
         cursor.lane = lane.id
         cursor.entered = start
+        cursor.moves += cursor.present
         nothing = cursor.line.peek().start
         return Move(cursor.id, lane.id, start, (nothing, nothing))
 
@@ -426,10 +442,7 @@ class Scheduler:
             if oldest.since_s is None:
                 oldest.since_s = now_s
                 continue
-            stream = self.streams.get(oldest.stream)
-            if stream is not None and now_s - oldest.since_s > SLOW_S:
-                stream.grows_at = max(stream.grows_at, 2 * stream.rows_filled)
-            if now_s - oldest.since_s > HEDGE_S:
+            if now_s - oldest.since_s > max(HEDGE_S, 2e-9 * oldest.foreseen_ns):
                 # what is queued behind it waits just as long
                 late += [t for t in map(self._tasks.__getitem__, slot.tasks) if not t.hedged and self._is_awaited(t)]
         if not late or not self.workers_idle:
@@ -464,12 +477,14 @@ class Scheduler:
         self.workers[worker] = self._free[0][worker] = WorkerSlot(worker)
         return self._dispatch()
 
-    def task_done(self, worker: int, task_id: int, bad: Iterable[BadRow]) -> list[Action]:
+    def task_done(self, worker: int, task_id: int, bad: Iterable[BadRow], took: Took = Took()) -> list[Action]:  # noqa: B008 - frozen
         """A worker filled the rows of a task. `give_out` comes next: a job that waits is told first."""
         task = self._end(worker, task_id)
         stream = None if task is None else self.streams.get(task.stream)
         if task is None or stream is None:
             return []
+        stream.took(task.chunk, took)
+        stream.served_ns += took.wall_ns - task.foreseen_ns
         self._acquit(stream, task.chunk)
         if self._hedged and (kills := self._twins(task)):
             # The other one that runs this chunk may still write values that are not final into rows that are:
@@ -598,9 +613,8 @@ class Scheduler:
         slot = self.workers.get(worker)
         if slot is None or task_id not in slot.tasks:
             return None  # of a worker that was given up on: its rows were made by another
-        held = len(slot.tasks)
         slot.tasks.remove(task_id)
-        self._refile(slot, held)
+        self._refile(slot)
         return self._tasks_end(task_id)
 
     def _without(self, worker: int) -> WorkerSlot | None:
@@ -608,11 +622,12 @@ class Scheduler:
             free.pop(worker, None)
         return self.workers.pop(worker, None)
 
-    def _refile(self, slot: WorkerSlot, held: int) -> None:
-        """A worker that held `held` tasks holds others now: where it stands among those that take more."""
-        if held < TASKS_PER_WORKER:
-            del self._free[held][slot.id]
-        if len(slot.tasks) < TASKS_PER_WORKER:
+    def _refile(self, slot: WorkerSlot) -> None:
+        """A worker holds other tasks now: where it stands among those that take more."""
+        for free in self._free:
+            free.pop(slot.id, None)
+        is_slow = any(self._tasks[task].foreseen_ns > SLOW_NS for task in slot.tasks)
+        if len(slot.tasks) < TASKS_PER_WORKER and not is_slow:
             self._free[len(slot.tasks)][slot.id] = slot
 
     def _tasks_end(self, task_id: int) -> Task | None:
@@ -644,12 +659,13 @@ class Scheduler:
         while (slot := self._emptiest()) is not None and (found := self._next_chunk()) is not None:
             stream, chunk = found
             task_id = next(self._task_ids)
-            self._tasks[task_id] = Task(stream.id, chunk, slot.id)
+            foreseen_ns = (stream.row_ns(chunk.lanes) or 0) * chunk.count
+            stream.served_ns = max(stream.served_ns, self._turn_ns) + foreseen_ns
+            self._tasks[task_id] = Task(stream.id, chunk, slot.id, foreseen_ns=foreseen_ns)
             stream.started(task_id, chunk)
             say_soon = stream.is_awaited(chunk)
-            held = len(slot.tasks)
             slot.tasks.append(task_id)
-            self._refile(slot, held)
+            self._refile(slot)
             actions.append(Submit(slot.id, task_id, stream.id, chunk.lanes, chunk.position, chunk.count, say_soon))
             if self._early:
                 actions += self._join_early()
@@ -668,24 +684,38 @@ class Scheduler:
         else:
             # By what is ready and not by what is given out: a stream that lacks the last rows of a batch (one chunk
             # lost, or a large batch in a small ring) would wait for ever behind those that are consumed at once.
-            # Where jobs wait on several streams, these take turns.
-            order = sorted((s for s in self.streams.values() if s.lanes), key=lambda s: (s.ready_rows(), s.last_served))
+            # Where jobs wait on several streams, these take turns. But first of all by the time that it has cost: jobs
+            # whose rows take a second each wait at all times, and would have all workers.
+            order = sorted(
+                (s for s in self.streams.values() if s.lanes),
+                key=lambda s: (self._turn_of(s), s.ready_rows(), s.last_served),
+            )
         for stream in order:
-            chunk = stream.next_chunk(self._chunk_rows_of(stream), self.chunk_rows) if stream.lanes else None
+            most = self._chunk_rows_of(stream) if stream.lanes else 0
+            chunk = stream.next_chunk(most, min(most, self.chunk_rows)) if most else None
             if chunk is not None:
+                self._turn_ns = self._turn_of(stream) * TURN_NS
                 stream.last_served = next(self._served)
                 return stream, chunk
         return None
+
+    def _turn_of(self, stream: Stream) -> int:
+        """Who did not want anything for a while has no claim to more than its part of now."""
+        return max(stream.served_ns, self._turn_ns) // TURN_NS
 
     def _chunk_rows_of(self, stream: Stream) -> int:
         """Rows in the next chunk of a stream: few until its jobs have got going, then more where they do not crowd.
 
         A first batch is sooner there when all workers have a share of it; later on only the rate counts. The ring
-        must hold twice what all workers have in hand, or they would wait for each other.
+        must hold twice what all workers have in hand, or they would wait for each other. No more in any case than a
+        worker makes in `SLOW_NS`, as the last chunk shows; and a single one, before there was a chunk of these lanes.
         """
-        if stream.rows_filled >= stream.grows_at:
-            for times in GROWN:
-                grown = min(times * self.chunk_rows, MAX_CHUNK_ROWS)
-                if 2 * len(self.workers) * TASKS_PER_WORKER * grown <= stream.ring_rows:
-                    return grown
-        return self.chunk_rows
+        row_ns = stream.row_ns(stream.next_lanes)
+        if row_ns is None:
+            return 1  # which may take a minute: nobody knows yet
+        most = self.chunk_rows
+        if stream.rows_filled >= SETTLED_CHUNKS * self.chunk_rows:
+            in_work = 2 * len(self.workers) * TASKS_PER_WORKER
+            grown = (min(times * self.chunk_rows, MAX_CHUNK_ROWS) for times in GROWN)
+            most = next((rows for rows in grown if in_work * rows <= stream.ring_rows), most)
+        return max(1, min(most, SLOW_NS // max(1, row_ns)))

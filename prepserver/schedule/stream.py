@@ -31,6 +31,45 @@ HINTED_MOST = 16
 """With more cursors on a stream nobody is woken beforehand: the daemon's time is worth more than a job's latency."""
 
 
+RECENT_SAMPLES = 8192
+"""What samples have taken is the average of about so many of the latest ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Took:
+    """What a worker says that a chunk has taken.
+
+    Attributes:
+        wall_ns: Time for all of it.
+        shared_ns: For what all lanes share: reading, with its waits, and CPU time in decoding.
+        lanes_ns: CPU time in rendering, for each lane of the chunk; empty where there was only one.
+    """
+
+    wall_ns: int = 0
+    shared_ns: int = 0
+    lanes_ns: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
+class Spent:
+    """CPU time that went into some samples."""
+
+    ns: float = 0.0
+    samples: float = 0.0
+
+    def add(self, ns: int, samples: int) -> None:
+        """So many more."""
+        if self.samples > RECENT_SAMPLES:
+            self.ns, self.samples = self.ns / 2, self.samples / 2
+        self.ns += ns
+        self.samples += samples
+
+    @property
+    def sample_ns(self) -> float:
+        """For one sample; 0 before the first."""
+        return self.ns / self.samples if self.samples else 0.0
+
+
 @dataclass(slots=True)
 class Lane:
     """One pipeline of the stream with its ring.
@@ -41,6 +80,7 @@ class Lane:
         rows: Of its ring.
         start: First position that is filled in it.
         oldest: First position that was ever in it, if not `start`: it came from another stream.
+        spent: In rendering it, where it shared the decode with other lanes.
     """
 
     id: int
@@ -48,6 +88,7 @@ class Lane:
     rows: int
     start: int
     oldest: int | None = None
+    spent: Spent = field(default_factory=Spent)
 
 
 @dataclass(slots=True)
@@ -70,6 +111,7 @@ class Cursor:
         asked: How far it had been told when the client asked for more; -1 if it went on since.
         lag: What happens when it holds others back; see `Attach`.
         entered: Its rows below this position are not in this stream's rings: it came from another stream.
+        moves: How often it was moved to another ring since it attached.
     """
 
     id: int
@@ -87,6 +129,7 @@ class Cursor:
     asked: int = -1
     lag: str = "wait"
     entered: int = 0
+    moves: int = 0
 
     def __post_init__(self) -> None:
         self.find_next()
@@ -175,7 +218,8 @@ class Stream:
             Their lane is the one that they will read.
         cap: Nothing is filled from here on, for now: see `prepserver.schedule.early`.
         gate: Nothing is filled from here on before another stream has joined here, or not: see there.
-        grows_at: With so many rows filled, its chunks may be larger.
+        spent: In what lanes share: reading and decoding.
+        served_ns: Time of workers that it was given, in the account that `Scheduler` keeps for all streams.
     """
 
     id: int
@@ -190,10 +234,12 @@ class Stream:
     cursors: dict[int, Cursor] = field(default_factory=dict)
     behind: dict[int, Cursor] = field(default_factory=dict)
     bad: dict[int, list[BadRow]] = field(default_factory=dict)
-    grows_at: int = 0
     rows_filled: int = 0
     rows_delivered: int = 0
     last_served: int = 0
+    served_ns: int = 0
+    spent: Spent = field(default_factory=Spent)
+    _pace: tuple[tuple[int, ...], int] | None = None  # lanes of the chunk that was done last, and time for a row of it
     _redo: list[tuple[int, int]] = field(default_factory=list)
     _unfilled: list[int] = field(default_factory=list)  # heap of starts of chunks given out; lazily cleaned
     _filled: set[int] = field(default_factory=set)
@@ -394,6 +440,24 @@ class Stream:
         for cursor in found:
             cursor.hinted = cursor.next_stop
         return found
+
+    def took(self, chunk: Chunk, took: Took) -> None:
+        """A worker has made `chunk`, in this time."""
+        self._pace = chunk.lanes, took.wall_ns // chunk.count
+        if took.lanes_ns:
+            self.spent.add(took.shared_ns, chunk.count)
+        for lane, ns in zip(chunk.lanes, took.lanes_ns, strict=False):
+            if lane in self.lanes:
+                self.lanes[lane].spent.add(ns, chunk.count)
+
+    def row_ns(self, lanes: tuple[int, ...]) -> int | None:
+        """Time for a row in `lanes`, if the chunk that was done last was one in these."""
+        return self._pace[1] if self._pace is not None and self._pace[0] == lanes else None
+
+    @property
+    def next_lanes(self) -> tuple[int, ...]:
+        """Lanes of the next chunk that was never given out."""
+        return self._lanes_at(self.head)
 
     def filled(self, chunk: Chunk, bad: Iterable[BadRow]) -> None:
         """All rows of `chunk` are in the rings."""

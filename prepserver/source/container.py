@@ -31,7 +31,7 @@ from prepserver.source.roots import Roots, open_below
 # Begin of every unfinished file, so that those of killed processes can be found.
 TEMPORARY_PREFIX = ".unfinished-"
 
-_MAGIC = b"PREPIDX\x01"
+_MAGIC = b"PREPIDX\x02"
 # Magic, byte order mark, bytes of metadata, bytes of the file; then the CRC of these and the metadata.
 # Native byte order: the sections are written as they are, so a file from another kind of machine is foreign.
 _HEADER = struct.Struct("=8sIIQ")
@@ -111,9 +111,9 @@ class Container:
             raise BrokenContainerError(f"{self._path}: {start} to {end} of the {length} bytes of its {name}")
         return self._read(begins + start, end - start)
 
-    def column(self, name: str, code: str) -> Column:
-        """A section of numbers, `code` as in the module `struct`; raises as `section`."""
-        return Column(self._read, *self._place(name), code)
+    def rows(self, name: str, form: str, step: int) -> Rows:
+        """A section of numbers, see `Rows`; raises as `section`."""
+        return Rows(self._read, *self._place(name), form, step)
 
     def _place(self, name: str) -> tuple[int, int]:
         """Where a section begins in the file, and its length."""
@@ -137,41 +137,34 @@ class Container:
         return crc
 
 
-class Column:
-    """Numbers in a section, read one by one.
+class Rows:
+    """Rows of numbers in a section, each of which is read by one system call.
 
     Args:
         read: Reads (offset in the file, number of bytes).
-        begins: Offset of the first number in the file.
+        begins: Offset of the first row in the file.
         length: Bytes of all.
-        code: As in the module `struct`.
+        form: As in the module `struct`, without padding. It may reach into the next row: where a piece ends that
+            begins where this row says.
+        step: Bytes from row to row.
     """
 
-    __slots__ = ("_begins", "_length", "_number", "_read", "_two")
+    __slots__ = ("_begins", "_count", "_form", "_read", "_step")
 
-    def __init__(self, read: Callable[[int, int], bytes], begins: int, length: int, code: str) -> None:
+    def __init__(self, read: Callable[[int, int], bytes], begins: int, length: int, form: str, step: int) -> None:
         self._read = read
         self._begins = begins
-        self._number, self._two = struct.Struct(f"={code}"), struct.Struct(f"={code}{code}")
-        self._length = length // self._number.size
+        self._form = struct.Struct(f"={form}")
+        self._count = max(0, (length - self._form.size) // step + 1)
+        self._step = step
 
     def __len__(self) -> int:
-        return self._length
+        return self._count
 
-    def __getitem__(self, index: int) -> int:
-        number: int
-        (number,) = self._at(index, self._number, index)
-        return number
-
-    def span(self, index: int) -> tuple[int, int]:
-        """The number at `index` and the next: where a piece begins and ends, of a column of such ends."""
-        first, second = self._at(index, self._two, index + 1)
-        return first, second
-
-    def _at(self, index: int, form: struct.Struct, last: int) -> tuple[int, ...]:
-        if not 0 <= index <= last < self._length:
-            raise IndexError(f"number {last} of {self._length}")
-        return form.unpack(self._read(self._begins + index * self._number.size, form.size))
+    def __getitem__(self, index: int) -> tuple[Any, ...]:
+        if not 0 <= index < self._count:
+            raise IndexError(f"index {index} of {self._count} rows")
+        return self._form.unpack(self._read(self._begins + index * self._step, self._form.size))
 
 
 def write_container(path: Path, meta: Mapping[str, Any], sections: Mapping[str, memoryview]) -> None:

@@ -1,8 +1,9 @@
 """The index of a dataset of files: built in memory by a scan, read entry by entry by workers.
 
-Per file: a label, the number of its folder, where its name ends, and the name; about 16 bytes and the name.
-Folder names are stored once. A path is `folder + name`, where the folder ends in a slash or is empty; it is
-relative to the base of the source unless it begins with a slash. Paths are bytes, as the system has them.
+Per file: a row of where its name begins, its label and the number of its folder, 20 bytes, and the name. What else is
+known of a file stands in its row, too, so that one read finds it all. Folder names are stored once. A path is
+`folder + name`, where the folder ends in a slash or is empty; it is relative to the base of the source unless it
+begins with a slash. Paths are bytes, as the system has them.
 """
 
 from __future__ import annotations
@@ -10,8 +11,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import struct
 from array import array
 from collections.abc import Iterator
+
+import numpy as np
 
 from prepserver.source.container import Container
 from prepserver.source.roots import Roots
@@ -73,20 +77,26 @@ class FileTable:
     def digest(self, classes: list[str]) -> str:
         """Hex SHA-256 over labels, paths and class names, in their order."""
         digest = hashlib.sha256(json.dumps(classes).encode())
-        for data in self.sections().values():
+        for column in (
+            self._labels, self._folders, self._name_ends, self._names, self._folder_ends, self._folder_names,
+        ):  # fmt: skip
+            data = memoryview(column)
             digest.update(data.nbytes.to_bytes(8, "little"))
             digest.update(data)
         return digest.hexdigest()
 
-    def sections(self) -> dict[str, memoryview]:
-        """The sections of the index file."""
+    def sections(self, *more: array[int]) -> dict[str, memoryview]:
+        """The sections of the index file, with further numbers of each file; see `FileSource`."""
+        columns = (self._name_ends, self._labels, self._folders, *more)
+        # Of the last row, one more than there are files, there is only where the last name ends.
+        rows = np.zeros(len(self) + 1, ",".join(column.typecode for column in columns))
+        for name, column in zip(rows.dtype.names or (), columns, strict=True):
+            rows[name][: len(column)] = column
         return {
-            "labels": memoryview(self._labels),
-            "folders": memoryview(self._folders),
-            "name_ends": memoryview(self._name_ends),
             "names": memoryview(self._names),
             "folder_ends": memoryview(self._folder_ends),
             "folder_names": memoryview(self._folder_names),
+            "files": rows.view(np.uint8).data,
         }
 
 
@@ -96,59 +106,56 @@ _FOLDERS_KEPT = 4096
 class FileSource:
     """A `Source` over an index file."""
 
-    def __init__(self, container: Container, base: str, roots: Roots | None = None) -> None:
+    def __init__(self, container: Container, base: str, roots: Roots | None = None, more: str = "") -> None:
         """Look where the sections are; O(1) but for the names of the classes.
 
         Args:
             container: An index that was built from a `FileTable`.
             base: What relative paths are relative to, absolute.
             roots: Where files must lie.
+            more: Further numbers of each file, as in the module `struct`.
         """
         self._roots = roots
         self._base = os.fsencode(base.rstrip("/") + "/")
         self._classes: list[str] = container.meta["classes"]
         self._container = container
-        self._labels = container.column("labels", "q")
-        self._folders = container.column("folders", "I")
-        self._name_ends = container.column("name_ends", "Q")
-        self._folder_ends = container.column("folder_ends", "Q")
+        self._rows = container.rows("files", f"QqI{more}Q", struct.calcsize(f"=QqI{more}"))
+        self._folder_ends = container.rows("folder_ends", "QQ", 8)
         self._folder_names: dict[int, bytes] = {}
-        self._n = len(self._labels)
 
     def __len__(self) -> int:
-        return self._n
+        return len(self._rows)
 
     def read(self, index: int) -> Record:
         """As `Source.read`."""
-        path = self._path(index)
+        row = self._rows[index]
+        path = self._path(row)
         full = path if path.startswith(b"/") else self._base + path
-        return {"image": read_regular_file(full, roots=self._roots), "label": self._labels[index]}
+        return {"image": read_regular_file(full, roots=self._roots), "label": row[1]}
 
     def label(self, index: int) -> int:
         """As `Source.label`."""
-        self._check(index)
-        return self._labels[index]
+        return self.more(index)[0]
+
+    def more(self, index: int) -> tuple[int, ...]:
+        """The label, the number of the folder, and the further numbers."""
+        return self._rows[index][1:-1]
 
     def name(self, index: int) -> str:
         """As `Source.name`."""
-        return os.fsdecode(self._path(index))
+        return os.fsdecode(self._path(self._rows[index]))
 
     def classes(self) -> list[str]:
         """As `Source.classes`."""
         return list(self._classes)
 
-    def _path(self, index: int) -> bytes:
-        self._check(index)
-        return self._folder(self._folders[index]) + self._container.piece("names", *self._name_ends.span(index))
+    def _path(self, row: tuple[int, ...]) -> bytes:
+        return self._folder(row[2]) + self._container.piece("names", row[0], row[-1])
 
     def _folder(self, number: int) -> bytes:
         name = self._folder_names.get(number)
         if name is None:
             if len(self._folder_names) >= _FOLDERS_KEPT:
                 self._folder_names.clear()
-            name = self._folder_names[number] = self._container.piece("folder_names", *self._folder_ends.span(number))
+            name = self._folder_names[number] = self._container.piece("folder_names", *self._folder_ends[number])
         return name
-
-    def _check(self, index: int) -> None:
-        if not 0 <= index < self._n:
-            raise IndexError(f"index {index} of a source of {self._n} samples")

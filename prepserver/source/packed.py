@@ -25,12 +25,14 @@ from prepserver.source.places import Places
 from prepserver.source.roots import OutsideRootsError, Roots, open_below
 from prepserver.source.samples import NOT_THE_SAMPLE, OUTSIDE, Record
 
-INDEX_KEY = "packed dataset 1"
+INDEX_KEY = "packed dataset 2"
 """Marks an index of this version; raise the number when sections or records change."""
 
 INDEX_PATTERN = "index-*.packed"
 PLAN_NAME = "pack.json"
 SHARD_PATTERN = "shard-*.packed"
+
+_AGAIN = "the same prepserver pack again makes it anew, of the shards that are there"
 
 # Of a soft limit of 1024 descriptors that a worker may live under; 400 shards of 256 MiB are 100 GB.
 _OPEN_SHARDS = 400
@@ -77,9 +79,9 @@ def open_index(path: Path, roots: Roots | None = None) -> Container:
     except OSError as error:
         raise unusable("the packed dataset's index", str(path), error) from error
     except BrokenContainerError as error:
-        raise SourceError(f"the index of the packed dataset is damaged: {error}; pack it again") from error
+        raise SourceError(f"the index of the packed dataset is damaged: {error}; {_AGAIN}") from error
     if container.meta.get("key") != INDEX_KEY:
-        raise SourceError(f"{path} is no index of a packed dataset of this version; pack it again")
+        raise SourceError(f"{path} is no index of a packed dataset of this version; {_AGAIN}")
     return container
 
 
@@ -114,8 +116,8 @@ def check_shards(root: Path, container: Container, roots: Roots | None) -> None:
 class PackedSource:
     """A `Source` over a packed dataset.
 
-    Its index has the sections of `FileTable`, then the number of the shard (uint32), the offset in it (uint64), the
-    length of the record (uint32) and the CRC-32 of the image (uint32) of each sample.
+    Its index has the sections of `FileTable`; the further numbers of each sample are the number of the shard (uint32),
+    the offset in it (uint64), the length of the record (uint32) and the CRC-32 of the image (uint32).
     """
 
     def __init__(self, container: Container, root: str, roots: Roots | None = None) -> None:
@@ -129,12 +131,8 @@ class PackedSource:
         self._roots = roots
         self._root = root
         # Labels and names are kept as those of files are; only their bytes lie elsewhere.
-        self._files = FileSource(container, root)
+        self._files = FileSource(container, root, more="IQII")
         self._sizes: list[int] = container.meta["shards"]
-        self._shards = container.column("shards", "I")
-        self._offsets = container.column("offsets", "Q")
-        self._lengths = container.column("lengths", "I")
-        self._crcs = container.column("crcs", "I")
         self._open: OrderedDict[int, int] = OrderedDict()
 
     def __len__(self) -> int:
@@ -142,8 +140,7 @@ class PackedSource:
 
     def read(self, index: int) -> Record:
         """As `Source.read`; the data of an indexed sample is an `IndexedScan`."""
-        label = self._files.label(index)
-        shard, offset, length = self._shards[index], self._offsets[index], self._lengths[index]
+        label, _, shard, offset, length, crc = self._files.more(index)
         try:
             record = os.pread(self._descriptor(shard), length, offset)
         except SampleError:
@@ -156,7 +153,7 @@ class PackedSource:
             if len(record) != length:
                 raise BrokenRecordError(f"only {len(record)} of {length} bytes are there")
             head, lengths, image = read_record(record)
-            if head.image_crc != self._crcs[index] or head.kind not in (KEPT, INDEXED):
+            if head.image_crc != crc or head.kind not in (KEPT, INDEXED):
                 raise BrokenRecordError("another record lies there")
             if crc32(record, len(record) - len(image)) != head.image_crc:
                 raise BrokenRecordError("the checksum of its image is wrong")

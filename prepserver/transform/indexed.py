@@ -2,9 +2,9 @@
 
 Compiled code does both in one call where it can, with the same bytes (`prepserver.transform.native`).
 
-Where libjpeg complains of a part, the whole is tried. It does so only of a record that no packer of ours wrote: what
-is damaged before packing is packed as it is, and what is damaged after it is refused when it is read. Knows bytes and
-arrays, no ops.
+Where libjpeg complains of a part, or the index is not that of the JPEG, the whole is decoded. That is only so of a
+record that no packer of ours wrote: what is damaged before packing is packed as it is, and what is damaged after it
+is refused when it is read. Knows bytes and arrays, no ops.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from prepserver.transform.header import samplings
 from prepserver.transform.native import kernels
 from prepserver.transform.scale import scale_of
 from prepserver.transform.scans import cut
+from prepserver.transform.segments import is_true
 from prepserver.transform.stage import Box
 
 
@@ -29,10 +30,11 @@ class EncodedScan(Encoded):
         scan: The JPEG, with what is known of it.
     """
 
-    __slots__ = ("_scan",)
+    __slots__ = ("_is_true", "_scan")
 
     def __init__(self, scan: IndexedScan) -> None:
         self._scan = scan
+        self._is_true: bool | None = None  # not known yet
         self.height, self.width = scan.head.height, scan.head.width
         self._orientation = scan.head.orientation
         self._pillow = None
@@ -43,8 +45,12 @@ class EncodedScan(Encoded):
 
     def clean(self, part: Box, scale: int = 1) -> npt.NDArray[np.uint8] | None:
         """As `Encoded.clean`."""
-        compiled = kernels() if scale == 1 else None  # of an image so large, what Python takes does not show
-        if compiled is not None:
+        compiled = kernels()
+        if self._is_true is None:
+            self._is_true = (is_true if compiled is None else compiled.is_true)(self._scan)
+        if not self._is_true:
+            return None
+        if compiled is not None and scale == 1:  # of a larger image, what Python takes does not show
             image = compiled.scan(self._scan, part, scratch(compiled.scan_bytes(self._scan, part)))
             if image is not None:
                 return image

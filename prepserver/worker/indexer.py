@@ -33,7 +33,7 @@ CALLS = frozenset({"utimensat"})
 """What it needs of the system calls that a worker may not make: it reads the clock that stamps files."""
 
 MOST_BYTES = 8 << 30
-"""Memory of an indexer: a folder of 100 million files takes 5 GiB, a list of so many lines 8."""
+"""Memory of an indexer: a folder of 100 million files takes 7 GiB, a list of so many lines 8."""
 
 
 def run(sock: socket.socket, seal: Seal = OPEN) -> int:

@@ -259,7 +259,8 @@ class _Worker:
             send(self._sock, work.Failed(task.task, _text(e), self._culprit(e, task, stream)))
         else:
             self._page.end_task(task.count, len({row.position for row in made.bad}), made.read_ns, made.make_ns)
-            send(self._sock, work.Filled(task.task, _bad_rows(made.bad, task.lanes), made.read_ns, made.make_ns))
+            bad, lanes_ns = _bad_rows(made.bad, task.lanes), list(made.targets_ns)
+            send(self._sock, work.Filled(task.task, bad, made.read_ns, made.make_ns, made.shared_ns, lanes_ns))
         self._tasks_since_collect += 1
 
     def _check_seal(self) -> None:

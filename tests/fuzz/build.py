@@ -19,11 +19,11 @@ ROOT = Path(__file__).resolve().parents[2]
 OUT = ROOT / ".fuzz"
 SOURCE_VARIABLE = "LIBJPEG_TURBO"
 HOW = (
-    f"unpack a libjpeg-turbo release (as `apt-get source libjpeg-turbo` does), name its directory in {SOURCE_VARIABLE} "
-    "and install cmake"
+    f"install cmake and name the source of a libjpeg-turbo release in {SOURCE_VARIABLE}, as .ci/libjpeg-source prints "
+    "it where apt has one"
 )
 _FLAGS = [
-    *("-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
+    *("-O1", "-g1", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
     "-fsanitize-coverage=trace-pc",
 ]
 

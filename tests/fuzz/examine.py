@@ -1,4 +1,5 @@
-"""The question that is asked of each input: does the compiled path give the bytes and verdicts of the pure one?
+"""The questions that are asked of each input: does the compiled path give the bytes and verdicts of the pure one, and
+does a lane in company get those that it gets alone?
 
 An input is a file: a JPEG, or a record of a packed dataset. Which rectangles, scales and pipelines are tried follows
 from its bytes, so the file alone repeats what it has shown.
@@ -9,7 +10,7 @@ from __future__ import annotations
 import random
 import resource
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache, partial
 from typing import Any
 
@@ -134,8 +135,11 @@ def _questions(sample: bytes | IndexedScan, rng: random.Random) -> Iterator[tupl
     """What is asked: its kind, what exactly, and the question."""
     if isinstance(sample, bytes):
         yield "header", "", partial(_header, sample)
-    for pipeline in _pipelines(rng):
-        yield "row", pipeline, partial(_row, sample, RowMaker(pipeline))
+    pipelines = [*_pipelines(rng)]
+    makers = [RowMaker(pipeline) for pipeline in pipelines]
+    for pipeline, maker in zip(pipelines, makers, strict=True):
+        yield "row", pipeline, partial(_row, sample, maker)
+    yield "row in company", pipelines, partial(_row_in_company, sample, makers)
     try:
         encoded = _opened(sample)
     except BadSample:
@@ -178,6 +182,22 @@ def _part(sample: bytes | IndexedScan, box: Box, scale: int) -> Answer:
     encoded = _opened(sample)
     image = encoded.clean(box, encoded.scale(scale))
     return _pixels(box.of(encoded.tolerant()) if image is None else image)
+
+
+def _row_in_company(sample: bytes | IndexedScan, makers: list[RowMaker]) -> Answer:
+    """The first one's; each is to be what it is alone."""
+    rows = [np.zeros(maker.row.shape, maker.row.dtype) for maker in makers]
+    failures: Mapping[int, str] = {}
+    try:
+        make_rows(sample, SampleKey(1, 2, 3), list(zip(makers, rows, strict=True)))
+    except BadSample as error:
+        failures = error.failures
+    answers = [failures.get(place, _pixels(row)) for place, row in enumerate(rows)]
+    for maker, answer in zip(makers, answers, strict=True):
+        alone = _asked(partial(_row, sample, maker))
+        if answer != alone:
+            raise Difference(f"row in company differs from row alone\n{_shown(answer)}, not {_shown(alone)}")
+    return answers[0]
 
 
 def _row(sample: bytes | IndexedScan, maker: RowMaker) -> Answer:

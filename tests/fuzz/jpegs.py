@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image
 
-from prepserver.pack.segments import record_of
+from prepserver.transform.segments import record_of
 
 _USUAL = ([(1, 1)], [(1, 1)] * 3, [(2, 1), (1, 1), (1, 1)], [(2, 2), (1, 1), (1, 1)], [(1, 2), (1, 1), (1, 1)],
           [(4, 1), (1, 1), (1, 1)])  # fmt: skip

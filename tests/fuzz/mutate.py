@@ -14,6 +14,7 @@ from random import Random
 import numpy as np
 
 from prepserver.protocol.packed import MAGIC, BrokenRecordError, indexed_record, read_record
+from prepserver.transform.segments import record_of
 from tests.fuzz.jpegs import broken_codes, exif, huffman, jpeg, quantisation, record, segment
 
 MOST_BYTES = 1 << 16
@@ -71,10 +72,15 @@ def _changed_record(rng: Random, data: bytes, other: bytes) -> bytes:
         return data
     jpeg_bytes = bytes(image)
     lengths = np.frombuffer(index, "<u2").astype(np.int64)
-    kind = rng.randrange(4)
+    kind = rng.randrange(5)
     if kind == 0 and len(lengths) > 1:  # lengths that add up, but are not where the markers are
         k, by = rng.randrange(len(lengths) - 1), rng.randint(-9, 9)
         lengths[k : k + 2] += (by, -by)
+    elif kind == 4 and len(lengths) > 9:  # that are, with the right numbers, but of the eighth segment from there
+        cut = rng.randint(9, len(lengths) - 1)
+        rest = [2] * (len(lengths) - cut + 7)
+        rest.append(int(lengths[cut:].sum()) - sum(rest))
+        lengths = np.concatenate(([lengths[:9].sum()], lengths[9:cut], rest))
     elif kind == 1 and head.segments:
         name = rng.choice(("height", "width", "height_at", "scan_at", "orientation", "interval"))
         head = dataclasses.replace(head, **{name: rng.choice((*_NUMBERS, getattr(head, name) + rng.randint(-9, 9)))})
@@ -82,7 +88,9 @@ def _changed_record(rng: Random, data: bytes, other: bytes) -> bytes:
         lengths[rng.randrange(len(lengths))] = rng.choice((*_NUMBERS, 65535))
     else:
         jpeg_bytes = _changed(rng, jpeg_bytes, _image(other))[:MOST_BYTES]
-        if len(lengths) and rng.random() < 0.8:  # the index still adds up to what is there
+        if len(lengths) and rng.random() < 0.5:  # an index of what is there
+            return record_of(head.sample, jpeg_bytes, head.orientation) or data
+        if len(lengths) and rng.random() < 0.8:  # one that still adds up to it
             lengths[rng.choice((0, -1))] += len(jpeg_bytes) - len(image)
     try:
         head = dataclasses.replace(head, image_bytes=len(jpeg_bytes), image_crc=zlib.crc32(jpeg_bytes))

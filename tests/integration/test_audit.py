@@ -77,6 +77,39 @@ def test_a_job_is_proven_while_it_runs_and_after(server: Server) -> None:
     assert epochs(audit(server, "one", exits.OK, "--epoch", "1")) == [("yes", 200)]
 
 
+def test_runs_of_one_name_are_proven_each_for_itself(server: Server) -> None:
+    """The first is cut short, the second gets a wrong checkpoint, the third is whole: one name, as of one script."""
+    spec = {"job": "thrice", "fields": "dict", "runtime_dir": server.runtime_dir, **SPEC}
+    for number, batches in enumerate((5, 4, None)):
+        with PrepClient(SOURCE, OPS, **spec) as client:
+            read(client, batches)
+            if number == 1:
+                client.load_state_dict({**client.state_dict(), "position": 80})
+                read(client)
+        settled(server)
+        trainings = audit(server, "thrice", exits.OK if number == 0 else exits.FAILED)["trainings"]
+        assert len(trainings) == number + 1
+    found = [(t["verdict"], t["attachments"], [(e["once"], e["again"]) for e in t["epochs"]]) for t in trainings]
+    assert found == [("so far", 1, [(80, 0)]), ("no", 2, [(184, 0)]), ("yes", 1, [(200, 0)])]
+    assert trainings[0]["since"] <= trainings[1]["since"] <= trainings[2]["since"]
+    lines = cli("audit", "thrice", *where(server)).stdout.splitlines()
+    heads = [f"training {n} since {t['since']}: " for n, t in enumerate(trainings)]
+    said = [line.removeprefix(head) for head in heads for line in lines if line.startswith(head)]
+    assert said == ["exactly once", "NOT proven", "exactly once"]
+    assert lines[-1] == "verdict: NOT proven"
+
+
+def test_replay_is_of_the_last_run_unless_another_is_named(server: Server, tmp_path: Path) -> None:
+    spec = {"job": "anew", "runtime_dir": server.runtime_dir, "batch_size": 16, "fields": "dict"}
+    for start in (0, 200):
+        with PrepClient(SOURCE, OPS, start=start, **spec) as client:
+            read(client)
+        settled(server)
+    for more, position in (((), 200), (("--training", "0"), 0), (("--training", "1"), 200)):
+        place = ("--job", "anew", "--batch", "0", *more, "-o", str(tmp_path / "x.npy"), *where(server))
+        assert f"position {position}\n" in cli("replay", *place).stdout
+
+
 def test_ranks_have_each_sample_once_together(server: Server, client_process: Start) -> None:
     ranks = [client_process(server, SOURCE, job="two", rank=r, world_size=2, **SPEC) for r in range(2)]
     for rank in ranks:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
+import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from prepclient import NoServer, PrepClient, SyntheticImages
+from prepclient import NoServer, PrepClient, SyntheticImages, private
 from tests.support import leaks
 from tests.support.clients import OPS, ClientProcess, inline_rows, read
 from tests.support.server import Server
@@ -139,13 +141,42 @@ def test_a_running_daemon_is_preferred(server: Server, client_process: Start) ->
     client.ask("close")
 
 
-def test_a_private_daemon_that_cannot_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_under_a_long_temporary_directory_it_has_a_short_one(
+    client_process: Start, short_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deep = short_path / ("x" * 120)
+    deep.mkdir()
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    for name in ("TMPDIR", "XDG_RUNTIME_DIR"):
+        client = client_process(short_path / "none", SOURCE, workers=1, env={name: str(deep)}, **SPEC)
+        assert client.read() == inline_rows(SOURCE, **SPEC)
+        client.ask("close")
+    assert list(deep.iterdir()) == []
+
+
+def test_without_any_short_directory_it_says_what_to_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     deep = tmp_path / ("x" * 120)
     deep.mkdir()
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(deep))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "none"))
+    monkeypatch.setattr(tempfile, "tempdir", str(deep))
+    monkeypatch.setattr(private, "_LAST_BASE", str(deep))
     with (
         PrepClient(SOURCE, OPS, workers=1, runtime_dir=tmp_path / "none") as client,
-        pytest.raises(NoServer, match="too long"),
+        pytest.raises(NoServer) as refused,
     ):
         len(client)
+    for word in (f"{tmp_path}/none: No such file", f"is {len(str(deep))} bytes long, and 67 leave room", "$TMPDIR"):
+        assert word in str(refused.value)
     assert list(deep.iterdir()) == []
+
+
+def test_a_private_daemon_that_cannot_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho no such library >&2; exit 1\n")
+    python.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(python))
+    with (
+        PrepClient(SOURCE, OPS, workers=1, runtime_dir=tmp_path / "none") as client,
+        pytest.raises(NoServer, match="no such library"),
+    ):
+        len(client)

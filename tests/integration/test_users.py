@@ -21,11 +21,13 @@ from typing import Any
 
 import pytest
 
+from prepclient import PrepClient
+from prepserver.pipeline.ops import CenterCrop, ColorJitter, Op, Resize
 from prepserver.pipeline.sources import FileList, ImageFolder, SourceSpec, SyntheticImages
 from prepserver.protocol.codec import encode
 from prepserver.protocol.messages import AskStop, Scanning, Welcome
 from tests.support import leaks
-from tests.support.clients import ClientError, ClientProcess, inline_rows
+from tests.support.clients import ClientError, ClientProcess, inline_rows, read
 from tests.support.hostile import Stranger
 from tests.support.server import Server, environment
 from tests.support.tiny_images import photo_tree
@@ -357,6 +359,38 @@ def test_a_stopped_job_of_one_user_stops_no_job_of_another_and_loses_nothing(wor
     had += [stops.collect() for _ in range(8)]
     assert [row for part in had for row in part] == expected[: 8 * 2000]
     for client in (stops, other):
+        client.ask("close")
+
+
+SLOW_OPS: tuple[Op, ...] = (Resize((2000, 2000)), ColorJitter(0.4, 0.4, 0.4, 0.1), CenterCrop(8))
+"""Some 0.2 s for a row."""
+
+
+def test_a_slow_pipeline_of_one_user_slows_no_job_of_another(world: World) -> None:
+    """It is parted from them, for good; both have all their rows."""
+    world.serve()
+    line = SyntheticImages(700, size=(48, 64))
+    arguments = {**LINE_ARGUMENTS, "shuffle": "full", "timeout_s": 600.0}
+    slow_arguments = {**arguments, "batch_size": 2, "prefetch": 16}
+    other = world.client(MEMBER, line, **arguments)
+    rows = other.read(12)
+    slow = world.client(DAEMON, line, ops=SLOW_OPS, job="slow", **slow_arguments)
+    slow.ask("set_epoch", epoch=1)  # to begin where the other is in a moment
+    assert slow.ask("attach") == 350
+    assert len(world.server.stream()["lanes"]) == 2
+    slow.order("read", batches=5)
+    rows += other.read() + other.read(new=True)
+    assert rows == inline_rows(line, epochs=2, batch_size=50, shuffle="full", seed=5)
+    # In one stream they would be a ring apart at most: 512 rows in both lanes would have been made for the 700.
+    shared, apart = world.server.status()["streams"]
+    assert (shared["apart"], apart["apart"]) == (False, True)
+    assert apart["rows_filled"] <= 2 * 16
+    with PrepClient(line, SLOW_OPS, fields="dict", inline=True, seed=5, **slow_arguments) as alone:
+        alone.set_epoch(1)
+        assert slow.collect() == read(alone, 5)
+    (said,) = [line for line in world.server.log().splitlines() if "holds others back" in line]
+    assert f"job 'slow' holds others back (uid {DAEMON}: its pipeline takes " in said
+    for client in (slow, other):
         client.ask("close")
 
 

@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from prepclient import PrepClient
 from prepserver.pipeline.ops import Op, RandomHorizontalFlip, RandomResizedCrop
 from prepserver.pipeline.pipeline import Pipeline
@@ -22,6 +24,9 @@ from tests.support import client_process, leaks
 from tests.support.client_process import rows_of
 from tests.support.server import environment
 from tests.support.waiting import PATIENCE_S
+
+# As in a worker. On a busy machine torch's threads spin for each other, and rows take ten times as long.
+torch.set_num_threads(1)
 
 __all__ = ["OPS", "ClientError", "ClientProcess", "Rows", "inline_rows", "read", "rows_of"]
 

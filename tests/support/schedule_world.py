@@ -30,8 +30,9 @@ from prepserver.schedule.actions import (
 from prepserver.schedule.early import PATIENCE
 from prepserver.schedule.join import Place, Request, place
 from prepserver.schedule.lag import ASKS_AFTER_S, LagWatch, Parting, left_out, still_holds
+from prepserver.schedule.pace import apart_key, slow_partings
 from prepserver.schedule.scheduler import GROWN, Scheduler, Suspect
-from prepserver.schedule.stream import BadRow, Cursor, Lane
+from prepserver.schedule.stream import BadRow, Cursor, Lane, Took
 from tests.support.sessions import hand_out
 
 N = 24
@@ -116,6 +117,8 @@ class World:
         self.stuck: dict[int, list[WorldTask]] = {}
         self.quarantined: list[QuarantineSample] = []
         self.now_s = 0.0
+        self.sample_ns: dict[int, int] = {}  # by pipeline; what is not in it costs nothing
+        self.shared_ns = 1_000_000
         self._ids = 0
 
     def new_id(self) -> int:
@@ -289,23 +292,26 @@ class World:
         """As the daemon does it: new rings for all that it concerns."""
         self.parted.append(parting)
         stream = self.scheduler.streams[parting.stream]
-        leaving = sorted({c.lane for c in stream.cursors.values() if c.group == parting.group})
+        leaving = sorted({c.lane for c in stream.readers if c.group in parting.groups})
         own: dict[int, Lane] = {}
         shared: dict[int, Lane] = {}
         own_id = self.new_id()
         for lane_id in leaving:
-            stay = any(c.lane == lane_id and c.group != parting.group for c in stream.readers)
+            stay = any(c.lane == lane_id and c.group not in parting.groups for c in stream.readers)
             if stay or parting.skip:
-                shared[lane_id] = self._again(stream.lanes[lane_id], stream.id, stream.head)
+                shared[lane_id] = self._again(stream.lanes[lane_id], stream.id, stream.watermark)
             if not parting.skip:
-                own[lane_id] = self._again(stream.lanes[lane_id], own_id, stream.head)
+                own[lane_id] = self._again(stream.lanes[lane_id], own_id, stream.watermark)
         if own:
             self.streams.add(own_id)
             self.lag.parted(own_id, self.now_s)
-        actions = self.scheduler.part(parting.stream, parting.group, (own_id, own) if own else None, shared)
+        key = apart_key(stream.key, parting.apart.uid) if parting.apart is not None else None
+        actions = self.scheduler.part(parting.stream, parting.groups, (own_id, own) if own else None, shared, key)
         for client in self.clients.values():
-            if client.group == parting.group and not client.present:
-                client.stream, client.rings = own_id, [(0, self._cursor(client).lane)]
+            if client.group in parting.groups and own:
+                client.stream = own_id
+                if not client.present:
+                    client.rings = [(0, self._cursor(client).lane)]
         self.do(actions)
 
     def _again(self, lane: Lane, stream: int, start: int) -> Lane:
@@ -395,8 +401,14 @@ class World:
         self.rows_made += submit.count
         for lane_id in submit.lanes:
             self.memory(lane_id).made.update(range(submit.position, submit.position + submit.count))
-        self.do(self.scheduler.task_done(worker, submit.task, self._bad_rows(submit)))
+        self.do(self.scheduler.task_done(worker, submit.task, self._bad_rows(submit), self._took(submit)))
         self.do(self.scheduler.give_out())
+
+    def _took(self, submit: Submit) -> Took:
+        """A row costs what its pipelines do, and something for all."""
+        lanes_ns = tuple(self.sample_ns.get(self.memory(lane).pipeline, 0) * submit.count for lane in submit.lanes)
+        shared_ns = self.shared_ns * submit.count
+        return Took(sum(lanes_ns) + shared_ns, shared_ns, lanes_ns if len(lanes_ns) > 1 else ())
 
     def _bad_rows(self, submit: Submit) -> list[BadRow]:
         bad = []
@@ -435,6 +447,9 @@ class World:
                 for cursor in left_out(parting, self.scheduler.streams[parting.stream]):
                     self.leave(cursor.id)
             if still_holds(parting, self.scheduler.streams, self.chunk_rows):
+                self._part(parting)
+        for stream in list(self.scheduler.streams.values()):
+            for parting in slow_partings(stream):
                 self._part(parting)
         while meetings := self.lag.meetings([s for s in self.scheduler.streams.values() if s.cap is None], self.now_s):
             self.do(self.scheduler.meet(meetings[0]))

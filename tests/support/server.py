@@ -54,6 +54,7 @@ class Server:
         settings: For ``--config``, such as ``{"drain_s": 0.5}``.
         arguments: More for the command line.
         env: More for its environment.
+        program: What Python runs.
 
     Attributes:
         home: Holds everything of this daemon.
@@ -70,6 +71,7 @@ class Server:
         settings: Mapping[str, Any] | None = None,
         arguments: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
+        program: Sequence[str] = ("-m", "prepserver.cli"),
     ) -> None:
         self.home = Path(tempfile.mkdtemp(prefix="pst-", dir="/tmp"))
         self.runtime_dir = self.home / "run"
@@ -81,6 +83,7 @@ class Server:
         self._process: subprocess.Popen[bytes] | None = None
         self._arguments = ["--workers", str(workers), "--cache-dir", str(self.home / "cache"), *arguments]
         self._workers = workers
+        self._program = program
         self._env = {leaks.MARK: self.mark, **(env or {})}
         if memory is not None:
             self._arguments += ["--memory", memory]
@@ -103,7 +106,7 @@ class Server:
     def launch(self) -> None:
         """Starts the process and does not wait."""
         command = [
-            *(sys.executable, "-m", "prepserver.cli", "start", "--runtime-dir", str(self.runtime_dir)),
+            *(sys.executable, *self._program, "start", "--runtime-dir", str(self.runtime_dir)),
             *self._arguments,
         ]
         with self.log_path.open("ab") as log:

@@ -40,6 +40,7 @@ from prepserver.transform.header import Extent, JpegHeader, cut_at, extent, read
 from prepserver.transform.native import functions, trial
 from prepserver.transform.orientation import swaps_sides
 from prepserver.transform.scale import LEAST, RESIDUAL, SCALES, scaled
+from prepserver.transform.segments import is_true
 from prepserver.transform.stage import Array, Box
 
 _FOLDER = Path(__file__).parent
@@ -131,14 +132,14 @@ class Kernels:
     """
 
     __slots__ = (
-        "_crop", "_crop_scan", "_cut", "_header", "_last", "_region", "_resize", "_scan", "_turn", "_use_own_entropy",
-        "_use_vectors", "own_entropy", "resizes", "scaled_subsamplings", "subsamplings", "vectors",
+        "_crop", "_crop_scan", "_cut", "_header", "_is_true", "_last", "_region", "_resize", "_scan", "_turn",
+        "_use_own_entropy", "_use_vectors", "own_entropy", "resizes", "scaled_subsamplings", "subsamplings", "vectors",
     )  # fmt: skip
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._header, self._cut, self._region = library.prep_header, library.prep_cut, library.prep_region
         self._scan, self._turn, self._resize = library.prep_scan, library.prep_turn, library.prep_resize
-        self._crop, self._crop_scan = library.prep_crop, library.prep_crop_scan
+        self._is_true, self._crop, self._crop_scan = library.prep_is_true, library.prep_crop, library.prep_crop_scan
         self._use_own_entropy, self._use_vectors = library.prep_use_own_entropy, library.prep_use_vectors
         self.use_own_entropy(False)
         self.use_vectors(VECTORS[-1])
@@ -248,11 +249,16 @@ class Kernels:
             return None
         return self._image(buffer, begins, (rows, columns, 3), 3 * (left - first), 3 * pitch)
 
+    def is_true(self, scan: IndexedScan) -> bool:
+        """As `segments.is_true`."""
+        record = _record_of(scan)
+        return is_true(scan) if record is None else bool(self._is_true(*record) == 1)
+
     def scan(self, scan: IndexedScan, part: Box, buffer: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8] | None:
         """Decode a rectangle of an indexed JPEG: as `cut` and `region` do together.
 
         Args:
-            scan: The indexed JPEG.
+            scan: The indexed JPEG, of which `is_true` holds; of another one any pixels may come.
             part: The rectangle, not empty and within the image.
             buffer: Contiguous, `scan_bytes` at least.
 
@@ -260,20 +266,16 @@ class Kernels:
             As `region`.
         """
         top, left, bottom, right = part
-        head = scan.head
         rows, columns = bottom - top, right - left
         pitch = self.pitch(columns)
-        if buffer.nbytes < self.scan_bytes(scan, part):
+        record = _record_of(scan)
+        if record is None or buffer.nbytes < self.scan_bytes(scan, part):
             return None
         begins = address_of(buffer)
         nbytes = (rows + 1) * pitch * 3
-        record = _record_of(scan)
-        if record is None:
-            return None
         first = self._scan(
-            record, HEAD_BYTES, len(record) - head.image_bytes, head.image_bytes, head.segments, head.height_at,
-            head.scan_at, head.height, head.width, *head.unit, head.interval, self.subsamplings, top, bottom, left,
-            right, pitch, begins + nbytes, head.image_bytes + _MARGIN_BYTES, begins,
+            *record, self.subsamplings, top, bottom, left, right, pitch, begins + nbytes,
+            scan.head.image_bytes + _MARGIN_BYTES, begins,
         )  # fmt: skip
         if first < 0:
             return None
@@ -312,12 +314,7 @@ class Kernels:
             return bool(done == 1)
         if not isinstance(data, IndexedScan) or (record := _record_of(data)) is None:
             return False
-        head = data.head
-        done = self._crop_scan(
-            record, HEAD_BYTES, len(record) - head.image_bytes, head.image_bytes, head.segments, head.height_at,
-            head.scan_at, head.height, head.width, *head.unit, head.interval, head.orientation, *how,
-            *where,
-        )  # fmt: skip
+        done = self._crop_scan(*record, data.head.orientation, *how, *where)
         return bool(done == 1)
 
     def cut(self, data: bytes, scan_at: int, count: int) -> int | None:
@@ -372,12 +369,17 @@ def _is_row(into: Array, shape: tuple[int, ...]) -> bool:
     return bool(into.shape == shape and into.dtype == _BYTE and into.flags.c_contiguous)
 
 
-def _record_of(scan: IndexedScan) -> bytes | None:
-    """Return the whole record that `scan` is a view of; None where it is something else."""
+def _record_of(scan: IndexedScan) -> tuple[Any, ...] | None:
+    """Return the whole record that `scan` is a view of, as C functions take it; None where it is something else."""
     head, record = scan.head, scan.jpeg.obj
     if type(record) is not bytes or record is not scan.lengths.obj or len(record) != head.record_bytes:
         return None
-    return record if len(scan.jpeg) == head.image_bytes and len(scan.lengths) == 2 * head.segments else None
+    if len(scan.jpeg) != head.image_bytes or len(scan.lengths) != 2 * head.segments:
+        return None
+    return (
+        record, HEAD_BYTES, len(record) - head.image_bytes, head.image_bytes, head.segments, head.height_at,
+        head.scan_at, head.height, head.width, *head.unit, head.interval,
+    )  # fmt: skip
 
 
 def address_of(array: Array) -> int:

@@ -153,7 +153,9 @@ int prep_crop_scan(const uint8_t *record, size_t lengths_at, size_t jpeg_at, siz
                    const uint64_t *words, int mirror, unsigned subsamplings, uint8_t *room, size_t room_bytes,
                    uint8_t *out) {
     struct plan row;
-    if (!plan(recipe, words, orientation, height, width, &row) || row.pixels > room_bytes)
+    if (!plan(recipe, words, orientation, height, width, &row) || row.pixels > room_bytes ||
+        !prep_is_true(record, lengths_at, jpeg_at, size, segments, height_at, scan_at, height, width, unit_height,
+                      unit_width, interval))
         return 0;
     const struct box *const part = &row.stored;
     const int first = prep_scan(record, lengths_at, jpeg_at, size, segments, height_at, scan_at, height, width,

@@ -234,8 +234,6 @@ static inline long left(const struct entropy *self) {
 static int at_marker(struct entropy *self, j_decompress_ptr jpeg) {
     if (self->marker == 0)
         fill(self, jpeg);
-    if (self->open != NULL && (self->marker != self->ending || jpeg->src->bytes_in_buffer))
-        return 0;
     return self->marker && left(self) < 8;
 }
 

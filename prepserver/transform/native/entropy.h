@@ -27,8 +27,7 @@ struct code_tables {
 /* A scan on its way from bytes to coefficients. */
 struct entropy {
     void (*refuse)(j_common_ptr); /* does not return */
-    void (*open)(j_decompress_ptr); /* where segments lie apart: makes the next one the source, and says its `ending` */
-    int ending;                     /* the marker with which it has to end, with nothing behind it */
+    void (*open)(j_decompress_ptr); /* where segments lie apart, each with its marker: makes the next one the source */
     uint64_t window;              /* the next bits, left-aligned */
     int held;                     /* how many of them are no longer at `next` */
     const uint8_t *next, *end;    /* in `room`, where stuffed zeros are taken out: the bytes behind those held */

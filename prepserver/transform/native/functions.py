@@ -31,6 +31,7 @@ _TYPES: dict[str, tuple[object, ...]] = {
     "prep_resize": (_ADDRESS, _SIZE, _NUMBER, _NUMBER, _ADDRESS, _NUMBER, _NUMBER, _NUMBER),
     "prep_crop": (_DATA, _SIZE, *_DRAWN, *_ROOM, _ADDRESS),
     "prep_crop_scan": (*_RECORD, _NUMBER, *_DRAWN, *_ROOM, _ADDRESS),
+    "prep_is_true": _RECORD,
     "prep_cut": (_DATA, _SIZE, _SIZE, _SIZE),
     "prep_turn": (_ADDRESS, _SIZE, _NUMBER, _NUMBER, _NUMBER, _ADDRESS),
     "prep_use_own_entropy": (_NUMBER,),

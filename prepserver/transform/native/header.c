@@ -1,5 +1,6 @@
 /* A JPEG's header as prepserver/transform/header.py reads it (`read_header`), number for number; in Python that takes
  * as long as all else that is not decoding. Reads nothing outside `data`; whatever is odd is the caller's to judge.
+ * And whether what a record says of its JPEG is true, as prepserver/transform/segments.py finds it (`is_true`).
  */
 #include "kernels.h"
 
@@ -124,4 +125,46 @@ size_t prep_cut(const uint8_t *data, size_t size, size_t scan_at, size_t count) 
         after = next_marker(data, size, &at);
     while (is_restart(after) || after == 0xFF);
     return after == 0xD9 ? cut : 0;
+}
+
+/* How many bytes 0xFF have something else than a stuffed zero behind them. Sums that a byte holds: for vectors. */
+static size_t count_markers(const uint8_t *data, size_t size) {
+    size_t found = 0, at = 0;
+    for (; size - at > 128; at += 128) {
+        uint8_t some = 0;
+        for (size_t k = at; k < at + 128; k++)
+            some += (uint8_t)((data[k] == 0xFF) & (data[k + 1] != 0));
+        found += some;
+    }
+    for (; at + 1 < size; at++)
+        found += (data[at] == 0xFF) & (data[at + 1] != 0);
+    return found;
+}
+
+/* segments.py, `is_true`: whether the JPEG has the header that is said and, from `scan_at` to its end, these segments:
+ * each ends with its marker, and there is no other one. The numbers as for `prep_scan`. */
+int prep_is_true(const uint8_t *record, size_t lengths_at, size_t jpeg_at, size_t size, unsigned segments,
+                 unsigned height_at, unsigned scan_at, unsigned height, unsigned width, unsigned unit_height,
+                 unsigned unit_width, unsigned interval) {
+    const uint8_t *const jpeg = record + jpeg_at, *const lengths = record + lengths_at;
+    int32_t header[NUMBERS];
+    if (scan_at > size || prep_header(jpeg, scan_at, header) != 1)
+        return 0;
+    const int is_grey = header[COMPONENTS] == 1; /* whose MCUs are blocks, whatever its sampling factors say */
+    if ((!is_grey && header[COMPONENTS] != 3) || jpeg[header[HEIGHT_AT] - 4] > 0xC1 ||
+        (unsigned)header[HEIGHT_AT] != height_at || (unsigned)header[SCAN_AT] != scan_at ||
+        (unsigned)header[HEIGHT] != height || (unsigned)header[WIDTH] != width ||
+        (is_grey ? 8 : (unsigned)header[UNIT_HEIGHT]) != unit_height ||
+        (is_grey ? 8 : (unsigned)header[UNIT_WIDTH]) != unit_width || (unsigned)header[INTERVAL] != interval)
+        return 0;
+    size_t at = scan_at;
+    for (unsigned k = 0; k < segments; k++) {
+        const size_t length = lengths[2 * (size_t)k] | (size_t)lengths[2 * (size_t)k + 1] << 8;
+        if (length < 2 || length > size - at)
+            return 0;
+        at += length;
+        if (jpeg[at - 2] != 0xFF || jpeg[at - 1] != (k + 1 < segments ? 0xD0 + (k & 7) : 0xD9))
+            return 0;
+    }
+    return at == size && count_markers(jpeg + scan_at, size - scan_at) == segments;
 }

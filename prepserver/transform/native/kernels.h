@@ -18,6 +18,9 @@ enum {
 };
 
 int prep_header(const uint8_t *data, size_t size, int32_t *out);
+int prep_is_true(const uint8_t *record, size_t lengths_at, size_t jpeg_at, size_t size, unsigned segments,
+                 unsigned height_at, unsigned scan_at, unsigned height, unsigned width, unsigned unit_height,
+                 unsigned unit_width, unsigned interval);
 size_t prep_cut(const uint8_t *data, size_t size, size_t scan_at, size_t count);
 
 /* region.c */

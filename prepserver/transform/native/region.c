@@ -54,10 +54,9 @@ struct chunk {
 
 /* The segments under a part of an indexed scan, row after row, where they lie. */
 struct segments {
-    const uint8_t *at, *length;   /* of the next one: its bytes, and how many there are, in the index */
-    unsigned number, all;         /* which one it is of the image's, and how many these are */
-    unsigned in_row, rows;        /* how many are left of a row of the part, and of its rows */
-    unsigned of_row, between;     /* segments in a row of the part, and from its end to the next one's begin */
+    const uint8_t *at, *length; /* of the next one: its bytes, and how many there are, in the index */
+    unsigned in_row, rows;      /* how many are left of a row of the part, and of its rows */
+    unsigned of_row, between;   /* segments in a row of the part, and from its end to the next one's begin */
 };
 
 struct decoder {
@@ -127,7 +126,6 @@ static void open_segment(j_decompress_ptr jpeg) {
             refuse((j_common_ptr)jpeg);
         for (unsigned k = 0; k < segments->between; k++, segments->length += 2)
             segments->at += length_of(segments->length);
-        segments->number += segments->between;
         segments->in_row = segments->of_row;
     }
     segments->in_row--;
@@ -135,8 +133,6 @@ static void open_segment(j_decompress_ptr jpeg) {
     self->source.bytes_in_buffer = length_of(segments->length);
     segments->at += self->source.bytes_in_buffer;
     segments->length += 2;
-    self->entropy.ending = segments->number + 1 < segments->all ? JPEG_RST0 + (int)(segments->number & 7) : JPEG_EOI;
-    segments->number++;
 }
 
 static void skip_bytes(j_decompress_ptr jpeg, long count) {
@@ -483,7 +479,7 @@ static size_t join(struct segments segments, uint8_t *work, size_t filled, int w
 /* Decode a rectangle of an indexed JPEG (prepserver/protocol/packed.py), as prepserver/transform/scans.py cuts it out
  * and `prep_region` decodes that: the segments under it, and what upsampling looks at around it, behind the header and a
  * frame of their size. Our own entropy decoding takes the segments from where they lie; for libjpeg's they are joined.
- * In place more is asked of them than the pure path does: that each ends with the marker that it had when it was packed.
+ * Only of a record of which `prep_is_true` holds: of another one any pixels may come.
  *
  * record, jpeg_at:  where the whole JPEG, of `size` bytes, begins.
  * lengths_at:       in `record`: `segments` times two bytes, little-endian: of each segment with the marker at its end.
@@ -549,8 +545,6 @@ int prep_scan(const uint8_t *record, size_t lengths_at, size_t jpeg_at, size_t s
     struct segments part = {
         .at = jpeg + begins,
         .length = lengths + 2 * (size_t)first_segment,
-        .number = first_segment,
-        .all = segments,
         .in_row = end - first,
         .rows = end_unit - first_unit,
         .of_row = end - first,

@@ -153,6 +153,68 @@ def test_clients_that_share_a_name_are_told_apart_by_what_they_read_and_by_being
     assert (found[2][0].bad, found[2][0].passed) == ({3: (4, "bad")}, [(16, 24)])
 
 
+def runs(*stays: Stay) -> list[list[str]]:
+    """The chains of a log that holds `stays` one after another, by their `time`; those with `left` leave at once."""
+    log: list[Record] = [Job(1, "j", 0)]
+    for each in stays:
+        log.append(each.rows)
+        log.append(replace(each.attached, rows=len(log) - 1))
+        of = len(log) - 1
+        log.append(Progress(of, each.told, each.back))
+        if each.left is not None:
+            log.append(replace(each.left, of=of))
+    found, wrong = chains([list(enumerate(log))])
+    assert wrong == []
+    return [[each.attached.time for each in chain] for chain in found]
+
+
+def test_a_job_that_begins_anew_under_its_old_name_begins_another_training() -> None:
+    first, anew = stay(100, 100, left=100, time="1"), stay(100, 100, left=100, time="2")
+    assert runs(first, anew) == [["1"], ["2"]]
+    assert runs(first, replace_daemon(anew)) == [["1"], ["2"]]
+    assert runs(stay(48, 40, time="1"), replace_daemon(anew)) == [["1"], ["2"]]  # the daemon was killed under it
+    onward = stay(200, 200, left=200, epoch=1, epoch_start=N, position=N, time="1b")
+    resumed = stay(100, 100, left=100, position=48, resumed=True, time="2b")
+    assert runs(first, onward, anew, resumed) == [["1", "1b"], ["2", "2b"]]
+
+
+def replace_daemon(of: Stay) -> Stay:
+    return replace(of, attached=replace(of.attached, daemon="2"))
+
+
+def test_a_checkpoint_is_of_the_last_training_that_came_so_far() -> None:
+    long = stay(300, 300, left=300, time="1")
+    short = stay(48, 48, left=48, time="2")
+    inside = stay(300, 300, left=300, epoch=2, epoch_start=2 * N, position=2 * N + 48, resumed=True, time="3")
+    assert runs(long, short, inside) == [["1", "3"], ["2"]]
+    assert runs(long, short, stay(80, 80, position=40, resumed=True, time="3")) == [["1"], ["2", "3"]]
+    moved = stay(400, 400, left=400, epoch_start=150, position=150, time="2")  # began elsewhere in cyclic order
+    later = stay(400, 400, epoch=1, epoch_start=250, position=298, resumed=True, time="3")
+    assert runs(long, moved, short, later) == [["1"], ["2", "3"], ["2"]]
+
+
+def test_ranks_begin_another_training_together_whichever_comes_first() -> None:
+    def rank(number: int, run: str, left: bool = True, **more: object) -> Stay:
+        return stay(100, 200, 200 if left else None, rank=number, world_size=2, time=f"{run}.{number}", **more)
+
+    both = [rank(0, "1", left=False), rank(1, "1")]
+    log: list[Record] = [Job(1, "j", 0), ROWS]
+    for run in (1, 2):
+        of = []
+        for number in (1, 0) if run == 2 else (0, 1):
+            log.append(replace(rank(number, str(run)).attached, rows=1))
+            of.append(len(log) - 1)
+        log += [Left(number, "t", 200) for number in of]
+    found, _ = chains([list(enumerate(log))])
+    assert [[each.attached.time for each in chain] for chain in found] == [["1.0", "1.1"], ["2.1", "2.0"]]
+    # one rank alone came of the first run
+    assert runs(rank(0, "1"), rank(1, "2", left=False), rank(0, "2")) == [["1.0"], ["2.1", "2.0"]]
+    # a daemon was killed before the second rank came: the first one will be back
+    assert runs(both[0], rank(1, "1", daemon="2")) == [["1.0", "1.1"]]
+    # other ranks are here now, or another number of them
+    assert runs(rank(0, "1", left=False), stay(100, 100, rank=1, world_size=4, time="2")) == [["1.0"], ["2"]]
+
+
 def test_records_of_what_is_not_there_are_reported() -> None:
     log: list[Record] = [Job(1, "j", 0), Progress(7, 1, 1), replace(stay(0, 0).attached, rows=5), ROWS]
     log.append(replace(stay(0, 0, position=300).attached, rows=3))

@@ -31,7 +31,7 @@ def state(name: str = LONG) -> dict[str, Any]:
            "ready_rows": 2048, "batches": 10**6, "images_per_s": 12_345.6, "wait_s": 1e4, "wait_fraction": 0.23,
            "waits_for": "job 18", "sharing_factor": 2.0, "attached_s": 40_000.0}  # fmt: skip
     stream = {"id": 3, "samples": 1_281_167, "position": 10**8, "ready_upto": 10**8 + 2048, "waits_for": 2,
-              "reads_everywhere": False,
+              "reads_everywhere": False, "apart": False,
               "rows_filled": 10**9, "rows_delivered": 2 * 10**9, "sharing_factor": 2.0,
               "lanes": [lane, lane]}  # fmt: skip
     return {
@@ -76,3 +76,9 @@ def test_what_an_older_daemon_does_not_say_is_a_dash() -> None:
     for name in ("epoch", "epoch_fraction", "images_per_s", "wait_fraction", "waits_for"):
         del found["jobs"][0][name]
     assert any(LONG in line and line.count(" - ") >= 4 for line in shown(found, 200))
+
+
+def test_streams_of_slow_pipelines_are_named() -> None:
+    found = state()
+    found["streams"].append({**found["streams"][0], "id": 8, "apart": True})
+    assert "streams 8 are kept apart: their pipelines are too slow to share" in "\n".join(shown(found, 200))

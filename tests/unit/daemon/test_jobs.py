@@ -24,9 +24,11 @@ from prepserver.protocol import work
 from prepserver.protocol.messages import PROTOCOL, Attach
 from prepserver.schedule.actions import Action, Announce, DropLane, DropStream, Joined, Move, Submit
 from prepserver.schedule.scheduler import Scheduler
+from prepserver.schedule.stream import Took
 
 N = 4000
 BATCH = 16
+MS = 10**6
 HELD_S = 130.0  # longer than a place is kept for a rank
 
 ATTACH = Attach(
@@ -48,6 +50,7 @@ class Room:
         self.given: list[Submit] = []
         self.joined: list[Joined] = []
         self.others: list[socket.socket] = []
+        self.slow_ns = MS  # a row in the second of two lanes; in the first one it takes 1 ms
         for worker in (1, 2):
             self.do(self.scheduler.worker_up(worker))
 
@@ -90,7 +93,9 @@ class Room:
     def make_rows(self) -> None:
         while self.given:
             submit = self.given.pop(0)
-            self.do(self.scheduler.task_done(submit.worker, submit.task, ()))
+            lanes_ns = (MS * submit.count, self.slow_ns * submit.count)[: len(submit.lanes)]
+            took = Took(0, MS * submit.count, lanes_ns if len(submit.lanes) > 1 else ())
+            self.do(self.scheduler.task_done(submit.worker, submit.task, (), took))
             self.do(self.scheduler.give_out())
 
     def read(self, *attachments: Attachment) -> None:
@@ -203,3 +208,62 @@ def test_without_memory_to_part_a_job_attaches_anew_if_it_holds_back_a_stranger(
         now_s += 3.0
     assert (slow.cursor in room.hung_up()) == stranger
     assert quick.cursor not in room.hung_up()
+
+
+SLOW = dataclasses.replace(ATTACH, job="slow", pipeline=Pipeline.from_ops([RandomResizedCrop(9)], 1).to_wire(), epoch=1)
+
+
+def share(room: Room) -> tuple[Attachment, Attachment]:
+    """A job, and one of another user whose pipeline is slow, on one stream."""
+    quick = room.attach(ATTACH)
+    room.until(lambda: room.head(quick) > N // 2, quick)
+    slow = room.attach(SLOW, uid=os.getuid() + 1)
+    room.until(lambda: slow.stream == quick.stream, slow, quick)
+    room.slow_ns = 1000 * MS
+    room.until(lambda: room.head(slow) > N + 100, slow, quick)
+    return quick, slow
+
+
+def test_a_job_whose_pipeline_is_slow_parts_from_another_users_and_so_does_the_next_like_it(
+    room: Room, caplog: pytest.LogCaptureFixture
+) -> None:
+    quick, slow = share(room)
+    room.jobs.tick(time.monotonic())
+    assert slow.stream != quick.stream
+    (said,) = [record.message for record in caplog.records if "holds others back" in record.message]
+    assert said.startswith(f"job 'slow' holds others back (uid {os.getuid() + 1}: its pipeline takes ")
+    room.is_whole()
+    room.until(lambda: room.head(slow) > N + 600, slow, quick)
+    room.jobs.tick(time.monotonic() + 60.0)
+    assert slow.stream != quick.stream
+    # Its stream is there to be shared with the user's other jobs, whoever is first, and with nobody else.
+    again = room.attach(dataclasses.replace(SLOW, job="again", epoch=2), uid=os.getuid() + 1)
+    assert room.scheduler.waits_for == {again.stream: slow.stream}
+    other = room.attach(dataclasses.replace(SLOW, job="other", epoch=2), uid=os.getuid() + 2)
+    assert room.scheduler.waits_for[other.stream] == quick.stream
+    for attachment in (slow, again):
+        room.do(room.jobs.leave(attachment.cursor))
+    anew = room.attach(SLOW, uid=os.getuid() + 1)
+    assert anew.cursor not in room.scheduler.stream_of(quick.cursor).cursors
+    assert anew.stream not in room.scheduler.waits_for
+    room.is_whole()
+    # It is forgotten with the last of these streams.
+    for attachment in (quick, other, anew):
+        room.do(room.jobs.leave(attachment.cursor))
+    assert not room.scheduler.streams
+    share(room)
+
+
+def test_without_memory_to_part_a_slow_job_attaches_anew_and_then_is_apart(room: Room) -> None:
+    quick, slow = share(room)
+    room.rings.budget_bytes = 0
+    now_s = time.monotonic()
+    room.jobs.tick(now_s)
+    assert room.hung_up() == []
+    room.jobs.tick(now_s + 60.0)
+    assert room.hung_up() == [slow.cursor]
+    room.do(room.jobs.leave(slow.cursor))
+    room.rings.budget_bytes = 1 << 30
+    slow = room.attach(dataclasses.replace(SLOW, epoch=1), uid=os.getuid() + 1)
+    assert slow.stream != quick.stream
+    assert not room.scheduler.waits_for

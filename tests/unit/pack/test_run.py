@@ -83,6 +83,21 @@ def test_a_second_run_does_nothing(tmp_path: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()} == before
 
 
+@pytest.mark.parametrize("at", [7, -1])  # of another release; damaged
+def test_an_index_that_cannot_be_read_is_made_again_of_the_shards(at: int, tmp_path: Path) -> None:
+    spec, told = tree(tmp_path / "data"), Told()
+    first = do(spec, tmp_path / "out")
+    (index,) = (tmp_path / "out").glob("index-*")
+    whole = index.read_bytes()
+    bent = bytearray(whole)
+    bent[at] ^= 3
+    index.write_bytes(bent)
+    again = do(spec, tmp_path / "out", told=told)
+    assert index.read_bytes() == whole
+    assert told.said == ["7 of 7 samples are packed already; going on"]
+    assert (again.indexed, again.kept, again.image_bytes) == (first.indexed, first.kept, first.image_bytes)
+
+
 def test_other_options_on_the_same_folder_are_refused_by_name(tmp_path: Path) -> None:
     spec = tree(tmp_path / "data")
     do(spec, tmp_path / "out")

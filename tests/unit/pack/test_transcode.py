@@ -7,9 +7,9 @@ import pytest
 import simplejpeg
 from PIL import Image
 
-from prepserver.pack.segments import interval_of
 from prepserver.pack.transcode import Transcoder, transcode
 from prepserver.protocol.packed import INDEXED, KEPT, read_record
+from prepserver.transform.segments import interval_of
 from tests.support.complete import JPEGTRAN, needs_jpegtran
 from tests.support.photos import SUBSAMPLINGS, jpeg, pixels, saved
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from torch.utils.data import DataLoader
 
-from prepclient import ImageFolder, PrepClient, RandomResizedCrop, SyntheticImages
+from prepclient import FileList, ImageFolder, Packed, PrepClient, RandomResizedCrop, SyntheticImages
 from prepclient.session import Session
 from prepclient.stages import Step
+from tests.support.server import cli
 from tests.support.tiny_images import photo_tree
 
 N = 13
@@ -34,14 +36,61 @@ def test_it_has_what_a_dataloader_has(tmp_path: Path) -> None:
             train.dataset[0]
         with pytest.raises(TypeError, match="fields='dict'"):
             iter(train.sampler)
-        (Path(root) / "one more").mkdir()
-        with pytest.raises(AttributeError, match="3 class folders now, and had 2"):
+        with client(ImageFolder(root)) as late:
+            assert len(late) == 4
+            (Path(root) / "one more").mkdir()
+            assert len(train.dataset.classes) == 2  # those of the labels that it has
+            with pytest.raises(AttributeError, match="3 class folders now, and had 2"):
+                _ = late.dataset.classes
+
+
+def listed(tmp_path: Path, labels: Sequence[str]) -> Path:
+    """A list of photos with these labels in turns."""
+    root = Path(photo_tree(tmp_path / "photos", N).root)
+    lines = [f"{photo},{labels[k % len(labels)]}\n" for k, photo in enumerate(sorted(root.rglob("*.jpg")))]
+    (tmp_path / "list.csv").write_text("".join(lines))
+    return tmp_path / "list.csv"
+
+
+@pytest.mark.parametrize("packs", [False, True])
+def test_lists_with_labels_in_words_have_classes_packed_or_not(tmp_path: Path, packs: bool) -> None:
+    source: Any = FileList(listed(tmp_path, ["zebra", "ant", "10"]))
+    if packs:
+        assert cli("pack", str(tmp_path / "list.csv"), str(tmp_path / "packed"), "--workers", "1").returncode == 0
+        source = Packed(tmp_path / "packed")
+    with client(source, fields="dict") as train:
+        dataset = train.dataset
+        assert dataset.classes == ["10", "ant", "zebra"]
+        assert dataset.class_to_idx == {"10": 0, "ant": 1, "zebra": 2}
+        seen = {
+            k: label
+            for batch in train
+            for k, label in zip(*(batch[f].tolist() for f in ("index", "label")), strict=True)
+        }
+        assert [dataset.classes[seen[k]] for k in range(4)] == ["zebra", "ant", "10", "zebra"]
+
+
+def test_a_list_that_has_changed_names_no_wrong_classes(tmp_path: Path) -> None:
+    path = listed(tmp_path, ["cat", "dog"])
+    with client(FileList(path)) as train:
+        assert len(train) == 4
+        path.write_text(path.read_text().replace("cat", "fox"))
+        with pytest.raises(AttributeError, match="changed since it was listed"):
+            _ = train.dataset.classes
+        path.unlink()
+        with pytest.raises(AttributeError, match="cannot be read in this process"):
             _ = train.dataset.classes
 
 
-def test_names_of_classes_are_missing_where_they_are_unknown() -> None:
-    with client(SyntheticImages(N, 16)) as train:
-        assert not hasattr(train.dataset, "classes")
+def test_names_of_classes_are_missing_where_they_are_unknown(tmp_path: Path) -> None:
+    for source, why in (
+        (SyntheticImages(N, 16), "SyntheticImages.* has no names"),
+        (FileList(listed(tmp_path, ["3", "0"])), "are integers without names; num_classes is 4"),
+    ):
+        with client(source) as train:
+            assert not hasattr(train.dataset, "classes")
+            with pytest.raises(AttributeError, match=why):
+                _ = train.dataset.class_to_idx
 
 
 def test_it_prints_what_it_is() -> None:

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from prepclient import RandomResizedCrop, SyntheticImages, transport
-from prepclient.errors import ServerBusy, ServerGone
+from prepclient.errors import NoServer, ServerBusy, ServerGone
 from prepclient.feed import ServedFeed, Start
 from prepclient.spec import make_spec
-from prepclient.transport import Lease
+from prepclient.transport import Lease, connect
 from prepserver import __version__
 from prepserver.daemon.attach import Listener
 from prepserver.daemon.runtime_dir import Door
@@ -149,3 +149,8 @@ def test_a_daemon_that_stays_busy_is_an_error_of_its_own(tmp_path: Path) -> None
         transport.connect(tmp_path).close()
         daemon.join()
         listener.close()
+
+
+def test_a_path_that_is_too_long_for_a_socket_is_said_to_be(tmp_path: Path) -> None:
+    with pytest.raises(NoServer, match="too long"):
+        connect(tmp_path / ("x" * 120))

@@ -114,7 +114,7 @@ def test_an_attach_with_one_hostile_field_is_taken_or_refused_by_the_name_of_tha
         messages.Release(5, 10**15, 7),
         messages.Welcome(1, "0", 3, 10, 2, "d", 0, 4, 0, {"rows": 4, "fields": []}),
         work.Fill(1, 2, [3, 4], 5, 1024),
-        work.Filled(1, [(5, 6, "r", []), (6, 7, "s", [1, 2])], 10, 20),
+        work.Filled(1, [(5, 6, "r", []), (6, 7, "s", [1, 2])], 10, 20, 5, [1, 4]),
         work.Exited(2**48, 1, -9),
     ],
 )
@@ -188,4 +188,4 @@ def test_a_spec_may_nest_to_a_bound(depth: int) -> None:
 
 def test_as_many_bad_rows_as_a_task_has_fit_one_message() -> None:
     bad = [(2**62, 2**48, "", []) for _ in range(work.MAX_CHUNK_ROWS)]
-    assert len(encode(work.Filled(2**48, bad, 2**62, 2**62))) <= MAX_MESSAGE_BYTES
+    assert len(encode(work.Filled(2**48, bad, 2**62, 2**62, 2**62, [2**62] * 64))) <= MAX_MESSAGE_BYTES

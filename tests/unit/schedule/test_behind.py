@@ -65,7 +65,7 @@ def test_whoever_comes_back_in_a_ring_of_two_of_its_batches_holds_nothing_that_i
     while world.workers[works] or read(world, quick):
         if world.workers[works]:
             world.finish(works)
-    world._part(Parting(quick.stream, slow.group, skip=True))
+    world._part(Parting(quick.stream, (slow.group,), skip=True))
     stream = world.scheduler.streams[quick.stream]
     while stream.watermark < place:
         world.finish(works)

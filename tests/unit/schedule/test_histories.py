@@ -22,9 +22,11 @@ KEYS = {"cyclic": "a", "full": "b", "none": "c"}
 class Histories(RuleBasedStateMachine):
     """Rules are what a client, a worker or the kernel may do at any moment."""
 
-    @initialize(chunk_rows=st.integers(1, 6), workers=st.integers(0, 2))
-    def begin(self, chunk_rows: int, workers: int) -> None:
+    @initialize(chunk_rows=st.integers(1, 6), workers=st.integers(0, 2), slow=st.booleans())
+    def begin(self, chunk_rows: int, workers: int, slow: bool) -> None:
         self.world = World(chunk_rows)
+        if slow:  # the second pipeline, with which a user parts from others
+            self.world.sample_ns, self.world.shared_ns = {1: 600 * 10**6}, 100 * 10**6
         for _ in range(workers):
             self.world.worker_up()
 
@@ -259,6 +261,7 @@ class EarlyHistories(Histories):
         rounds=st.integers(6, 40),
         lags=st.tuples(LAGS, LAGS),
         owners=st.tuples(OWNERS, OWNERS),
+        slow=st.booleans(),
         then=st.tuples(st.integers(0, 30), PICK, st.sampled_from([0, 12, 30])),
     )
     def begin(  # type: ignore[override]
@@ -273,9 +276,10 @@ class EarlyHistories(Histories):
         rounds: int,
         lags: tuple[str, str],
         owners: tuple[int, int],
+        slow: bool,
         then: tuple[int, int, int],
     ) -> None:
-        super().begin(chunk_rows, workers)
+        super().begin(chunk_rows, workers, slow)
         for number, batch_size in enumerate(batch_sizes):
             ranks = world_size if number else 1
             needed = 2 * batch_size * ranks

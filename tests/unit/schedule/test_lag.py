@@ -131,7 +131,7 @@ def test_a_slower_job_is_left_behind(slow: float, seconds: float) -> None:
     world = Timed()
     jobs = world.begin(slow), world.begin(550.0)
     world.go(seconds)
-    assert [parting.group for parting in world.parted[:1]] == [jobs[0].group]
+    assert [parting.groups for parting in world.parted[:1]] == [(jobs[0].group,)]
 
 
 def test_a_job_that_is_hardly_slower_is_waited_for() -> None:
@@ -146,7 +146,7 @@ def test_a_slower_job_loses_rows_with_skip() -> None:
     world = Timed()
     slow, quick = world.begin(100.0, lag="skip", batch=200), world.begin(1000.0, batch=200)
     world.go(90.0)
-    assert {(parting.group, parting.skip) for parting in world.parted} == {(slow.group, True)}
+    assert {(parting.groups, parting.skip) for parting in world.parted} == {((slow.group,), True)}
     assert slow.session.lost_batches > 0
     assert quick.session.lost_batches == 0
 
@@ -178,7 +178,7 @@ def test_a_job_that_stops_after_a_batch_holds_the_others_back_for_its_patience()
     world.rows_per_s[stops.cursor] = 0.0
     had = len(other.had)
     world.go(RING / 500.0 + 2 * PATIENCE_S + 1.0)
-    assert [parting.group for parting in world.parted] == [stops.group]
+    assert [parting.groups for parting in world.parted] == [(stops.group,)]
     world.go(30.0)
     assert len(other.had) > had + RING // BATCH + 50
     assert len(world.parted) == 1
@@ -196,7 +196,7 @@ def test_a_job_that_stops_just_before_another_comes_in_is_left_behind(pipeline: 
     world.rows_per_s[stops.cursor] = 0.0
     had = len(late.had)
     world.go(STILL_S + 2 * PATIENCE_S + RING / 200.0)
-    assert [parting.group for parting in world.parted] == [stops.group]
+    assert [parting.groups for parting in world.parted] == [(stops.group,)]
     world.go(10.0)
     assert len(late.had) > had + RING // BATCH
 
@@ -252,7 +252,7 @@ def test_a_job_that_stops_never_stops_those_of_other_users(lag: str) -> None:
     world.rows_per_s[stops.cursor] = 0.0
     had = len(other.had)
     world.go(RING / 500.0 + 4 * PATIENCE_S + 10.0)
-    assert [parting.group for parting in world.parted] == [stops.group]
+    assert [parting.groups for parting in world.parted] == [(stops.group,)]
     assert len(other.had) > had + RING // BATCH + 5
 
 
@@ -291,7 +291,7 @@ def test_ranks_that_do_not_attach_stop_no_job_of_another_user_and_lose_nothing()
     had = len(other.had)
     world.go(RING / 500.0 + 4 * PATIENCE_S + 10.0)
     assert len(other.had) > had + RING // BATCH
-    assert [(p.group, p.strangers) for p in world.parted] == [(here.group, True)]
+    assert [(p.groups, p.strangers) for p in world.parted] == [((here.group,), True)]
     world.rows_per_s[absent.cursor] = 500.0
     world.present(absent.cursor)
     world.go(10.0)
@@ -315,7 +315,7 @@ def test_an_absent_rank_is_promised_no_rows_of_a_ring_that_it_never_had() -> Non
     world.rows_per_s[stops.cursor] = 0.0
     while not world.parted:
         world.go(0.1)
-    assert stops.group in {parting.group for parting in world.parted}
+    assert (stops.group,) in {parting.groups for parting in world.parted}
     if absent.cursor in world.clients:
         world.rows_per_s[absent.cursor] = 500.0
         world.present(absent.cursor)

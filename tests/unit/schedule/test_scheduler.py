@@ -13,12 +13,12 @@ from prepserver.schedule.scheduler import (
     CRASH_STRIKES,
     KILL_STRIKES,
     SETTLED_CHUNKS,
-    SLOW_S,
+    SLOW_NS,
     ReleaseError,
     Scheduler,
     Suspect,
 )
-from prepserver.schedule.stream import BAD_REASONS_TOLD, BadRow, Cursor, Lane
+from prepserver.schedule.stream import BAD_REASONS_TOLD, BadRow, Chunk, Cursor, Lane, Took
 
 N = 1000
 
@@ -32,6 +32,8 @@ def stream(s: Scheduler, id: int = 1, *, rows: int = 16, position: int = 0, lane
     s.add_stream(id, f"key{id}", "source", n, lambda p: -(-p // n) * n, position)
     for lane in range(lanes):
         s.add_lane(id, Lane(10 * id + lane, (f"digest{lane}", 0), rows, position))
+    # as if a row had been made in no time: chunks are whole ones from the first on
+    s.streams[id].took(Chunk(position, 1, tuple(s.streams[id].lanes)), Took())
 
 
 def cursor(
@@ -97,34 +99,55 @@ def test_chunks_grow_once_a_stream_has_got_going_as_far_as_its_ring_holds_them(r
     assert {count for _, _, count in given} == {grown}
 
 
-def test_a_stream_whose_chunks_take_long_is_given_small_ones_again() -> None:
+@pytest.mark.parametrize(
+    ("row_ns", "rows"), [(0, 16), (SLOW_NS // 16, 16), (SLOW_NS // 15, 15), (SLOW_NS // 2, 2), (3 * SLOW_NS, 1)]
+)
+def test_no_chunk_takes_longer_than_need_be(row_ns: int, rows: int) -> None:
     s = scheduler()
     stream(s, rows=64)
     s.worker_up(1)
-    given = submits(cursor(s, 5))
+    given = submits(cursor(s, 5, batch=1))
 
-    def go_on(rows: int) -> None:
-        """Until so many more are made."""
-        upto = given[0][1] + rows
+    def go_on(more: int, row_ns: int) -> None:
+        """Until so many more are made, and what was given out before is done."""
+        upto = given[0][1] + more
         while given[0][1] < upto:
             _, position, count = given.pop(0)
-            s.task_done(1, s.workers[1].tasks[0], [])
+            s.task_done(1, s.workers[1].tasks[0], [], Took(row_ns * count))
             given.extend(submits(s.give_out()))
             given.extend(submits(s.release(5, position + count)))
 
-    go_on(SETTLED_CHUNKS * 4 + 16)
+    go_on(SETTLED_CHUNKS * 4 + 16, 0)
     assert {count for _, _, count in given} == {16}
-    s.hedge(1.0)
-    s.hedge(1.0 + SLOW_S)
-    go_on(32)
+    go_on(64, row_ns)
+    assert {count for _, _, count in given} == {rows}
+    go_on(64, 0)
     assert {count for _, _, count in given} == {16}
-    s.hedge(2.0)
-    s.hedge(2.1 + SLOW_S)  # the only worker: nobody makes it a second time
-    made = s.streams[1].rows_filled
-    go_on(32)
-    assert {count for _, _, count in given} == {4}
-    go_on(2 * made - s.streams[1].rows_filled + 16)
-    assert {count for _, _, count in given} == {16}
+
+
+def test_one_row_is_made_at_first_for_nobody_knows_how_long_it_takes() -> None:
+    s = scheduler()
+    s.add_stream(1, "key", "source", N, lambda p: p, 0)
+    s.add_lane(1, Lane(10, ("digest", 0), 16, 0))
+    s.worker_up(1)
+    assert submits(cursor(s, 5)) == [(1, 0, 1), (1, 1, 1)]
+    s.task_done(1, s.workers[1].tasks[0], [])
+    assert submits(s.give_out()) == [(1, 2, 4)]
+    s.add_lane(1, Lane(11, ("new", 0), 16, 8))
+    s.task_done(1, s.workers[1].tasks[0], [])
+    assert submits(s.give_out()) == [(1, 6, 2)]  # where the new lane begins
+    s.task_done(1, s.workers[1].tasks[0], [])
+    assert submits(s.give_out()) == [(1, 8, 1)]
+
+
+def test_nothing_is_queued_behind_a_chunk_that_takes_long() -> None:
+    s = scheduler()
+    stream(s, 1, rows=64)
+    s.streams[1].took(Chunk(0, 1, (10,)), Took(2 * SLOW_NS))
+    stream(s, 2, rows=64)
+    s.worker_up(1)
+    assert submits(cursor(s, 5)) == [(1, 0, 1)]
+    assert submits(cursor(s, 6, 2)) == []
 
 
 def test_a_late_chunk_is_made_a_second_time_while_a_worker_idles_and_a_job_waits() -> None:
@@ -145,6 +168,18 @@ def test_a_late_chunk_is_made_a_second_time_while_a_worker_idles_and_a_job_waits
     again = submits(s.hedge(HEDGE_S + 2))
     assert again == [(1, 4, 4), (1, 12, 4)]
     assert late in s.workers[2].tasks
+
+
+def test_a_chunk_of_slow_rows_is_late_when_it_takes_twice_as_long_as_foreseen() -> None:
+    s = scheduler()
+    stream(s, rows=4)
+    s.streams[1].took(Chunk(0, 1, (10,)), Took(3 * 10**9))
+    s.worker_up(1)
+    assert submits(cursor(s, 5, batch=4, prefetch=1)) == [(1, 0, 1)]
+    s.worker_up(2)
+    for at_s in (0.0, 5.9):
+        assert s.hedge(at_s) == []
+    assert submits(s.hedge(6.1)) == [(2, 0, 1)]
 
 
 def test_a_full_window_gives_out_nothing() -> None:

@@ -30,19 +30,23 @@ def test_meta_and_sections_come_back(whole: Path) -> None:
     assert {name: container.section(name) for name in SECTIONS} == {k: bytes(v) for k, v in SECTIONS.items()}
 
 
-def test_pieces_and_numbers_are_read_one_by_one(tmp_path: Path) -> None:
+def test_pieces_and_rows_are_read_one_by_one(tmp_path: Path) -> None:
     numbers = [0, 3, -7, 2**63 - 1]
     write_container(tmp_path / "x.idx", {}, {"n": memoryview(array("q", numbers)), "b": memoryview(b"abcdef")})
     container = Container(tmp_path / "x.idx")
-    column = container.column("n", "q")
-    assert [column[place] for place in range(len(column))] == numbers
-    assert column.span(0) == (0, 3)
+    for form, step, expected in (
+        ("q", 8, [(number,) for number in numbers]),
+        ("qq", 8, [(0, 3), (3, -7), (-7, 2**63 - 1)]),
+        ("qq", 16, [(0, 3), (-7, 2**63 - 1)]),
+        ("q8xq", 16, [(0, -7)]),
+        ("5q", 8, []),
+    ):
+        rows = container.rows("n", form, step)
+        assert [rows[index] for index in range(len(rows))] == expected
+        for index in (-1, len(rows)):
+            with pytest.raises(IndexError):
+                rows[index]
     assert container.piece("b", 2, 4) == b"cd"
-    for place in (-1, 4):
-        with pytest.raises(IndexError):
-            column[place]
-    with pytest.raises(IndexError):
-        column.span(3)
     for start, end in ((-1, 2), (3, 2), (0, 7)):
         with pytest.raises(BrokenContainerError):
             container.piece("b", start, end)
@@ -127,7 +131,7 @@ def test_what_is_no_file_is_refused_at_once(tmp_path: Path) -> None:
         assert len(os.listdir("/proc/self/fd")) == before
 
 
-@pytest.mark.parametrize("content", [b"", b"\0" * 4096, b"\xff\xd8\xff\xe0" * 100, b"PREPIDX\x02" + b"\0" * 100])
+@pytest.mark.parametrize("content", [b"", b"\0" * 4096, b"\xff\xd8\xff\xe0" * 100, b"PREPIDX\x01" + b"\0" * 100])
 def test_a_foreign_file_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "foreign.idx"
     path.write_bytes(content)

@@ -169,7 +169,7 @@ def test_a_record_of_another_dataset_in_the_same_place_is_refused(dataset: Datas
     shard = bytearray(dataset.shards[0].read_bytes())
     first = source.read(0)["image"]
     assert isinstance(first, IndexedScan)
-    from prepserver.pack.segments import record_of
+    from prepserver.transform.segments import record_of
 
     other = record_of(0, bytes(first.jpeg[:-3]) + bytes((first.jpeg[-3] ^ 1,)) + b"\xff\xd9", 1)
     assert other is not None

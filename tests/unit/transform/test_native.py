@@ -308,29 +308,6 @@ def changed(scan: IndexedScan, image: bytes, scan_at: int, lengths: npt.NDArray[
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.data(), st.sampled_from(INDEXED_SUBSAMPLINGS), st.sampled_from(["ends", "index", "begin"]))
-def test_rows_of_records_whose_index_and_scan_do_not_agree_are_those_of_the_pure_path(
-    path_of: PathOf, data: st.DataObject, kind: str, damage: str
-) -> None:
-    scan = indexed(drawn(150, 90, kind), data.draw(st.sampled_from([1, 4])))
-    image, scan_at = bytearray(scan.jpeg), scan.head.scan_at
-    lengths = np.frombuffer(scan.lengths, "<u2").astype(np.int64)
-    if damage == "ends":  # of all segments, or of some: other numbers, or none
-        for end in (scan_at + np.cumsum(lengths))[:: data.draw(st.integers(1, 5))].tolist():
-            image[end - data.draw(st.sampled_from([1, 1, 2]))] = data.draw(st.sampled_from([0xD0, 0xD7, 0xD9, 0, 255]))
-    elif damage == "index":  # lengths that add up, but not where the markers are
-        k = data.draw(st.integers(0, len(lengths) - 2))
-        by = data.draw(st.integers(2 - int(lengths[k]), int(lengths[k + 1]) - 2))
-        lengths[k : k + 2] += (by, -by)
-    else:  # the scan begins elsewhere than the index says
-        by = data.draw(st.integers(1, 9))
-        scan_at += by
-        lengths[0] = max(2, lengths[0] - by)
-    for pure, compiled in both(path_of, changed(scan, bytes(image), scan_at, lengths), range(6)):
-        assert compiled == pure
-
-
-@settings(max_examples=100, deadline=None)
 @given(
     st.data(),
     st.sampled_from(INDEXED_SUBSAMPLINGS),
@@ -356,7 +333,7 @@ def test_rows_and_verdicts_of_indexed_jpegs_are_those_of_the_pure_path(
         assert compiled == pure
 
 
-def test_a_record_whose_first_segment_holds_the_whole_image_is_not_taken_in_place(
+def test_a_record_whose_first_segment_holds_the_whole_image_is_not_taken_for_an_indexed_one(
     kernels: Kernels, path_of: PathOf, photo: Photo, saved: Maker
 ) -> None:
     """Its header has no restart interval, and behind the image there is data that nobody reads."""
@@ -375,9 +352,8 @@ def test_a_record_whose_first_segment_holds_the_whole_image_is_not_taken_in_plac
         dataclasses.replace(scan, head=head), file[: header.scan_at] + b"".join(ends), header.scan_at,
         np.array([len(end) for end in ends]),
     )  # fmt: skip
-    box = Box(0, 0, 32, 64)
     assert (head.interval, head.unit, head.height, head.width) == (4, (8, 8), 32, 64)
-    assert kernels.scan(odd, box, np.empty(kernels.scan_bytes(odd, box), np.uint8)) is None
+    assert not kernels.is_true(odd)
     for pure, compiled in both(path_of, odd, range(4)):
         assert compiled == pure
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
+import zlib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import cache
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,9 +18,12 @@ from PIL import Image
 
 from prepserver.pipeline.ops import CenterCrop, Decode, Op, RandomHorizontalFlip, RandomResizedCrop, Resize
 from prepserver.pipeline.pipeline import Pipeline
+from prepserver.protocol.packed import Head, IndexedScan, indexed_record, read_record
 from prepserver.transform import BadSample, RowMaker, SampleKey
+from prepserver.transform.native import kernels
+from prepserver.transform.segments import is_true
 from tests.support.images import make_rows
-from tests.support.photos import jpeg, pixels, saved
+from tests.support.photos import indexed, jpeg, pixels, saved
 
 _PIPELINES: tuple[list[Op], ...] = (
     [RandomResizedCrop(24, scale=(0.02, 0.1))],
@@ -78,7 +84,61 @@ def damaged(data: bytes, damages: Sequence[Damage]) -> bytes:
     return data
 
 
-def rows_of(data: bytes, key: SampleKey, numbers: Sequence[int]) -> list[bytes | None]:
+@cache
+def packed(kind: str, segment_mcus: int) -> IndexedScan:
+    """Return a packed sample; whatever is drawn for it, it has some hundred segments."""
+    return indexed(jpeg(300, 256, kind), segment_mcus, None)
+
+
+def with_checksums(head: Head, lengths: npt.NDArray[np.int64], image: bytes) -> IndexedScan:
+    """Return the sample of a record that says this, as a reader that compares its checksums has it."""
+    head = dataclasses.replace(head, image_bytes=len(image), segments=len(lengths), image_crc=zlib.crc32(image))
+    return IndexedScan(*read_record(indexed_record(head, lengths.astype("<u2").tobytes(), image)))
+
+
+@st.composite
+def lying(draw: st.DrawFn) -> IndexedScan:
+    """Records whose checksums are right, and whose index is not that of their JPEG."""
+    scan = packed(draw(st.sampled_from(("444", "420", "Gray"))), draw(st.sampled_from((1, 2, 4, 8))))
+    head, image = scan.head, bytes(scan.jpeg)
+    lengths = np.frombuffer(scan.lengths, "<u2").astype(np.int64)
+    last = len(lengths) - 1
+    match draw(st.sampled_from(("moved", "swapped", "rotated", "marker", "number", "begin", "shape", "interval"))):
+        case "moved":  # the border of two segments
+            k = draw(st.integers(0, last - 1))
+            by = draw(st.integers(-5, 5).filter(bool))
+            lengths[k : k + 2] += (by, -by)
+        case "swapped":
+            a, b = draw(st.lists(st.integers(0, last), min_size=2, max_size=2, unique=True))
+            lengths[[a, b]] = lengths[[b, a]]
+        case "rotated":  # in the middle each ends with the number that it should have, and is the eighth from there
+            cut = draw(st.integers(last // 2, last - 9))
+            room = int(lengths[cut:].sum())
+            rest = np.array([2] * (last - cut + 8) + [room - 2 * (last - cut + 8)])
+            lengths = np.concatenate(([lengths[:9].sum()], lengths[9:cut], rest))
+        case "marker":  # one more in the midst of a segment
+            ends = head.scan_at + np.cumsum(lengths)
+            k = draw(st.integers(0, last).filter(lambda k: lengths[k] > 8))
+            at, mark = int(ends[k]) - 6, draw(st.sampled_from((0xD0 + k % 8, 0xD0, 0xD9, 0xFF)))
+            image = image[:at] + bytes((0xFF, mark)) + image[at + 2 :]
+        case "number":  # of a marker
+            at = head.scan_at + int(np.cumsum(lengths)[draw(st.integers(0, last))]) - 1
+            image = image[:at] + bytes((draw(st.sampled_from((0xD3, 0xD9, 0x00, 0xFF))),)) + image[at + 1 :]
+        case "begin":
+            by = draw(st.integers(1, 6))
+            lengths[0] += by
+            head = dataclasses.replace(head, scan_at=head.scan_at - by)
+        case "shape":
+            down = -(-head.height // head.unit[0])
+            head = dataclasses.replace(head, height=2 * down * head.unit[0], width=head.width // 2)
+        case "interval":
+            one = head.interval == 1
+            interval, width = (2, 2 * head.width) if one else (head.interval // 2, head.width // 2)
+            head = dataclasses.replace(head, interval=interval, width=width)
+    return with_checksums(head, lengths, image)
+
+
+def rows_of(data: bytes | IndexedScan, key: SampleKey, numbers: Sequence[int]) -> list[bytes | None]:
     """Make the rows of these pipelines together; None for one that was not made."""
     makers = [RowMaker(Pipeline.from_ops(_PIPELINES[number])) for number in numbers]
     rows = [np.full(maker.row.shape, 99, maker.row.dtype) for maker in makers]
@@ -134,3 +194,29 @@ def test_a_crop_above_a_broken_marker_is_as_bad_as_the_rest() -> None:
 
 def _bottom(key: SampleKey) -> int:
     return RowMaker(Pipeline.from_ops(_PIPELINES[0])).plan(300, 260, key).part.bottom
+
+
+@pytest.mark.usefixtures("each_path")
+@settings(max_examples=150, deadline=None)
+@given(scan=lying(), lanes=st.permutations(range(len(_PIPELINES))), index=st.integers(0, 99))
+def test_a_record_that_lies_about_its_segments_is_the_same_for_all_lanes_and_in_company(
+    scan: IndexedScan, lanes: list[int], index: int
+) -> None:
+    key = SampleKey(0, 0, index)
+    alone = {lane: rows_of(scan, key, [lane])[0] for lane in lanes}
+    assert rows_of(scan, key, lanes) == [alone[lane] for lane in lanes]
+    assert len({row is None for row in alone.values()}) == 1
+
+
+@settings(max_examples=25, deadline=None)  # each loads the kernels anew
+@given(scan=lying(), index=st.integers(0, 99))
+def test_both_paths_say_the_same_of_records_that_lie(
+    path_of: Callable[[str], AbstractContextManager[None]], scan: IndexedScan, index: int
+) -> None:
+    made = []
+    for path in ("pure", "native"):
+        with path_of(path):
+            made.append(rows_of(scan, SampleKey(0, 0, index), range(len(_PIPELINES))))
+            compiled = kernels()
+            assert compiled is None or compiled.is_true(scan) == is_true(scan)
+    assert made[0] == made[1]

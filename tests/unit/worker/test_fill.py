@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from collections import Counter
 from collections.abc import Callable, Container
 from pathlib import Path
@@ -13,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prepserver.order import NO_SAMPLE, make_order
-from prepserver.pipeline.ops import ColorJitter, Decode, RandomCrop, RandomResizedCrop
+from prepserver.pipeline.ops import CenterCrop, ColorJitter, Decode, RandomCrop, RandomResizedCrop, Resize
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.pipeline.shard import Shard
 from prepserver.source import Record, SampleError, Source
@@ -281,6 +282,20 @@ class _Trips(RowMaker):
 def _tripping(at: Container[int], error: Exception) -> tuple[Lane, Target]:
     lane = Lane(tiny_pipeline(8), N)
     return lane, lane.target._replace(makers=[_Trips(lane.pipeline, at, error)])
+
+
+def test_the_cpu_time_of_each_lane_is_counted_where_there_are_several() -> None:
+    slow_pipeline = Pipeline.from_ops([Resize((500, 500)), ColorJitter(0.4), CenterCrop(8)])
+    quick, slow, alone = Lane(tiny_pipeline(), N), Lane(slow_pipeline, N), Lane(slow_pipeline, N)
+    began_ns = time.thread_time_ns()
+    made = fill(stream_of(Memory(N)), [quick.target, slow.target], 0, N, nothing)
+    took_ns = time.thread_time_ns() - began_ns
+    of_quick, of_slow = made.targets_ns
+    assert 0 < of_quick < of_slow
+    assert 0 < made.shared_ns <= took_ns - of_quick - of_slow
+    made = fill(stream_of(Memory(N)), [alone.target], 0, N, nothing)
+    assert (made.shared_ns, made.targets_ns) == (0, ())
+    assert slow.rows(0, N) == alone.rows(0, N)
 
 
 @pytest.mark.parametrize("alone", [False, True])

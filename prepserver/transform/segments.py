@@ -1,18 +1,20 @@
 """What a record says of an indexed JPEG: where its segments are, read from the JPEG itself.
 
-Whoever wrote the restart markers, only what is found here is believed; a JPEG that is not exactly of the kind that
-can be cut is no error, it is kept as an ordinary file.
+Whoever wrote the restart markers, only what is found here is believed: by the packer, for which a JPEG that is not
+exactly of the kind that can be cut is an ordinary file, and by whoever decodes a record. A part of an index that is not
+true may be decoded without a complaint, and the whole as well, with other pixels.
 """
 
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from prepserver.protocol.packed import INDEXED, MAX_SEGMENT_MCUS, Head, indexed_record
+from prepserver.protocol.packed import INDEXED, MAX_SEGMENT_MCUS, Head, IndexedScan, indexed_record
 from prepserver.transform.header import JpegHeader, read_header
+from prepserver.transform.orientation import UPRIGHT
 
 SEQUENTIAL = (0xC0, 0xC1)
 PROGRESSIVE = 0xC2
@@ -69,6 +71,24 @@ def record_of(sample: int, jpeg: bytes, orientation: int) -> bytes | None:
         None where it has not exactly one scan of all components with a marker after every so many MCUs, as many
         as divide a row, or is not of a kind that can be cut.
     """
+    found = _index_of(jpeg)
+    if found is None:
+        return None
+    head, lengths = found
+    return indexed_record(
+        replace(head, sample=sample, image_crc=zlib.crc32(jpeg), orientation=orientation), lengths, jpeg
+    )
+
+
+def is_true(scan: IndexedScan) -> bool:
+    """Whether the record says of its JPEG just what is found there."""
+    head = scan.head
+    said = replace(head, sample=0, image_crc=0, orientation=UPRIGHT), bytes(scan.lengths)
+    return _index_of(bytes(scan.jpeg)) == said
+
+
+def _index_of(jpeg: bytes) -> tuple[Head, bytes] | None:
+    """What a record says of this JPEG, less what is not to be found in it: head, and lengths of the segments."""
     kind = kind_of(jpeg)
     if kind is None or kind.frame not in SEQUENTIAL or kind.header.components not in (1, 3):
         return None
@@ -82,10 +102,9 @@ def record_of(sample: int, jpeg: bytes, orientation: int) -> bytes | None:
         return None
     head = Head(
         kind=INDEXED,
-        sample=sample,
+        sample=0,
         image_bytes=len(jpeg),
-        image_crc=zlib.crc32(jpeg),
-        orientation=orientation,
+        image_crc=0,
         unit=kind.unit,
         height=header.height,
         width=header.width,
@@ -94,16 +113,16 @@ def record_of(sample: int, jpeg: bytes, orientation: int) -> bytes | None:
         scan_at=header.scan_at,
         segments=len(lengths) // 2,
     )
-    return indexed_record(head, lengths, jpeg)
+    return head, lengths
 
 
 def _lengths(jpeg: bytes, scan_at: int, count: int) -> bytes | None:
     """Length of each of the `count` segments of the scan with the marker at its end, as a record stores them."""
     scan = np.frombuffer(jpeg, np.uint8)[scan_at:]
-    escapes = np.flatnonzero(scan[:-1] == 0xFF)
-    following = scan[escapes + 1]
-    marked = following != 0
-    marks, ends = following[marked], escapes[marked] + 2
+    is_mark = scan[:-1] == 0xFF
+    is_mark &= scan[1:] != 0
+    ends = np.flatnonzero(is_mark) + 2
+    marks = scan[ends - 1]
     if len(ends) != count or ends[-1] != len(scan) or marks[-1] != _END:
         return None
     if not np.array_equal(marks[:-1], 0xD0 + np.arange(count - 1) % 8):

@@ -1,0 +1,111 @@
+"""An error that nobody foresaw, at the word of one client: that one loses its answer or its connection, nobody else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from prepclient import PrepClient, PrepClientError, SyntheticImages
+from prepserver.cli import exits
+from tests.support import faulty_daemon
+from tests.support.clients import OPS, inline_rows, read, rows_of
+from tests.support.honest import SOURCE, SPEC, honest_reader
+from tests.support.server import Server, cli
+
+pytestmark = pytest.mark.fault
+
+OTHER = {**SPEC, "seed": 8}  # a stream of its own: nobody waits for anybody
+
+
+@pytest.fixture(scope="module")
+def faults(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where they are ordered."""
+    return tmp_path_factory.mktemp("faults")
+
+
+@pytest.fixture(scope="module")
+def shared_server(faults: Path) -> Iterator[Server]:
+    """A daemon with faults."""
+    server = Server(workers=1, env={"FAULTS": str(faults)}, program=[faulty_daemon.__file__])
+    try:
+        server.start()
+        server.baseline = server.settled()
+        yield server
+    finally:
+        server.stop()
+        server.discard()
+
+
+@pytest.fixture
+def order(server: Server, faults: Path) -> Iterator[Callable[[str], None]]:
+    """Orders a fault. In the end it has struck, the daemon has said so once, and an honest client noticed nothing."""
+    ordered: list[Path] = []
+
+    def strike(name: str) -> None:
+        for _ in range(2):
+            server.status()  # what honest clients have said before is read by now
+        ordered.append(faults / name)
+        ordered[-1].touch()
+
+    before = server.log()
+    with honest_reader(server) as read_on:
+        yield strike
+        read_on()
+    said = server.log().removeprefix(before)
+    (fault,) = ordered
+    assert not fault.exists()
+    assert said.count("ERROR") == 1, said
+    if fault.name not in faulty_daemon.LOST:
+        assert said.count("Traceback") == 1
+        assert f"RuntimeError: a fault: {fault.name}" in said
+
+
+def test_status_answers_with_the_error(server: Server, order: Callable[[str], None]) -> None:
+    order("status")
+    done = cli("status", "--runtime-dir", str(server.runtime_dir))
+    assert (done.returncode, done.stdout) == (exits.FAILED, "")
+    assert "RuntimeError: a fault: status" in done.stderr
+    assert "log" in done.stderr
+    assert cli("status", "--runtime-dir", str(server.runtime_dir)).returncode == exits.OK
+
+
+@pytest.mark.parametrize("fault", ["take in", "receive", "check", "admit", "ledger"])
+def test_a_question_is_answered_with_the_error(server: Server, order: Callable[[str], None], fault: str) -> None:
+    with PrepClient(SOURCE, OPS, fields="dict", runtime_dir=server.runtime_dir, **OTHER) as client:
+        order(fault)
+        with pytest.raises(PrepClientError, match=f"RuntimeError: a fault: {fault}"):
+            len(client)
+        assert read(client) == inline_rows(SOURCE, **OTHER)
+
+
+@pytest.mark.parametrize("fault", ["repeat", "control line", "receive", "release"])
+def test_a_job_comes_back_and_loses_no_row(server: Server, order: Callable[[str], None], fault: str) -> None:
+    greets = fault in ("repeat", "control line")  # what comes of its first message
+    with PrepClient(SOURCE, OPS, fields="dict", runtime_dir=server.runtime_dir, **OTHER) as client:
+        if greets:
+            order(fault)
+        batches = iter(client)
+        rows = [] if greets else rows_of(next(batches))
+        if not greets:
+            order(fault)
+        for batch in batches:
+            rows += rows_of(batch)
+        assert rows == inline_rows(SOURCE, **OTHER)
+
+
+def test_a_job_that_was_not_told_of_its_new_ring_gets_no_row_of_the_old_one(
+    server: Server, order: Callable[[str], None]
+) -> None:
+    source, spec = SyntheticImages(2000, 32), {**OTHER, "lag": "detach"}
+    where = {"fields": "dict", "runtime_dir": server.runtime_dir}
+    with PrepClient(source, OPS, **where, **spec) as slow, PrepClient(source, OPS, **where, **spec) as quick:
+        slow_batches, quick_batches = iter(slow), iter(quick)
+        rows = rows_of(next(slow_batches))
+        order("moved")
+        expected = inline_rows(source, **spec)
+        assert [row for batch in quick_batches for row in rows_of(batch)] == expected
+        for batch in slow_batches:
+            rows += rows_of(batch)
+        assert rows == expected

@@ -1,0 +1,58 @@
+"""``prepserver`` with faults: what a file in ``$FAULTS`` names raises once, as an error that nobody foresaw would.
+
+Run as a script, with the arguments of the command line.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from prepserver.cli import main
+from prepserver.daemon import control, jobs, server
+from prepserver.daemon.attach import Peer
+from prepserver.daemon.ledger import Ledger
+from prepserver.schedule.scheduler import Scheduler
+
+FAULTS = Path(os.environ.get("FAULTS", "/nonexistent"))
+PLACES: dict[str, tuple[Any, str]] = {
+    "take in": (server.Peers, "add"),
+    "receive": (Peer, "receive"),
+    "status": (server, "snapshot"),
+    "check": (jobs, "check"),
+    "admit": (jobs.Jobs, "admit"),
+    "ledger": (Ledger, "attached"),
+    "present": (Scheduler, "cursor_present"),
+    "release": (Scheduler, "release"),
+    "repeat": (Scheduler, "repeat"),
+    "control line": (control, "decode"),
+}
+"""Where each of them strikes."""
+
+LOST = {"moved": (jobs.Jobs, "moved")}
+"""What is left undone instead, as by an error between what the scheduler decides and its doing."""
+
+
+def faulty(name: str, do: Callable[..., Any]) -> Callable[..., Any]:
+    """`do`, which raises if its fault is ordered, before it does anything."""
+
+    @functools.wraps(do)
+    def done(*arguments: Any, **more: Any) -> Any:
+        if (FAULTS / name).exists():
+            (FAULTS / name).unlink()
+            if name in LOST:
+                return None
+            raise RuntimeError(f"a fault: {name}")
+        return do(*arguments, **more)
+
+    return done
+
+
+if __name__ == "__main__":
+    for fault, (owner, attribute) in {**PLACES, **LOST}.items():
+        setattr(owner, attribute, faulty(fault, getattr(owner, attribute)))
+    sys.exit(main())

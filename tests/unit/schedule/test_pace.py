@@ -1,0 +1,257 @@
+"""Pipelines of different pace: who has to leave, how it is done, and how the workers are shared out afterwards."""
+
+from __future__ import annotations
+
+import heapq
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from prepclient.session import Shape
+from prepserver.pipeline.batches import BatchLine
+from prepserver.schedule.actions import Action, Announce, Submit
+from prepserver.schedule.join import Request
+from prepserver.schedule.pace import EVIDENCE_S, FACTOR, LEAST_SAMPLES, Load, is_apart, slow_lanes
+from prepserver.schedule.scheduler import Scheduler
+from prepserver.schedule.stream import RECENT_SAMPLES, Cursor, Lane, Spent, Took
+from tests.support.schedule_world import Client, World
+
+MS = 10**6
+S = 10**9
+LOADS = st.lists(
+    st.builds(Load, st.integers(0, 1000), st.integers(0, 3), st.floats(0, 1e10) | st.sampled_from([0.0, 1e6, 1e9])),
+    max_size=8,
+    unique_by=lambda load: load.lane,
+)
+
+
+def lanes(*loads: tuple[int, float]) -> list[Load]:
+    return [Load(lane, uid, sample_ns) for lane, (uid, sample_ns) in enumerate(loads)]
+
+
+def slow(shared_ns: float, *loads: tuple[int, float]) -> set[int]:
+    return {load.lane for load in slow_lanes(lanes(*loads), shared_ns)}
+
+
+def test_a_lane_is_slow_beyond_some_times_what_another_user_shares() -> None:
+    limit = FACTOR * (5 * MS + 1 * MS)
+    assert slow(5 * MS, (1, 1 * MS), (2, limit)) == set()
+    assert slow(5 * MS, (1, 1 * MS), (2, limit + 1)) == {1}
+    assert slow(5 * MS, (1, 1 * MS), (1, 1 * S)) == set()  # its own affair
+    assert slow(5 * MS, (1, 1 * S), (2, 1 * S)) == set()  # none is better off without the other
+
+
+def test_many_lanes_of_a_user_count_together_and_the_fastest_stay() -> None:
+    loads = [(1, 4 * MS), *[(2, 10 * MS)] * 10]
+    assert slow(1 * MS, *loads) == set(range(3, 11))
+
+
+def test_users_do_not_excuse_each_other() -> None:
+    assert slow(5 * MS, (1, 1 * MS), (2, 1 * S), (3, 1 * S)) == {1, 2}
+    assert slow(0, (1, 1), (2, 4), (3, 16), (4, 64)) == {2, 3}
+
+
+@given(LOADS, st.floats(0, 1e10))
+def test_somebody_always_stays_and_in_the_end_everybody_who_is_there_may(loads: list[Load], shared_ns: float) -> None:
+    for _ in range(len(loads) + 1):
+        gone = slow_lanes(loads, shared_ns)
+        if not gone:
+            break
+        assert len(gone) < len(loads)
+        assert len({load.uid for load in loads}) > 1
+        loads = [load for load in loads if load not in gone]
+    wanted = {load.uid: 0.0 for load in loads}
+    for load in loads:
+        wanted[load.uid] += load.sample_ns
+    for uid, ns in wanted.items():
+        others = [shared_ns + other_ns for other, other_ns in wanted.items() if other != uid]
+        assert not others or ns <= FACTOR * min(others) * (1 + 1e-9)
+
+
+@given(LOADS, st.floats(0, 1e10), st.randoms(use_true_random=False))
+def test_the_order_of_lanes_does_not_matter(loads: list[Load], shared_ns: float, random: object) -> None:
+    expected = slow_lanes(loads, shared_ns)
+    random.shuffle(loads)  # type: ignore[attr-defined]
+    assert slow_lanes(loads, shared_ns) == expected
+
+
+def test_what_samples_have_taken_is_that_of_the_latest() -> None:
+    spent = Spent()
+    for ns in (1, 100):
+        for _ in range(8 * RECENT_SAMPLES // 64):
+            spent.add(64 * ns, 64)
+    assert 99 < spent.sample_ns <= 100
+    assert spent.samples <= RECENT_SAMPLES + 64
+
+
+# -- jobs that are parted -------------------------------------------------------------------------------
+
+
+def begin(world: World, pipeline: int, owner: int, *, world_size: int = 1, lag: str = "wait") -> Client:
+    """A job from position 0 on, of which one rank is there."""
+    request = Request("key", (f"p{pipeline}", owner), "full", world.n, 2 * 8 * world_size, 0, None, None, 1e4)
+    _, group = world.join(request, Shape(8, False, 0, world_size), 48, 0, lag=lag)
+    return next(c for c in world.clients.values() if c.group == group)
+
+
+def go_on(world: World, rounds: int) -> None:
+    while len(world.workers) < 2:
+        world.worker_up()
+    for _ in range(rounds):
+        world.wait(0.2)
+        world._go_round()
+
+
+def keys(world: World) -> list[bool]:
+    return [is_apart(stream.key) for stream in world.scheduler.streams.values()]
+
+
+@pytest.fixture
+def world() -> World:
+    made = World(4, n=4096)
+    made.sample_ns, made.shared_ns = {1: 1 * S}, 100 * MS
+    return made
+
+
+def test_a_slow_pipeline_parts_from_another_users_and_does_not_come_back(world: World) -> None:
+    quick, slow = begin(world, 0, 0), begin(world, 1, 1)
+    go_on(world, 2 * LEAST_SAMPLES)
+    (parting,) = world.parted
+    assert parting.groups == (slow.group,)
+    assert parting.apart is not None
+    assert (parting.apart.uid, parting.apart.sample_ns) == (1, 1 * S)
+    assert LEAST_SAMPLES * parting.apart.sample_ns >= EVIDENCE_S * S
+    assert keys(world) == [False, True]
+    had = len(quick.had), len(slow.had)
+    go_on(world, 200)
+    assert len(quick.had) > had[0]
+    assert len(slow.had) > had[1]
+    assert len(world.parted) == 1
+    assert keys(world) == [False, True]
+
+
+def test_before_there_is_evidence_nobody_parts(world: World) -> None:
+    world.sample_ns, world.shared_ns = {1: int(EVIDENCE_S * S / 100)}, 1 * MS
+    begin(world, 0, 0), begin(world, 1, 1)
+    samples = 0
+    while not world.parted:
+        lanes = [lane for s in world.scheduler.streams.values() for lane in s.lanes.values() if lane.key[1] == 1]
+        samples = int(lanes[0].spent.samples)
+        go_on(world, 1)
+    assert 100 <= samples < 100 + 2 * 16
+
+
+def test_the_pipelines_of_one_user_stay_together(world: World) -> None:
+    begin(world, 0, 0), begin(world, 1, 0)
+    go_on(world, 100)
+    assert not world.parted
+    assert keys(world) == [False]
+
+
+def test_all_jobs_of_a_slow_pipeline_part_together_also_ranks_that_have_not_come(world: World) -> None:
+    begin(world, 0, 0), begin(world, 1, 1), begin(world, 1, 1), begin(world, 1, 1, world_size=2)
+    go_on(world, 2 * LEAST_SAMPLES)
+    (parting,) = world.parted
+    assert len(parting.groups) == 3
+    assert keys(world) == [False, True]
+    world.settle(20)
+
+
+def test_a_job_that_was_left_behind_goes_with_the_others_of_its_pipeline(world: World) -> None:
+    world.sample_ns = {}
+    quick, slow, lost = begin(world, 0, 0), begin(world, 1, 1), begin(world, 1, 1, lag="skip")
+    world.worker_up()
+
+    def go_on_without_it(rounds: int) -> None:
+        for _ in range(rounds):
+            world.wait(0.2)
+            for worker in list(world.workers):
+                if world.workers[worker]:
+                    world.finish(worker)
+            for client in (quick, slow):
+                while world.pick_up(client):
+                    world.give_back(client, 0)
+
+    go_on_without_it(40)
+    assert lost.behind
+    world.sample_ns = {1: 1 * S}
+    while not any(is_apart(stream.key) for stream in world.scheduler.streams.values()):
+        go_on_without_it(1)
+    assert world.parted[-1].groups == (slow.group, lost.group)
+    assert lost.behind
+    world.settle(20)
+    assert not lost.behind
+
+
+def test_slow_pipelines_of_two_users_part_from_the_third_and_from_each_other(world: World) -> None:
+    begin(world, 0, 0), begin(world, 1, 1), begin(world, 1, 2)
+    go_on(world, 2 * LEAST_SAMPLES)
+    assert keys(world) == [False, True, True]
+    world.settle(20)
+
+
+# -- how the workers are shared out -----------------------------------------------------------------------
+
+
+class Pool:
+    """Workers whose chunks take their time, and jobs that read at once what they are told."""
+
+    def __init__(self, workers: int, row_ns: dict[int, int]) -> None:
+        self.scheduler = Scheduler()
+        self.row_ns = row_ns
+        self.now_ns = 0
+        self.made = dict.fromkeys(row_ns, 0)
+        self.spent_ns = dict.fromkeys(row_ns, 0)
+        self.running: list[tuple[int, int, Submit]] = []  # (end, worker, task)
+        self.queued: dict[int, list[Submit]] = {worker: [] for worker in range(workers)}
+        for stream in row_ns:
+            self.scheduler.add_stream(stream, f"key{stream}", "source", 10**9, lambda p: p, 0)
+            self.scheduler.add_lane(stream, Lane(stream, ("digest", stream), 512, 0))
+            line = BatchLine(10**9, 0, 0, 64, False, 0, 1)
+            self.scheduler.add_cursor(stream, Cursor(stream, stream, stream, line, 512, 0, 0, present=False))
+            self.do(self.scheduler.cursor_present(stream))
+        for worker in range(workers):
+            self.do(self.scheduler.worker_up(worker))
+
+    def do(self, actions: list[Action]) -> None:
+        for action in actions:
+            if isinstance(action, Submit):
+                self.queued[action.worker].append(action)
+                if len(self.queued[action.worker]) == 1:
+                    self._start(action)
+            elif isinstance(action, Announce) and action.cursor in self.row_ns:
+                self.do(self.scheduler.release(action.cursor, action.upto))
+
+    def _start(self, submit: Submit) -> None:
+        took_ns = submit.count * self.row_ns[submit.stream]
+        heapq.heappush(self.running, (self.now_ns + took_ns, submit.worker, submit))
+
+    def go(self, seconds: float) -> None:
+        while self.running and self.running[0][0] <= seconds * S:
+            self.now_ns, worker, submit = heapq.heappop(self.running)
+            took_ns = submit.count * self.row_ns[submit.stream]
+            self.made[submit.stream] += submit.count
+            self.spent_ns[submit.stream] += took_ns
+            self.queued[worker].pop(0)
+            if self.queued[worker]:
+                self._start(self.queued[worker][0])
+            self.do(self.scheduler.task_done(worker, submit.task, (), Took(took_ns)))
+            self.do(self.scheduler.give_out())
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 8])
+@pytest.mark.parametrize("row_ns", [50 * MS, 1 * S, 5 * S])
+def test_a_slow_stream_and_a_fast_one_have_the_workers_for_the_same_time(workers: int, row_ns: int) -> None:
+    pool = Pool(workers, {1: row_ns, 2: 5 * MS})
+    pool.go(200.0)
+    assert 0.42 < pool.spent_ns[2] / (workers * 200.0 * S) < 0.58
+    assert pool.spent_ns[1] + pool.spent_ns[2] > 0.95 * workers * 200.0 * S
+
+
+def test_a_stream_that_wants_little_gets_it_and_the_other_gets_the_rest() -> None:
+    pool = Pool(2, {1: 1 * S, 2: 5 * MS})
+    pool.scheduler.add_cursor(2, Cursor(9, 2, 9, BatchLine(10**9, 0, 0, 64, False, 0, 1), 512, 0, 0))  # reads nothing
+    pool.go(100.0)
+    assert 512 - 16 < pool.made[2] <= 512
+    assert pool.made[1] > 190
