@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from prepserver.pipeline import ops
+from prepserver.pipeline import ops, sources
 
 OPS_STUB = Path(ops.__file__).with_suffix(".pyi")
+SOURCES_STUB = Path(sources.__file__).with_suffix(".pyi")
 
 
 def stub_of_ops() -> str:
@@ -34,5 +35,25 @@ def stub_of_ops() -> str:
     return "\n".join(lines)
 
 
+def stub_of_sources() -> str:
+    """The text of `SOURCES_STUB`."""
+    lines = [
+        "# Written by `python -m tests.stubs`, which tests/unit/pipeline/test_members.py compares.",
+        "from prepserver.pipeline.source import SourceSpec as SourceSpec",
+        *(f"from {kind.__module__} import {name} as {name}" for name, kind in sources.SOURCES.items()),
+        "",
+        "SOURCES: dict[str, type[SourceSpec]]",
+        "",
+        "def source_from_wire(wire: object) -> SourceSpec: ...",
+        "",
+        "__all__ = [",
+        *(f'    "{name}",' for name in sources.SOURCES),
+        "]",
+        "",
+    ]
+    return "\n".join(lines)
+
+
 if __name__ == "__main__":
     OPS_STUB.write_text(stub_of_ops())
+    SOURCES_STUB.write_text(stub_of_sources())

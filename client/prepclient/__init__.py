@@ -31,24 +31,22 @@ from prepclient.errors import (
     VersionMismatch,
 )
 from prepclient.pinning import PinningWarning
-from prepclient.sources import FileList, ImageFolder, Packed, SyntheticImages
 from prepserver import __version__
 from prepserver.pipeline import ops as _ops
+from prepserver.pipeline import sources as _sources
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.ops import *  # noqa: F403 -- all ops that there are
+from prepserver.pipeline.sources import *  # noqa: F403 -- all sources that there are
 
 __all__ = [
     "BadSampleError",
     "BatchTimeout",
     "DeviceUnavailable",
-    "FileList",
     "ForkedClient",
-    "ImageFolder",
     "InvalidSpec",
     "MemoryRefused",
     "NoPermission",
     "NoServer",
-    "Packed",
     "PinningWarning",
     "PrepClient",
     "PrepClientError",
@@ -58,10 +56,10 @@ __all__ = [
     "SourceChanged",
     "SourceUnavailable",
     "SpecError",
-    "SyntheticImages",
     "TooFewDescriptors",
     "UnknownField",
     "VersionMismatch",
     "__version__",
 ]
 __all__ += _ops.__all__
+__all__ += _sources.__all__

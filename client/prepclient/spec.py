@@ -24,7 +24,8 @@ from prepserver.pipeline.ops import Op
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.pipeline.record import INDEX
 from prepserver.pipeline.shard import MAX_SHARDS, WHOLE, Shard
-from prepserver.pipeline.sources import SourceSpec
+from prepserver.pipeline.source import SourceSpec
+from prepserver.pipeline.sources import SOURCES
 
 VALID = "valid"
 """The field that `on_error="mask"` adds."""
@@ -78,7 +79,7 @@ class Spec:
     def digest(self) -> str:
         """Names the stream of rows: source, order, seed and pipeline, but not how it is cut into batches."""
         # Where the dataset lies is left out: a checkpoint goes to another machine.
-        source = sorted((k, v) for k, v in self.source.to_wire().items() if k not in ("root", "path"))
+        source = sorted((k, v) for k, v in self.source.to_wire().items() if k not in type(self.source).paths)
         # Where whole batches are shuffled, their size decides which sample comes when, and so do the shards whose
         # samples a batch is made of.
         whole, shards = batch_rows(self.shape.batching, self.shape.batch_size), self.shape.shard.count
@@ -121,7 +122,7 @@ def make_spec(
     seed = whole("seed", seed, 0, 2**63 - 1)
     refuse_torchvision(source, ops)
     if not isinstance(source, SourceSpec):
-        raise _invalid("source", source, "ImageFolder(...), FileList(...), SyntheticImages(...) or Packed(...)")
+        raise _invalid("source", source, " or ".join(f"{name}(...)" for name in SOURCES))
     if not isinstance(ops, Sequence) or isinstance(ops, str):
         raise _invalid("ops", ops, "a list of ops, such as [RandomResizedCrop(224)]")
     if job is not None and not (isinstance(job, str) and 0 < len(job) <= 256 and job.isprintable()):

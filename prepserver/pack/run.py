@@ -22,6 +22,7 @@ from prepserver.pack.plan import LISTING_NAME, Plan, Workplace
 from prepserver.pack.report import Report
 from prepserver.pack.shards import ShardWriter
 from prepserver.pack.transcode import DAMAGED, NO_IMAGE, ODD, Transcoded, Transcoder, transcode
+from prepserver.pipeline.record import IMAGES
 from prepserver.pipeline.sources import Packed, SourceSpec
 from prepserver.protocol.packed import INDEXED, KEPT, SKIPPED, IndexedScan, skipped_record
 from prepserver.source import SampleError, Source, SourceError, build_index, open_source
@@ -94,6 +95,8 @@ def pack(spec: SourceSpec, folder: Path, options: Options, report: Report) -> Su
     """
     if isinstance(spec, Packed):
         raise PackError(f"{spec.root} is a packed dataset; pack the one that it was made of", usage=True)
+    if more := [column for column in spec.columns if column not in IMAGES]:
+        raise PackError(f"{spec.place} has a column {', '.join(more)}, which cannot be packed yet", usage=True)
     place = Workplace(folder)
     try:
         return _Packing(spec, place, options, report).run()

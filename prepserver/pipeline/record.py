@@ -7,7 +7,7 @@ from math import prod
 from typing import NamedTuple
 
 from prepserver.pipeline.errors import SpecError
-from prepserver.pipeline.kinds import ITEM_BYTES, Image, Index, Kind, Label
+from prepserver.pipeline.kinds import ITEM_BYTES, Image, Index, Kind, Label, Mask
 
 Record = Mapping[str, Kind]
 """Columns in order, by name. Every source adds ``index`` to those that it declares."""
@@ -20,6 +20,9 @@ RESERVED = (INDEX, "valid")
 
 IMAGES: Record = {"image": Image(), "label": Label()}
 """What most image datasets give."""
+
+IMAGES_WITH_MASKS: Record = {"image": Image(), "mask": Mask(), "label": Label()}
+"""The same with a class number for each pixel."""
 
 
 class RowField(NamedTuple):

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from prepserver.source.errors import SampleError, SourceError
 from prepserver.source.folder import EXTENSIONS
-from prepserver.source.index import IndexInfo, build_index, open_source
+from prepserver.source.index import build_index, open_source
+from prepserver.source.reader import IndexInfo
 from prepserver.source.roots import OutsideRootsError, Roots
 from prepserver.source.samples import MAX_ENCODED_BYTES, Record, Source
 

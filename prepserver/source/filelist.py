@@ -34,41 +34,43 @@ class ParsedList:
 
     Attributes:
         table: The files.
+        masks: Their masks, if it names them.
         classes: Names of the classes; empty if the labels are integers.
         mtime_ns: Of the list file, taken before it was read.
         size_bytes: Of the list file.
     """
 
     table: FileTable
+    masks: FileTable | None
     classes: list[str]
     mtime_ns: int
     size_bytes: int
 
 
-def parse_list(path: str, progress: Progress, roots: Roots | None = None) -> ParsedList:
+def parse_list(path: str, progress: Progress, roots: Roots | None = None, *, masks: bool = False) -> ParsedList:
     """Read a list file.
 
     Args:
         path: Absolute path of the list.
         progress: Told the number of files read.
         roots: Where the list must lie, links followed.
+        masks: Whether each line names a mask, too.
 
     Raises:
         SourceError: Missing, unreadable, empty, or a bad line, which is named by its number.
     """
-    table = FileTable()
+    table, masked = FileTable(), FileTable() if masks else None
     labels: list[str] = []
     shared: dict[str, str] = {}  # one object for each distinct label, not one for each line
     lines: list[int] = []
     try:
         with _open(path, roots) as file:
             status = os.fstat(file.fileno())
-            rows = _csv_rows(path, file) if path.lower().endswith(".csv") else _text_rows(path, file)
-            for number, name, label in rows:
-                folder, slash, base = name.rpartition("/")
-                if not base or not label or "\0" in name:
-                    raise SourceError(f"{path}, line {number}: needs a path and a label, such as 'cats/1.jpg 3'")
-                table.add(os.fsencode(folder + slash), os.fsencode(base), 0)
+            rows = _csv_rows(path, file, masks) if path.lower().endswith(".csv") else _text_rows(path, file, masks)
+            for number, name, label, mask in rows:
+                if not (_add(table, name) and label and (masked is None or _add(masked, mask))):
+                    wants = "a path and a label, such as 'cats/1.jpg 3'" + ", and the path of a mask" * masks
+                    raise SourceError(f"{path}, line {number}: needs {wants}")
                 labels.append(shared.setdefault(label, label))
                 lines.append(number)
                 if len(labels) % _REPORT_LINES == 0:
@@ -95,7 +97,7 @@ def parse_list(path: str, progress: Progress, roots: Roots | None = None) -> Par
                 "an integer label must be >= 0 and < 2**63"
             )
     table.relabel([numbers[label] for label in labels])
-    return ParsedList(table, classes, status.st_mtime_ns, status.st_size)
+    return ParsedList(table, masked, classes, status.st_mtime_ns, status.st_size)
 
 
 def list_places(table: FileTable, base: bytes) -> Places:
@@ -140,29 +142,45 @@ def _open(path: str, roots: Roots | None) -> TextIO:
     return open(descriptor, encoding="utf-8-sig", errors="surrogateescape", newline="")
 
 
-def _text_rows(path: str, lines: Iterable[str]) -> Iterator[tuple[int, str, str]]:
+def _add(table: FileTable, name: str) -> bool:
+    """Append a file, if this is the name of one."""
+    folder, slash, base = name.rpartition("/")
+    if not base or "\0" in name:
+        return False
+    table.add(os.fsencode(folder + slash), os.fsencode(base), 0)
+    return True
+
+
+def _text_rows(path: str, lines: Iterable[str], masks: bool) -> Iterator[tuple[int, str, str, str]]:
     for number, line in enumerate(lines, start=1):
         line = line.strip()
         if not line or line.startswith("#"):
+            continue
+        if masks:
+            cells = [cell.strip() for cell in line.split("\t")]
+            if len(cells) != 3:
+                raise SourceError(f"{path}, line {number}: {len(cells)} columns; a line is 'path<TAB>label<TAB>mask'")
+            yield number, cells[0], cells[1], cells[2]
             continue
         parts = line.rsplit("\t" if "\t" in line else None, 1)
         if len(parts) != 2:
             hint = "; a file of 'path,label' must have a name that ends in .csv" if "," in line else ""
             raise SourceError(f"{path}, line {number}: no label; a line is 'path label'{hint}")
-        yield number, parts[0].strip(), parts[1].strip()
+        yield number, parts[0].strip(), parts[1].strip(), ""
 
 
-def _csv_rows(path: str, lines: Iterable[str]) -> Iterator[tuple[int, str, str]]:
+def _csv_rows(path: str, lines: Iterable[str], masks: bool) -> Iterator[tuple[int, str, str, str]]:
+    header = ["path", "label", *(["mask"] if masks else [])]
     reader = csv.reader(lines, strict=True)
     try:
         for place, row in enumerate(row for row in reader if row):
-            if place == 0 and [cell.strip().lower() for cell in row] == ["path", "label"]:
+            if place == 0 and [cell.strip().lower() for cell in row] == header:
                 continue
-            if len(row) != 2:
+            if len(row) != len(header):
                 raise SourceError(
-                    f"{path}, line {reader.line_num}: {len(row)} columns; a row is 'path,label', "
+                    f"{path}, line {reader.line_num}: {len(row)} columns; a row is '{','.join(header)}', "
                     "a path that holds a comma goes in double quotes"
                 )
-            yield reader.line_num, row[0].strip(), row[1].strip()
+            yield reader.line_num, row[0].strip(), row[1].strip(), row[2].strip() if masks else ""
     except csv.Error as error:
         raise SourceError(f"{path}, line {reader.line_num}: {error}") from error

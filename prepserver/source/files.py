@@ -9,15 +9,18 @@ begins with a slash. Paths are bytes, as the system has them.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import struct
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
 from prepserver.source.container import Container
+from prepserver.source.errors import SampleError, printable
 from prepserver.source.roots import Roots
 from prepserver.source.samples import Record, read_regular_file
 
@@ -85,7 +88,7 @@ class FileTable:
             digest.update(data)
         return digest.hexdigest()
 
-    def sections(self, *more: array[int]) -> dict[str, memoryview]:
+    def sections(self, *more: array[int], prefix: str = "") -> dict[str, memoryview]:
         """The sections of the index file, with further numbers of each file; see `FileSource`."""
         columns = (self._name_ends, self._labels, self._folders, *more)
         # Of the last row, one more than there are files, there is only where the last name ends.
@@ -93,20 +96,56 @@ class FileTable:
         for name, column in zip(rows.dtype.names or (), columns, strict=True):
             rows[name][: len(column)] = column
         return {
-            "names": memoryview(self._names),
-            "folder_ends": memoryview(self._folder_ends),
-            "folder_names": memoryview(self._folder_names),
-            "files": rows.view(np.uint8).data,
+            f"{prefix}names": memoryview(self._names),
+            f"{prefix}folder_ends": memoryview(self._folder_ends),
+            f"{prefix}folder_names": memoryview(self._folder_names),
+            f"{prefix}files": rows.view(np.uint8).data,
         }
 
 
 _FOLDERS_KEPT = 4096
 
+MASKS = "mask_"
+"""Begins the names of the sections that list masks."""
+
+
+def table_meta(table: FileTable, classes: list[str], masks: FileTable | None) -> dict[str, Any]:
+    """What an index says of the files that it lists."""
+    content = table.digest(classes)
+    if masks is not None:
+        content = hashlib.sha256(f"{content} {masks.digest([])}".encode()).hexdigest()
+    return {
+        "n": len(table),
+        "classes": classes,
+        "num_classes": len(classes) or table.max_label + 1,
+        "content_digest": content,
+    }
+
+
+def check_folders(sections: Callable[[str], memoryview], base: str, roots: Roots, prefix: str = "") -> None:
+    """Check that every folder that holds files of an index lies in the roots.
+
+    Args:
+        sections: Gives a section of the index by name.
+        base: What relative paths are relative to, absolute.
+        roots: Where folders must lie.
+        prefix: Of the names of the sections.
+
+    Raises:
+        OutsideRootsError: One does not.
+    """
+    names, ends = sections(f"{prefix}folder_names").cast("B"), sections(f"{prefix}folder_ends").cast("B").cast("Q")
+    for start, end in itertools.pairwise(ends):
+        folder = bytes(names[start:end])
+        roots.check_path("the folder", folder if folder.startswith(b"/") else os.fsencode(base) + b"/" + folder)
+
 
 class FileSource:
     """A `Source` over an index file."""
 
-    def __init__(self, container: Container, base: str, roots: Roots | None = None, more: str = "") -> None:
+    def __init__(
+        self, container: Container, base: str, roots: Roots | None = None, more: str = "", prefix: str = ""
+    ) -> None:
         """Look where the sections are; O(1) but for the names of the classes.
 
         Args:
@@ -114,13 +153,16 @@ class FileSource:
             base: What relative paths are relative to, absolute.
             roots: Where files must lie.
             more: Further numbers of each file, as in the module `struct`.
+            prefix: Of the names of the sections.
         """
         self._roots = roots
+        self._names = f"{prefix}names"
+        self._folders = f"{prefix}folder_names"
         self._base = os.fsencode(base.rstrip("/") + "/")
         self._classes: list[str] = container.meta["classes"]
         self._container = container
-        self._rows = container.rows("files", f"QqI{more}Q", struct.calcsize(f"=QqI{more}"))
-        self._folder_ends = container.rows("folder_ends", "QQ", 8)
+        self._rows = container.rows(f"{prefix}files", f"QqI{more}Q", struct.calcsize(f"=QqI{more}"))
+        self._folder_ends = container.rows(f"{prefix}folder_ends", "QQ", 8)
         self._folder_names: dict[int, bytes] = {}
 
     def __len__(self) -> int:
@@ -150,12 +192,61 @@ class FileSource:
         return list(self._classes)
 
     def _path(self, row: tuple[int, ...]) -> bytes:
-        return self._folder(row[2]) + self._container.piece("names", row[0], row[-1])
+        return self._folder(row[2]) + self._container.piece(self._names, row[0], row[-1])
 
     def _folder(self, number: int) -> bytes:
         name = self._folder_names.get(number)
         if name is None:
             if len(self._folder_names) >= _FOLDERS_KEPT:
                 self._folder_names.clear()
-            name = self._folder_names[number] = self._container.piece("folder_names", *self._folder_ends[number])
+            name = self._folder_names[number] = self._container.piece(self._folders, *self._folder_ends[number])
         return name
+
+
+class MaskedSource:
+    """A `Source` of images and of their masks, which are files of their own.
+
+    Args:
+        images: The images.
+        masks: The masks, in the same order.
+    """
+
+    def __init__(self, images: FileSource, masks: FileSource) -> None:
+        self._images, self._masks = images, masks
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    def read(self, index: int) -> Record:
+        """As `Source.read`."""
+        record = self._images.read(index)
+        try:
+            mask = self._masks.read(index)["image"]
+        except SampleError as error:
+            raise SampleError(f"its mask {printable(self._masks.name(index))}: {error.reason}") from error
+        return {"image": record["image"], "mask": mask, "label": record["label"]}
+
+    def label(self, index: int) -> int:
+        """As `Source.label`."""
+        return self._images.label(index)
+
+    def name(self, index: int) -> str:
+        """As `Source.name`: of the image."""
+        return self._images.name(index)
+
+    def classes(self) -> list[str]:
+        """As `Source.classes`."""
+        return self._images.classes()
+
+
+def file_source(container: Container, base: str, roots: Roots | None, masks: str | None) -> FileSource | MaskedSource:
+    """Open a source of files.
+
+    Args:
+        container: Its index.
+        base: What relative paths are relative to, absolute.
+        roots: Where files must lie.
+        masks: What relative paths of masks are relative to; None where there are none.
+    """
+    images = FileSource(container, base, roots)
+    return images if masks is None else MaskedSource(images, FileSource(container, masks, roots, prefix=MASKS))

@@ -218,3 +218,10 @@ def pack_index(tmp_path: Path) -> Path:
         return build_index(Packed(str(tmp_path / "out")), tmp_path / "cache").path
     except Exception as error:
         raise PackError(str(error)) from error
+
+
+def test_masks_are_refused_before_anything_is_made(tmp_path: Path) -> None:
+    (tmp_path / "list.csv").write_text("a.jpg,0,a.png")
+    with pytest.raises(PackError, match="has a column mask, which cannot be packed yet"):
+        pack(FileList(tmp_path / "list.csv", masks=True), tmp_path / "packed", Options(Transcoder(None)), Told())
+    assert not (tmp_path / "packed").exists()

@@ -15,9 +15,11 @@ from prepserver.pipeline.kinds import Image
 from prepserver.pipeline.members import members
 from prepserver.pipeline.op import Op
 from prepserver.pipeline.ops import OPS
+from prepserver.pipeline.sources import SOURCES
+from prepserver.source.readers import READERS
 from prepserver.transform.kinds import FOLLOWERS
 from prepserver.transform.ops import STAGES
-from tests.stubs import OPS_STUB, stub_of_ops
+from tests.stubs import OPS_STUB, SOURCES_STUB, stub_of_ops, stub_of_sources
 
 TESTS = Path(__file__).parents[2]
 STRUCTURAL = {"Decode", "ToLayout"}
@@ -47,6 +49,20 @@ def test_every_stage_is_of_an_op_in_a_file_of_the_same_name() -> None:
 
 def test_type_checkers_are_told_of_every_op() -> None:
     assert OPS_STUB.read_text() == stub_of_ops(), "run python -m tests.stubs"
+    assert SOURCES_STUB.read_text() == stub_of_sources(), "run python -m tests.stubs"
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_every_source_is_read_documented_exported_and_tested(name: str) -> None:
+    source = SOURCES[name]
+    file = source.__module__.rpartition(".")[2]
+    assert source in READERS, f"{name} has no reader: prepserver/source/readers/{file}.py"
+    assert READERS[source].__module__.rpartition(".")[2] == file
+    assert getattr(prepclient, name) is source
+    parameters, said = inspect.signature(source).parameters, inspect.getdoc(source) or ""
+    missing = [name for name in parameters if f"{name}:" not in said]
+    assert missing == [], f"the docstring of {name} does not say what {missing} is"
+    assert any(f"{name}(" in path.read_text() for path in TESTS.rglob("test_*.py")), f"no test uses {name}"
 
 
 def test_every_kind_that_lies_on_a_plane_follows_its_image_or_says_that_it_cannot_yet() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -52,11 +53,31 @@ def test_one_number_is_both_sides() -> None:
     assert (spec.size, spec.height, spec.width) == ((64, 64), 64, 64)
 
 
-@pytest.mark.parametrize("root", ["data/train", "", ".", "~/data", 3, None, b"/data", "/a\0b", "/\udcff"])
-def test_a_root_that_is_not_an_absolute_path_is_refused(root: Any) -> None:
+@pytest.mark.parametrize("root", ["", 3, None, b"/data", "/a\0b", "/\udcff"])
+def test_a_root_that_is_no_path_is_refused(root: Any) -> None:
     with pytest.raises(SpecError) as caught:
         ImageFolder(root)
     assert caught.value.field == "root"
+
+
+@pytest.mark.parametrize("root", ["data/train", ".", "~/data"])
+def test_a_relative_path_counts_from_here_and_does_not_travel(root: str) -> None:
+    made = ImageFolder(root)
+    assert made.root == os.path.abspath(os.path.expanduser(root))
+    with pytest.raises(SpecError, match="must be an absolute path") as caught:
+        source_from_wire({**made.to_wire(), "root": root})
+    assert caught.value.field == "source.root"
+
+
+def test_masks_are_a_column_and_only_where_they_are_asked_for() -> None:
+    assert list(ImageFolder("/data").columns) == list(FileList("/l").columns) == ["image", "label"]
+    assert ImageFolder("/data").to_wire() == {"source": "ImageFolder", "root": "/data"}
+    assert FileList("/l", masks=False) == FileList("/l")
+    for source in (ImageFolder("/data", masks="/masks"), FileList("/l", masks=True)):
+        assert list(source.columns) == ["image", "mask", "label"]
+        assert source_from_wire(source.to_wire()) == source
+    with pytest.raises(SpecError, match="masks"):
+        FileList("/l", masks="/masks")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -224,4 +224,4 @@ def test_more_shards_than_may_be_open_are_read_all_the_same(dataset: Dataset, mo
 def test_the_spec_travels_and_needs_an_absolute_path() -> None:
     assert source_from_wire(Packed("/data//packed/").to_wire()) == Packed("/data/packed")
     with pytest.raises(SpecError, match="absolute"):
-        Packed("packed")
+        source_from_wire({"source": "Packed", "root": "packed"})

@@ -1,0 +1,17 @@
+# Written by `python -m tests.stubs`, which tests/unit/pipeline/test_members.py compares.
+from prepserver.pipeline.source import SourceSpec as SourceSpec
+from prepserver.pipeline.sources.file_list import FileList as FileList
+from prepserver.pipeline.sources.image_folder import ImageFolder as ImageFolder
+from prepserver.pipeline.sources.packed import Packed as Packed
+from prepserver.pipeline.sources.synthetic_images import SyntheticImages as SyntheticImages
+
+SOURCES: dict[str, type[SourceSpec]]
+
+def source_from_wire(wire: object) -> SourceSpec: ...
+
+__all__ = [
+    "FileList",
+    "ImageFolder",
+    "Packed",
+    "SyntheticImages",
+]

@@ -1,0 +1,200 @@
+"""What reads a source: how it is listed, whether a listing is current, and how samples are read by it."""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+from prepserver.pipeline.source import SourceSpec
+from prepserver.source.cache import IndexCache
+from prepserver.source.container import BrokenContainerError, Container
+from prepserver.source.errors import SourceError
+from prepserver.source.places import still_lead
+from prepserver.source.progress import Progress
+from prepserver.source.roots import Roots
+from prepserver.source.samples import Source
+
+# Times of files are coarse: a tick of 4 ms locally, 1 or 2 s on some network and older file systems. A folder
+# that changed this shortly before its scan may change again without a new time, so such an index is used
+# once and not trusted later (git's "racily clean" entries).
+_COARSEST_TIME_NS = 2 * 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class IndexInfo:
+    """What is known of a dataset once it is indexed.
+
+    Attributes:
+        path: The index file; it never changes.
+        n: Number of samples, at least 1.
+        num_classes: Labels are below it.
+        digest: Hex SHA-256 of spec and content: the identity of the source. Two folders with equal names
+            inside (a resized copy, say) differ in it.
+        content_digest: Hex SHA-256 of labels, relative paths and class names alone: what stays the same when
+            a dataset is moved.
+        places: Folders below which all lies that `Reader.open` and `Source.read` open.
+    """
+
+    path: Path
+    n: int
+    num_classes: int
+    digest: str
+    content_digest: str
+    places: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Scan:
+    """What goes into a new index.
+
+    Attributes:
+        meta: Plain values; ``content_digest`` is one, see `IndexInfo`.
+        sections: Bytes by name.
+        mtimes_ns: The times of all that it was made from.
+        places: Folders where files lie, and by way of which link; see `Places.found`.
+    """
+
+    meta: dict[str, Any]
+    sections: dict[str, memoryview]
+    mtimes_ns: list[int]
+    places: dict[str, bytes]
+
+
+class Reader(ABC):
+    """How one kind of source is read. Listing runs in an indexer and reading in workers, never in the daemon.
+
+    Args:
+        spec: The dataset.
+
+    Attributes:
+        kind: Of the spec.
+    """
+
+    kind: ClassVar[type[SourceSpec]]
+
+    @abstractmethod
+    def __init__(self, spec: Any) -> None: ...
+
+    @abstractmethod
+    def index(self, cache_dir: Path, report: Callable[[int], None], roots: Roots | None) -> IndexInfo:
+        """See `prepserver.source.build_index`."""
+
+    @abstractmethod
+    def open(self, index_path: Path, roots: Roots | None) -> Source:
+        """See `prepserver.source.open_source`."""
+
+
+class ScanningReader(Reader):
+    """A reader of what has to be scanned: indexes are kept in a cache, and taken again while nothing has changed."""
+
+    def __init__(self, spec: Any) -> None:
+        self.spec = spec
+
+    @property
+    def key(self) -> str:
+        """The name of the spec in the cache."""
+        return str(self.spec.digest[:32])
+
+    @abstractmethod
+    def scan(self, progress: Progress, roots: Roots | None) -> Scan:
+        """List the dataset.
+
+        Raises:
+            SourceError: It cannot be used; the text says what to do.
+            OutsideRootsError: It does not lie in the roots.
+        """
+
+    @abstractmethod
+    def is_current(self, container: Container) -> bool:
+        """Whether all that an index was built from is as it was; about 2 us for each folder.
+
+        Raises:
+            OSError, BrokenContainerError: It is not.
+        """
+
+    def check_roots(self, sections: Callable[[str], memoryview], roots: Roots) -> None:
+        """Check that what an index names lies in the roots.
+
+        Args:
+            sections: Gives a section of the index by name.
+            roots: Where it must lie.
+
+        Raises:
+            OutsideRootsError: It does not.
+        """
+
+    @abstractmethod
+    def read_by(self, container: Container, roots: Roots | None) -> Source:
+        """Read samples by an index.
+
+        Raises:
+            OSError, BrokenContainerError: The index is damaged.
+        """
+
+    def counts(self, meta: Mapping[str, Any]) -> tuple[int, int]:
+        """Number of samples and of classes, from an index."""
+        return meta["n"], meta["num_classes"]
+
+    def index(self, cache_dir: Path, report: Callable[[int], None], roots: Roots | None) -> IndexInfo:
+        """As `Reader.index`."""
+        cache = IndexCache(cache_dir)
+        for path, container in cache.candidates(self.key):
+            if self._is_good(container):
+                if roots is not None:
+                    self.check_roots(partial(_section, container), roots)
+                return self._info(path, container.meta, _places_in(container))
+        started_ns = cache.clock_ns()
+        scan = self.scan(Progress(report), roots)
+        ended_ns = cache.clock_ns()
+        # A time from the future is no reason for doubt: whatever changes next gets the present one.
+        settled = not any(
+            started_ns - _COARSEST_TIME_NS <= mtime_ns <= ended_ns + _COARSEST_TIME_NS for mtime_ns in scan.mtimes_ns
+        )
+        meta = {"key": self.key, "settled": settled, **scan.meta}
+        sections = scan.sections | {"places": memoryview(b"\0".join(_flat(scan.places)))}
+        return self._info(cache.publish(self.key, meta["content_digest"], meta, sections), meta, scan.places)
+
+    def open(self, index_path: Path, roots: Roots | None) -> Source:
+        """As `Reader.open`."""
+        try:
+            container = Container(index_path)
+            if container.meta.get("key") != self.key:
+                raise SourceError(f"the index {index_path} belongs to another dataset")
+            return self.read_by(container, roots)
+        except (OSError, BrokenContainerError) as error:
+            raise SourceError(
+                f"cannot open the index {index_path}: {error}; attach again to have it rebuilt"
+            ) from error
+
+    def _is_good(self, container: Container) -> bool:
+        try:
+            settled = bool(container.meta["settled"]) and still_lead(_places_in(container).items())
+            return settled and self.is_current(container)
+        except (OSError, BrokenContainerError):
+            # The scan that follows says what is wrong, in words; an older release kept no places.
+            return False
+
+    def _info(self, path: Path, meta: Mapping[str, Any], found: Mapping[str, bytes]) -> IndexInfo:
+        content = meta["content_digest"]
+        digest = hashlib.sha256(f"{self.spec.digest} {content}".encode()).hexdigest()
+        return IndexInfo(path, *self.counts(meta), digest, content, (*found, str(path.parent)))
+
+
+def _section(container: Container, name: str) -> memoryview:
+    return memoryview(container.section(name))
+
+
+def _flat(places: dict[str, bytes]) -> Iterator[bytes]:
+    for place, via in places.items():
+        yield place.encode()
+        yield via
+
+
+def _places_in(container: Container) -> dict[str, bytes]:
+    flat = iter(bytes(container.section("places")).split(b"\0"))
+    return {place.decode(): via for place, via in zip(flat, flat, strict=False)}  # of nothing, one empty part
