@@ -127,8 +127,10 @@ class PrepClient(Turns):
         start: Where epoch 0 begins. With `shuffle` True an epoch has each sample once, but while other jobs run it
             starts wherever this job can join them: two runs with the same seed may then see different orders.
             ``"first"`` always begins at position 0 and shares only with jobs that stand there; later epochs follow
-            from there. A number, as `stats` gives it as ``"start"``, begins where another run did. ``"any"`` joins
-            wherever it can. None is ``"first"`` where ``torch.use_deterministic_algorithms`` is on, else ``"any"``.
+            from there. A number, as `stats` gives it as ``"start"``, begins where another run did. Where no epoch can
+            begin in this order, it is refused at the first use, and the next number that can be is named; with shards,
+            or ranks on other machines, 0 is the only one. ``"any"`` joins wherever it can. None is ``"first"`` where
+            ``torch.use_deterministic_algorithms`` is on, else ``"any"``.
 
     Images are ``[batch, C, H, W]`` (uint8, channels_last in memory) unless the ops say otherwise; labels int64.
 
