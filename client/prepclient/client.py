@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import threading
 import time
 import weakref
 from collections.abc import Iterator, Sequence
@@ -43,6 +42,7 @@ from prepclient.session import Handed, Session, Totals
 from prepclient.spec import VALID, Fields, OnError, check_choice, check_fields, make_spec, whole
 from prepclient.stages import CudaStage, HostStage, Stage, Step, valid_rows
 from prepclient.transport import check_descriptors, connect
+from prepclient.turns import Turn, Turns, in_turn
 from prepserver.pipeline.batches import Batching
 from prepserver.pipeline.checks import integer
 from prepserver.pipeline.errors import SpecError
@@ -57,7 +57,7 @@ _RETRY_FIRST_S = 0.02  # a daemon that is started again listens within a second 
 _RETRY_MOST_S = 0.2  # asking costs one connect
 
 
-class PrepClient:
+class PrepClient(Turns):
     """Batches of a dataset, made by a prepserver daemon and shared with every job that asks for the same.
 
     Iterating gives one epoch, like a DataLoader::
@@ -128,8 +128,10 @@ class PrepClient:
         start: Where epoch 0 begins. With `shuffle` True an epoch has each sample once, but while other jobs run it
             starts wherever this job can join them: two runs with the same seed may then see different orders.
             ``"first"`` always begins at position 0 and shares only with jobs that stand there; later epochs follow
-            from there. A number, as `stats` gives it as ``"start"``, begins where another run did. ``"any"`` joins
-            wherever it can. None is ``"first"`` where ``torch.use_deterministic_algorithms`` is on, else ``"any"``.
+            from there. A number, as `stats` gives it as ``"start"``, begins where another run did. Where no epoch can
+            begin in this order, it is refused at the first use, and the next number that can be is named; with shards,
+            or ranks on other machines, 0 is the only one. ``"any"`` joins wherever it can. None is ``"first"`` where
+            ``torch.use_deterministic_algorithms`` is on, else ``"any"``.
 
     Images are ``[batch, C, H, W]`` (uint8, channels_last in memory) unless the ops say otherwise; labels int64.
 
@@ -171,6 +173,7 @@ class PrepClient:
         start: Literal["any", "first"] | int | None = None,
         **loader_arguments: Never,
     ) -> None:
+        super().__init__()
         check_choice("lag", lag, ("auto", "wait", "detach", "skip"))
         check_choice("on_error", on_error, ("raise", "skip", "mask"))
         refuse_loader_arguments(loader_arguments)
@@ -232,11 +235,11 @@ class PrepClient:
         self._iterators = 0
         self._ends_at = -1  # the running iterator, by the number of batches
         self._begun: Handed | None = None  # where the last step began: if that is where we stand, it was broken off
-        self._stepper: int | None = None  # the thread that takes, or took, a batch
         self._past = Totals()  # of earlier attachments
 
     # -- what a DataLoader has ------------------------------------------------------------------------
 
+    @in_turn
     def __iter__(self) -> Iterator[Any]:
         """One epoch, from its beginning (or, after `load_state_dict`, what is left of it)."""
         session = self._attached()
@@ -252,6 +255,7 @@ class PrepClient:
         """Batches of a whole epoch, of this rank; of the one that comes or runs, where they differ (see `order`)."""
         return self._attached().batches_per_epoch
 
+    @in_turn
     def set_epoch(self, epoch: int) -> None:
         """The next iteration is epoch number `epoch` (from 0), as DistributedSampler's.
 
@@ -379,6 +383,7 @@ class PrepClient:
             "source": {"samples": self._listing.samples, "content": self._listing.content} if self._listing else None,
         }
 
+    @in_turn
     def load_state_dict(self, state: dict[str, Any], *, allow_changed: bool = False) -> None:
         """Goes on where `state_dict` was taken: at the very next sample.
 
@@ -427,6 +432,7 @@ class PrepClient:
         self._may_continue, self._ends_at = state["position"] is not None, -1
         self._iterators += 1
 
+    @in_turn
     def close(self) -> None:
         """Leaves the daemon and frees the ring. Tensors that were handed out fresh stay valid. Idempotent.
 
@@ -485,19 +491,6 @@ class PrepClient:
                 "a DataLoader around it takes num_workers=0"
             )
 
-    def _check_thread(self) -> None:
-        """Two threads may take turns, but not be here at once.
-
-        Raises:
-            RuntimeError: Another thread waits for a batch.
-        """
-        under_way = self._session is None or self._session.handed is self._begun
-        if under_way and self._stepper not in (None, threading.get_ident()) and os.getpid() == self._pid:
-            raise RuntimeError(
-                "this PrepClient is used by two threads at once: another one waits for a batch. Make one for each "
-                "thread (they share the daemon's work), or put a lock around next()"
-            )
-
     def __reduce__(self) -> Any:
         """Raises: a connection and its memory cannot be sent."""
         raise TypeError(
@@ -512,18 +505,9 @@ class PrepClient:
         by the next step, which attaches again.
         """
         self._check_process()
-        self._check_thread()
         if self._session is not None and self._session.handed is self._begun:
             self._keep_place()
             self._detach()
-        self._stepper = threading.get_ident()
-        try:
-            return self._next_of_this_thread()
-        except BaseException:
-            self._stepper = None
-            raise
-
-    def _next_of_this_thread(self) -> tuple[Any, Session, Handed]:
         self._attached()  # again, after an error of the transport
         # no context manager: an exception in its end would keep this frame, and with it lent memory
         threads = stop_threads()
@@ -591,15 +575,19 @@ class PrepClient:
     def _attached(self) -> Session:
         self._check_process()
         if self._session is None:
-            try:
-                self._attach()
-            except (NoServer, ServerGone) as e:
-                # a job that had a daemon before: it is being restarted, maybe just between two epochs
-                if not self._was_served:
-                    raise
-                self._come_back(e)
+            self._come()
         assert self._session is not None
         return self._session
+
+    @in_turn
+    def _come(self) -> None:
+        try:
+            self._attach()
+        except (NoServer, ServerGone) as e:
+            # a job that had a daemon before: it is being restarted, maybe just between two epochs
+            if not self._was_served:
+                raise
+            self._come_back(e)
 
     def _restart(self, start: Start) -> Session:
         self._detach()
@@ -716,9 +704,6 @@ class PrepClient:
         self._detach()
 
     def _detach(self) -> None:
-        if self._session is not None:
-            self._check_thread()
-        self._stepper = None
         self._past = self._totals
         self._session = self._stage = self._feed = None
         leave, self._leave = self._leave, None
@@ -753,25 +738,30 @@ class _Epoch:
         return 0 if self._ended else max(0, self._ends_at - self._client._totals.batches)
 
     def __next__(self) -> Any:
-        if self._ended:
-            raise StopIteration
-        if self._client._iterators != self._number:
-            raise RuntimeError(
-                "this iterator is of an earlier epoch: its PrepClient was iterated or moved since. Each loop that runs "
-                "at the same time needs a PrepClient of its own; they share the daemon's work"
-            )
-        if len(self) == 0:
-            self._ended = True  # for good, whatever the client hands out to others
-            raise StopIteration
-        batch, session, handed = self._client._next()
-        # ORDER: nothing may come between the two statements of a line, nor do they call anything: that is where
-        # signal handlers run.
-        if isinstance(batch, BadSampleError):  # consumed: whoever catches this and goes on gets the batch after it
-            try:
-                session.handed = handed; raise batch  # noqa: E702  # fmt: skip
-            finally:
-                del batch  # its traceback holds this frame
-        session.handed = handed; return batch  # noqa: E702  # fmt: skip
+        turn = Turn()
+        try:
+            self._client._take(turn)
+            if self._ended:
+                raise StopIteration
+            if self._client._iterators != self._number:
+                raise RuntimeError(
+                    "this iterator is of an earlier epoch: its PrepClient was iterated or moved since. Each loop that "
+                    "runs at the same time needs a PrepClient of its own; they share the daemon's work"
+                )
+            if len(self) == 0:
+                self._ended = True  # for good, whatever the client hands out to others
+                raise StopIteration
+            batch, session, handed = self._client._next()
+            # ORDER: nothing may come between the statements of a line, nor do they call anything: that is where
+            # signal handlers run.
+            if isinstance(batch, BadSampleError):  # consumed: whoever catches this and goes on gets the batch after it
+                try:
+                    session.handed = handed; raise batch  # noqa: E702  # fmt: skip
+                finally:
+                    del batch  # its traceback holds this frame
+            session.handed = handed; turn.is_over = True; return batch  # noqa: E702  # fmt: skip
+        except BaseException:
+            turn.is_over = True; raise  # noqa: E702  # fmt: skip
 
 
 def _checked_start(start: object) -> Literal["any", "first"] | int | None:

@@ -20,7 +20,8 @@ from prepserver.schedule.stream import Stream
 
 FACTOR = 4.0
 """How many times as long as all that the least demanding other user shares a stream for (reading, decoding, its own
-lanes) the lanes of a user may take. With two users sharing is never better than a stream for each beyond twice."""
+lanes) the lanes of a user may take. Beyond once, that other one would have more of half the workers; but a stream that
+is parted stays so, and samples vary."""
 
 EVIDENCE_S = 1.0
 """So much CPU time must have gone into the lanes that are to part: some dozens of samples mostly. With fewer than some

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 from prepclient import FileList, ImageFolder, Packed, PrepClient, RandomResizedCrop, SyntheticImages
-from prepclient.session import Session
+from prepclient.inline import InlineFeed
 from prepclient.stages import Step
 from tests.support.server import cli
 from tests.support.tiny_images import photo_tree
@@ -119,8 +121,6 @@ class Slow(PrepClient):
     may_go_on = threading.Event()
 
     def _step(self) -> Step:
-        assert self._session is not None
-        self._begun = self._session.handed  # as the step itself does first
         self.waits.set()
         assert self.may_go_on.wait(60.0)
         return super()._step()
@@ -128,17 +128,69 @@ class Slow(PrepClient):
 
 def test_two_threads_at_once_are_an_error_and_turns_are_none() -> None:
     train = Slow(SyntheticImages(N, 16), [RandomResizedCrop(8)], batch_size=4, inline=True)
-    batches = iter(train)
+    batches, state = iter(train), train.state_dict()
     got: list[Any] = []
     other = threading.Thread(target=lambda: got.append(next(batches)))
     other.start()
     assert train.waits.wait(60.0)
-    for use in (lambda: next(batches), train.close, lambda: train.set_epoch(5)):
+    for use in (
+        lambda: next(batches), lambda: iter(train), train.close, lambda: train.set_epoch(5),
+        lambda: train.load_state_dict(state),
+    ):  # fmt: skip
         with pytest.raises(RuntimeError, match="by two threads at once"):
             use()
-    assert isinstance(train._session, Session)
+    assert (len(train), train.samples, train.epoch) == (4, N, 0)
     train.may_go_on.set()
     other.join(60.0)
     got += list(batches)
     assert sum(len(labels) for _, labels in got) == N
     train.close()
+
+
+def test_threads_that_pay_no_heed_to_each_other_get_each_batch_once_or_an_error() -> None:
+    train = PrepClient(SyntheticImages(300, 16), [RandomResizedCrop(2)], batch_size=1, inline=True, fields=("index",))
+    batches = iter(train)
+    got: list[int] = []
+    refused: list[str] = []
+
+    def read() -> None:
+        while True:
+            try:
+                (index,) = next(batches)
+            except StopIteration:
+                return
+            except RuntimeError as e:
+                refused.append(str(e))
+            else:
+                got.append(int(index))
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=read) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(120.0)
+    finally:
+        sys.setswitchinterval(before)
+    assert sorted(got) == list(range(300))
+    assert refused
+    assert all("by two threads at once" in text for text in refused)
+
+
+def test_what_a_thread_left_undone_another_one_takes_up() -> None:
+    with client(SyntheticImages(N, 16)) as train:
+        batches = iter(train)
+        got = [next(batches)]
+        with ThreadPoolExecutor(1) as threads, pytest.MonkeyPatch.context() as patch:
+            patch.setattr(InlineFeed, "wait", breaks_off)
+            with pytest.raises(KeyboardInterrupt):
+                threads.submit(next, batches).result(60.0)
+            patch.undo()
+            got += batches
+        assert sum(len(labels) for _, labels in got) == N
+
+
+def breaks_off(*_: object) -> None:
+    raise KeyboardInterrupt

@@ -1,0 +1,77 @@
+"""One thread at a time in a client: threads may take turns, and two at once are an error.
+
+There is no lock. It would have to be given back wherever an exception strikes, and must not be where a batch was handed
+out already. Signal handlers run, and threads change, behind calls and at jumps: a mere store is done, or it is not.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from typing import Concatenate, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+C = TypeVar("C", bound="Turns")
+
+
+class Turn:
+    """A use of an object.
+
+    Attributes:
+        thread: Whose.
+        is_over: Whether it has ended. Stored in the try in which it began, on one line with its `return`, and first of
+            all in the handler.
+        then: The use after it, by None: `setdefault` lets in one of several that come at once.
+    """
+
+    __slots__ = ("is_over", "then", "thread")
+
+    def __init__(self) -> None:
+        self.thread = threading.current_thread()
+        self.is_over = False
+        self.then: dict[None, Turn] = {}
+
+
+class Turns:
+    """Something that one thread at a time may use."""
+
+    def __init__(self) -> None:
+        self._last = Turn()
+        self._last.is_over = True
+
+    def _take(self, mine: Turn) -> None:
+        """Begins a use. Within another use of the same thread, as in a signal handler, nothing happens.
+
+        Raises:
+            RuntimeError: Another thread is in the middle of one.
+        """
+        turn = self._last
+        while turn is not mine:
+            if turn.is_over or not turn.thread.is_alive():  # it is not in a forked child
+                turn = turn.then.setdefault(None, mine)
+            elif turn.thread is mine.thread:
+                return
+            else:
+                raise RuntimeError(
+                    "this PrepClient is used by two threads at once: another one is in the middle of next(), iter() or "
+                    "close(). Make one for each thread (they share the daemon's work), or put a lock around its use"
+                )
+        self._last = mine
+
+
+def in_turn(do: Callable[Concatenate[C, P], T]) -> Callable[Concatenate[C, P], T]:
+    """A method during which no other thread may use the object."""
+
+    @functools.wraps(do)
+    def use(self: C, /, *arguments: P.args, **more: P.kwargs) -> T:
+        turn = Turn()
+        try:
+            self._take(turn)
+            found = do(self, *arguments, **more)
+            turn.is_over = True; return found  # noqa: E702  # fmt: skip
+        except BaseException:
+            turn.is_over = True; raise  # noqa: E702  # fmt: skip
+
+    return use
