@@ -1,71 +1,54 @@
-"""Attaching to a running server, and what its workers weigh.
+"""How long does a client wait for its first batch, and how much memory does a server take?
 
-``python bench/attach.py [--smoke] [--markdown]``. Writes ``bench/out/attach.json``.
+A daemon runs and has listed the files. Thirty times, a process that has imported everything makes a client, takes the
+iterator and the first batch of 64, and closes. Each client has another seed, so nothing is ready for it: the daemon
+lays out a ring, and the workers decode 64 photos. Then a daemon is started three times, and a client takes its first
+batch: this includes the daemon's start and the import of torch in the zygote. The listing is in the cache.
 
-A process with everything imported makes a client of a server that runs and has listed the source before, takes
-the iterator and the first batch of 64, and closes; again and again. Each time the stream is new (another seed),
-so the server lays out a ring and its workers decode those 64 photos: nothing is ready beforehand. Then a server is
-started some times for a first batch, which includes its start, the import of torch in its zygote, and the listing.
+Memory is read from smaps_rollup after 60 batches. A process's *own* memory is Pss_Anon + Pss_File. The ring
+(Pss_Shmem) stands apart, because all processes share it.
 """
 
 from __future__ import annotations
 
 import statistics
-import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
-import command
-from fingerprint import fingerprint
-from photos import find_photos, write_list
-from proc import memory_mib, tree
-from server import Server, running_server
-from tables import Sheet
+from bench.harness.case import Case, Figures, Run
+from bench.harness.proc import memory_mib, tree
+from bench.harness.server import Server, running_server
+from bench.harness.tables import NO_TARGET, Sheet, reach
 
-_TARGETS = {"iterator_ms": 100.0, "first_batch_ms": 500.0, "worker_own_mib": 100.0, "server_own_mib": 300.0}
-_STARTS = 3
-
-
-def main() -> None:
-    command.run(
-        "attach", "Attach times and worker memory.",
-        lambda arguments: measure(arguments.data, arguments.workers, 5 if arguments.smoke else 30),
-        sheets,
-    )  # fmt: skip
+_ATTACH = {"iterator_ms": ("to the iterator, ms", 100.0), "first_batch_ms": ("to the first batch of 64, ms", 500.0)}
+_MEMORY = {
+    "workers": ("worker", 100.0), "daemon": ("daemon", None), "all": ("daemon, zygote and workers together", 300.0),
+}  # fmt: skip
+"""What is measured -> its name, and a target in MiB."""
 
 
-def measure(data: str | None, workers: int, times: int) -> dict[str, Any]:
-    machine = fingerprint()
-    with tempfile.TemporaryDirectory(prefix="prepserver-bench-") as name:
-        scratch = Path(name)
-        listed = scratch / "list.txt"
-        write_list(find_photos(data, scratch), 8000, listed)
-        with running_server(scratch, workers) as server:
-            attach(server, listed, seed=0)  # lists the source
-            found = [attach(server, listed, seed) for seed in range(1, times + 1)]
-            weights = weigh(server, listed)
-        starts = [start(scratch, workers, listed) for _ in range(min(times, _STARTS))]
-    return {"machine": machine, "workers": workers, "attach": found, "start_s": starts, "memory_mib": weights}
+def measure(run: Run) -> Figures:
+    listed = run.listed(8000)
+    with running_server(run.scratch, run.workers) as server:
+        attach(server, listed, seed=0)  # lists the source
+        found = [attach(server, listed, seed) for seed in range(1, 6 if run.smoke else 31)]
+        memory = weigh(server, listed)
+    starts = [start(run, listed) for _ in range(3)]
+    return {"workers": run.workers, "attach": found, "start_s": starts, "memory_mib": memory}
 
 
-def start(scratch: Path, workers: int, listed: Path) -> float:
-    """Seconds from `prepserver start` to a client's first batch; the listing is in the cache."""
+def start(run: Run, listed: Path) -> float:
+    """Seconds from the start of a daemon to a client's first batch."""
     began_s = time.monotonic()
-    with running_server(scratch, workers, wait_workers=False) as server:
+    with running_server(run.scratch, run.workers, wait_workers=False) as server:
         attach(server, listed, seed=0)
         return time.monotonic() - began_s
 
 
 def attach(server: Server, listed: Path, seed: int) -> dict[str, float]:
-    """Milliseconds from nothing to the iterator, and to the first batch."""
-    from prepclient import FileList, PrepClient, RandomHorizontalFlip, RandomResizedCrop
-
+    """Milliseconds from before there is a client to the iterator, and to the first batch."""
     began_ns = time.monotonic_ns()
-    with PrepClient(
-        FileList(listed), [RandomResizedCrop(224), RandomHorizontalFlip()], batch_size=64, shuffle=True, seed=seed,
-        runtime_dir=server.runtime_dir,
-    ) as client:  # fmt: skip
+    with server.client(listed, seed=seed) as client:
         batches = iter(client)
         iterator_ns = time.monotonic_ns()
         images, _ = next(batches)
@@ -75,13 +58,8 @@ def attach(server: Server, listed: Path, seed: int) -> dict[str, float]:
 
 
 def weigh(server: Server, listed: Path) -> dict[str, list[dict[str, float]]]:
-    """smaps_rollup of the workers at work and of the daemon, MiB."""
-    from prepclient import FileList, PrepClient, RandomHorizontalFlip, RandomResizedCrop
-
-    with PrepClient(
-        FileList(listed), [RandomResizedCrop(224), RandomHorizontalFlip()], batch_size=64, shuffle=True,
-        runtime_dir=server.runtime_dir,
-    ) as client:  # fmt: skip
+    """Memory of the workers at work, of the daemon, and of all its processes."""
+    with server.client(listed) as client:
         for number, _ in enumerate(client):
             if number == 60:
                 break
@@ -92,42 +70,31 @@ def weigh(server: Server, listed: Path) -> dict[str, list[dict[str, float]]]:
         }
 
 
-def own_mib(found: dict[str, float]) -> float:
-    """PSS without the ring, which is counted once for everybody."""
-    return found["Pss_Anon"] + found["Pss_File"]
-
-
-def sheets(result: dict[str, Any]) -> list[Sheet]:
+def sheets(result: Figures) -> list[Sheet]:
     sheet = Sheet(
         f"Attaching, warm listing, {result['workers']} workers, {len(result['attach'])} times",
-        ("", "median", "min-max", "to reach", "reached"),
+        ("", "median", "min-max", "target", "reached"),
     )
-    for name, words in (("iterator_ms", "to the iterator, ms"), ("first_batch_ms", "to the first batch of 64, ms")):
-        values = [a[name] for a in result["attach"]]
-        sheet.rows.append((
-            words, f"{statistics.median(values):.1f}", f"{min(values):.1f}-{max(values):.1f}", f"< {_TARGETS[name]:g}",
-            "yes" if statistics.median(values) < _TARGETS[name] else "no",
-        ))  # fmt: skip
-    sheet.rows.append((
-        "with `prepserver start` before it, ms", f"{statistics.median(result['start_s']) * 1e3:.0f}",
-        f"{min(result['start_s']) * 1e3:.0f}-{max(result['start_s']) * 1e3:.0f}", "-", "-",
-    ))  # fmt: skip
+    for name, (words, target) in _ATTACH.items():
+        values = [found[name] for found in result["attach"]]
+        middle = statistics.median(values)
+        sheet.rows.append((words, f"{middle:.1f}", f"{min(values):.1f}-{max(values):.1f}", *reach(middle, "<", target)))
+    starts = [1e3 * found for found in result["start_s"]]
+    words = "with `prepserver start` before it, ms"
+    sheet.rows.append((words, f"{statistics.median(starts):.0f}", f"{min(starts):.0f}-{max(starts):.0f}", *NO_TARGET))
     memory = Sheet(
-        "Memory by smaps_rollup, MiB; own = Pss_Anon + Pss_File, the ring apart",
-        ("process", "own", "Pss_Anon", "Pss_File", "Pss_Shmem (ring)", "Rss", "to reach", "reached"),
+        "Memory by smaps_rollup, MiB; own = Pss_Anon + Pss_File, without the ring",
+        ("process", "own", "Pss_Anon", "Pss_File", "Pss_Shmem (ring)", "Rss", "target", "reached"),
     )
-    limits = {"workers": _TARGETS["worker_own_mib"], "all": _TARGETS["server_own_mib"]}
-    for kind, words in (("workers", "worker"), ("daemon", "daemon"), ("all", "daemon, zygote and workers together")):
+    for kind, (words, limit) in _MEMORY.items():
         for number, found in enumerate(result["memory_mib"][kind]):
+            own = found["Pss_Anon"] + found["Pss_File"]
             memory.rows.append((
-                f"{words} {number}" if kind == "workers" else words,
-                f"{own_mib(found):.0f}",
+                f"{words} {number}" if kind == "workers" else words, f"{own:.0f}",
                 *(f"{found[part]:.0f}" for part in ("Pss_Anon", "Pss_File", "Pss_Shmem", "Rss")),
-                f"< {limits[kind]:g}" if kind in limits else "-",
-                "-" if kind not in limits else "yes" if own_mib(found) < limits[kind] else "no",
+                *(reach(own, "<", limit) if limit else NO_TARGET),
             ))  # fmt: skip
     return [sheet, memory]
 
 
-if __name__ == "__main__":
-    main()
+CASE = Case("Attaching, and what a worker weighs", measure, sheets)

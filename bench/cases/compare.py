@@ -1,268 +1,129 @@
-"""prepserver against torch's DataLoader: the same photos, the same work, the same number of workers.
+"""What do 1, 2 and 4 training jobs get from prepserver and from DataLoaders, and what does it cost?
 
-``make bench``, or ``python bench/compare.py [--data DIR] [--smoke] [--markdown]``. See README.md for the method.
-Writes ``bench/out/compare.json``.
+Everybody reads the same photos and does the same work: decode, RandomResizedCrop to 224 (scale 0.08-1, ratio 3/4-4/3,
+antialiased bilinear), horizontal flip, shuffled uint8 batches of 64.
+
+- prepserver: one daemon with 2 workers. Each job is a `PrepClient` with its defaults, so batches are copied.
+- DataLoader, Pillow: what most scripts have: `Image.open`, `resize(box=)` (torchvision's arithmetic for PIL images,
+  less one copy), the default collate, `persistent_workers=True`, and 2 workers *for each job*.
+- DataLoader, simplejpeg: simplejpeg and torch's antialiased uint8 resize in a DataLoader; 1 job.
+- kernels alone: no loader; 2 processes run simplejpeg's whole-image decode and torch's resize on files in their own
+  memory, into buffers that are used again. prepserver can be faster: it decodes only the rows that a crop needs.
+
+With 4 jobs the DataLoaders have 8 workers and prepserver has 2. On a machine whose cores are all busy that is no
+handicap for either, and it is what happens when four scripts run side by side.
+
+A job is a process of its own. It takes batches as fast as they come and reads two pixels of every image; torch runs one
+thread in it. All jobs of a cell import everything, wait for each other, and start at once. A second after each has its
+first batch, a window of 4 s is measured; `bench.harness.measure` defines the figures. A daemon is started for each
+cell, so that no contender shares torch's pages with an idle one; it has listed the files before. A DataLoader starts
+its workers before its first batch. The wait for an epoch's first batch is measured in cells of their own, with short
+epochs of 640 images and one job.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import statistics
-import sys
-import tempfile
-import time
-from collections.abc import Callable, Sequence
+import contextlib
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from contenders import NAMES
-from fingerprint import ROOT, fingerprint, line
-from measure import run_cell
-from photos import Photos, find_photos, write_list
-from server import running_server
-from tables import Sheet, show, spread
+from bench.harness.case import Case, Figures, Run, say
+from bench.harness.measure import run_cell
+from bench.harness.rounds import Target, target_sheet, values
+from bench.harness.server import running_server
+from bench.harness.tables import Sheet, spread
 
-OUT = ROOT / "bench" / "out"
-_NOISE_CORES = 0.1
+_NAMES = {
+    "kernel": "kernels alone", "prepserver": "prepserver", "torch_pillow": "DataLoader, Pillow",
+    "torch_simplejpeg": "DataLoader, simplejpeg",
+}  # fmt: skip
+_STEADY = [("kernel", 0), ("prepserver", 1), ("torch_pillow", 1), ("torch_simplejpeg", 1)]
+_STEADY += [(contender, jobs) for jobs in (2, 4) for contender in ("prepserver", "torch_pillow")]
+"""(contender, jobs) in the order in which they run; 0: as many as there are workers."""
+
+
+def _steady(contender: str, jobs: int) -> dict[str, Any]:
+    return {"kind": "steady", "contender": contender, "jobs": jobs}
+
+
+def _target(text: str, figure: str, first: tuple[str, int], second: tuple[str, int], *bound: Any) -> Target:
+    return Target(text, figure, _steady(*first), _steady(*second), *bound)
+
+
+_OWN, _OWN_4 = ("prepserver", 1), ("prepserver", 4)
+_RATIOS = [
+    _target("images/s, 1 job: prepserver / DataLoader with Pillow", "images_per_s", _OWN, ("torch_pillow", 1), 1.3),
+    _target("images/s, 1 job: prepserver / kernels alone", "images_per_s", _OWN, ("kernel", 0), 0.85),
+    _target("CPU s per image, 1 job: prepserver / DataLoader with Pillow", "cpu_s_per_1000", _OWN, ("torch_pillow", 1)),
+    _target("CPU s per image, 4 jobs: prepserver / DataLoader with Pillow", "cpu_s_per_1000", _OWN_4,
+            ("torch_pillow", 4)),
+    _target("images/s in sum: prepserver 4 jobs / 1 job", "images_per_s", _OWN_4, _OWN, 3.6),
+    _target("CPU s per delivered image: prepserver 4 jobs / 1 job", "cpu_s_per_1000", _OWN_4, _OWN, 0.3, "<="),
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """How long, how often, who."""
-
-    rounds: int
-    jobs: Sequence[int]
+class _Plan:
     window_s: float
     warm_s: float
     epoch: int
     gap_epoch: int
-    also: bool  # the second DataLoader too
-
-    def cells(self) -> list[tuple[str, str, int]]:
-        """(kind, contender, jobs) of one round, in the order in which they run."""
-        cells = [("steady", "kernel", 0)]  # 0: as many as there are workers
-        for jobs in self.jobs:
-            cells += [("steady", "prepserver", jobs), ("steady", "torch_pillow", jobs)]
-            if self.also and jobs == 1:
-                cells.append(("steady", "torch_simplejpeg", jobs))
-        return [*cells, ("gap", "prepserver", 1), ("gap", "torch_pillow", 1)]
+    most_jobs: int
 
 
-FULL = Plan(rounds=3, jobs=(1, 2, 4), window_s=4.0, warm_s=1.0, epoch=8000, gap_epoch=640, also=True)
-SMOKE = Plan(rounds=1, jobs=(1, 2), window_s=1.0, warm_s=0.5, epoch=800, gap_epoch=320, also=False)
+_FULL = _Plan(window_s=4.0, warm_s=1.0, epoch=8000, gap_epoch=640, most_jobs=4)
+_SMOKE = _Plan(window_s=1.0, warm_s=0.5, epoch=800, gap_epoch=320, most_jobs=2)
 
 
-@dataclass(frozen=True, slots=True)
-class Ratio:
-    """A quotient of two cells of one round.
+def measure(run: Run) -> Figures:
+    plan = _SMOKE if run.smoke else _FULL
+    lists = {"steady": run.listed(plan.epoch), "gap": run.listed(plan.gap_epoch)}
+    cells = [("steady", *cell) for cell in _STEADY if cell[1] <= plan.most_jobs]
+    if run.smoke:
+        cells.remove(("steady", "torch_simplejpeg", 1))
+    cells += [("gap", "prepserver", 1), ("gap", "torch_pillow", 1)]
 
-    Attributes:
-        name: In the table.
-        target: What the project asks for; None for a figure without a target.
-        above: Whether the target is a floor (else a ceiling).
-        of: Two (contender, jobs, figure).
-    """
-
-    name: str
-    target: float | None
-    above: bool
-    of: tuple[tuple[str, int, str], tuple[str, int, str]]
-
-
-RATIOS = [
-    Ratio("images/s, 1 job: prepserver / DataLoader with Pillow", 1.3, True,
-          (("prepserver", 1, "images_per_s"), ("torch_pillow", 1, "images_per_s"))),
-    Ratio("images/s, 1 job: prepserver / kernels alone", 0.85, True,
-          (("prepserver", 1, "images_per_s"), ("kernel", 0, "images_per_s"))),
-    Ratio("CPU s per image, 1 job: prepserver / DataLoader with Pillow", None, False,
-          (("prepserver", 1, "cpu_s_per_1000"), ("torch_pillow", 1, "cpu_s_per_1000"))),
-    Ratio("CPU s per image, 4 jobs: prepserver / DataLoader with Pillow", None, False,
-          (("prepserver", 4, "cpu_s_per_1000"), ("torch_pillow", 4, "cpu_s_per_1000"))),
-    Ratio("images/s in sum: prepserver 4 jobs / 1 job", 3.6, True,
-          (("prepserver", 4, "images_per_s"), ("prepserver", 1, "images_per_s"))),
-    Ratio("CPU s per delivered image: prepserver 4 jobs / 1 job", 0.3, False,
-          (("prepserver", 4, "cpu_s_per_1000"), ("prepserver", 1, "cpu_s_per_1000"))),
-]  # fmt: skip
-
-
-def main() -> None:
-    arguments = _arguments()
-    plan = SMOKE if arguments.smoke else FULL
-    if arguments.rounds:
-        plan = Plan(arguments.rounds, plan.jobs, plan.window_s, plan.warm_s, plan.epoch, plan.gap_epoch, plan.also)
-    result = load(arguments.show) if arguments.show else measure(plan, arguments.data, arguments.workers)
-    if not arguments.show:
-        save(result, arguments.json)
-    print(line(result["machine"]), f"{result['photos']}; {result['workers']} workers.", sep="\n")
-    show(sheets(result), markdown=arguments.markdown)
-    for warning in disturbed(result):
-        print(warning)
-
-
-def measure(plan: Plan, data: str | None, workers: int) -> dict[str, Any]:
-    """All rounds; every contender once in each, so that a slow minute of the machine meets all of them."""
-    machine = fingerprint()
-    rounds: list[list[dict[str, Any]]] = []
-    began_s = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="prepserver-bench-") as name:
-        scratch = Path(name)
-        photos = find_photos(data, scratch)
-        run = _runner(plan, photos, scratch, workers)
-        _say("warming up: the daemon's listing of the photos")
-        run("gap", "prepserver", 1)
-        for number in range(plan.rounds):
-            cells = []
-            for kind, contender, jobs in plan.cells():
-                found = run(kind, contender, jobs)
-                cells.append({"kind": kind, "contender": contender, "jobs": jobs, **found})
-                _say(
-                    f"round {number + 1}/{plan.rounds}  {kind:6}  {NAMES[contender]:22} {jobs or workers} "
-                    f"{'processes' if not jobs else 'job(s)'}: {found['images_per_s']:.0f} images/s"
-                )
-            rounds.append(cells)
-    took_s = round(time.monotonic() - began_s, 1)
-    return {"machine": machine, "photos": photos.what, "workers": workers, "took_s": took_s, "rounds": rounds}
-
-
-def _runner(plan: Plan, photos: Photos, scratch: Path, workers: int) -> Callable[[str, str, int], dict[str, Any]]:
-    lists: dict[str, Path] = {}
-    for kind, samples in (("steady", plan.epoch), ("gap", plan.gap_epoch)):
-        lists[kind] = scratch / f"{kind}.txt"
-        write_list(photos, samples, lists[kind])
-
-    def run(kind: str, contender: str, jobs: int) -> dict[str, Any]:
-        config = {
-            "contender": contender, "list": str(lists[kind]), "batch": 64, "workers": workers, "seed": 0,
-            "runtime_dir": str(scratch / "run"),
-        }  # fmt: skip
-        configs = [config] * (jobs or workers)
+    def cell(kind: str, contender: str, jobs: int) -> dict[str, Any]:
+        configs = [run.job(contender, lists[kind])] * (jobs or run.workers)
         window_s = plan.window_s if kind == "steady" else max(1.0, plan.window_s * 0.75)
-        if contender != "prepserver":
-            return run_cell(configs, plan.warm_s, window_s, None)
-        # A daemon for each cell: an idle one would share torch's pages with the other contenders.
-        with running_server(scratch, workers) as server:
-            return run_cell(configs, plan.warm_s, window_s, server)
+        with contextlib.ExitStack() as stack:
+            is_own = contender == "prepserver"
+            server = stack.enter_context(running_server(run.scratch, run.workers)) if is_own else None
+            found = run_cell(configs, plan.warm_s, window_s, server)
+        say(f"{kind:6}  {_NAMES[contender]:22} {jobs or run.workers} job(s): {found['images_per_s']:.0f} images/s")
+        return {"kind": kind, "contender": contender, "jobs": jobs, **found}
 
-    return run
+    say("warming up: the daemon lists the photos")
+    cell("gap", "prepserver", 1)
+    rounds = [[cell(*which) for which in cells] for _ in range(run.rounds(3))]
+    return {"workers": run.workers, "rounds": rounds}
 
 
-def sheets(result: dict[str, Any]) -> list[Sheet]:
-    """The result as tables: medians, with min-max over the rounds."""
-    main_sheet = Sheet(
+def sheets(result: Figures) -> list[Sheet]:
+    rounds = result["rounds"]
+    steady = Sheet(
         "Steady state",
         (
             *("contender", "jobs", "images/s in sum", "images/s per job", "CPU s per 1000", "sharing factor"),
             *("first batch, s", "PSS, MiB"),
         ),
     )
-    for key in dict.fromkeys((c["contender"], c["jobs"]) for c in result["rounds"][0] if c["kind"] == "steady"):
-        cells = _cells(result, "steady", *key)
-        jobs = key[1] or result["workers"]
-        is_kernel = key[0] == "kernel"
-        main_sheet.rows.append((
-            NAMES[key[0]], f"{jobs} processes" if is_kernel else str(jobs),
-            spread([c["images_per_s"] for c in cells]),
-            spread([c["images_per_s"] / jobs for c in cells]),
-            spread([c["cpu_s_per_1000"] for c in cells], ".2f"),
-            spread([c.get("sharing_factor") for c in cells], ".2f"),
-            "-" if is_kernel else spread([c["first_batch_s"] for c in cells], ".2f"),
-            spread([c["pss_mib"] for c in cells]),
+    for contender, count in dict.fromkeys((c["contender"], c["jobs"]) for c in rounds[0] if c["kind"] == "steady"):
+        which, jobs, is_kernel = _steady(contender, count), count or result["workers"], contender == "kernel"
+        rates = values(rounds, "images_per_s", which)
+        steady.rows.append((
+            _NAMES[contender], f"{jobs} processes" if is_kernel else str(jobs),
+            spread(rates), spread([rate / jobs for rate in rates]),
+            spread(values(rounds, "cpu_s_per_1000", which), ".2f"),
+            spread(values(rounds, "sharing_factor", which), ".2f"),
+            "-" if is_kernel else spread(values(rounds, "first_batch_s", which), ".2f"),
+            spread(values(rounds, "pss_mib", which)),
         ))  # fmt: skip
     gaps = Sheet("Wait for the first batch of an epoch, less the usual wait, 1 job", ("contender", "ms"))
     for contender in ("prepserver", "torch_pillow"):
-        cells = _cells(result, "gap", contender, 1)
-        gaps.rows.append((NAMES[contender], spread([c["gap_ms"] for c in cells], ".1f")))
-    ratios = Sheet("Ratios (median of the rounds' own, min-max)", ("ratio", "found", "to reach", "reached"))
-    for ratio in RATIOS:
-        values = ratio_values(result, ratio)
-        if not values:
-            continue
-        middle = statistics.median(values)
-        wanted, reached = "-", "-"
-        if ratio.target is not None:
-            wanted = f"{'>=' if ratio.above else '<='} {ratio.target:g}"
-            reached = "yes" if (middle >= ratio.target if ratio.above else middle <= ratio.target) else "no"
-            if _is_disturbed(result, ratio):
-                reached = "undecided: disturbed"
-        ratios.rows.append((ratio.name, spread(values, ".2f"), wanted, reached))
-    return [main_sheet, gaps, ratios]
+        waits = values(rounds, "gap_ms", {"kind": "gap", "contender": contender})
+        gaps.rows.append((_NAMES[contender], spread(waits, ".1f")))
+    return [steady, gaps, target_sheet("Ratios (median over rounds, min-max)", rounds, _RATIOS)]
 
 
-def ratio_values(result: dict[str, Any], ratio: Ratio) -> list[float]:
-    """One for each round that has both cells."""
-    values = []
-    for cells in result["rounds"]:
-        found = [
-            c[figure]
-            for contender, jobs, figure in ratio.of
-            for c in cells
-            if (c["kind"], c["contender"], c["jobs"]) == ("steady", contender, jobs)
-        ]
-        if len(found) == 2:
-            values.append(found[0] / found[1])
-    return values
-
-
-def _is_disturbed(result: dict[str, Any], ratio: Ratio) -> bool:
-    """Whether somebody else was at work while its figures were taken: then it proves nothing, either way."""
-    wanted = {(contender, jobs) for contender, jobs, _ in ratio.of}
-    return any(
-        c["others_cores"] > _NOISE_CORES
-        for cells in result["rounds"]
-        for c in cells
-        if c["kind"] == "steady" and (c["contender"], c["jobs"]) in wanted
-    )
-
-
-def disturbed(result: dict[str, Any]) -> list[str]:
-    """A sentence, if somebody else was at work on the machine."""
-    others = [c["others_cores"] for cells in result["rounds"] for c in cells]
-    bad = sum(1 for x in others if x > _NOISE_CORES)
-    if not bad:
-        return []
-    return [
-        f"Disturbed: in {bad} of {len(others)} windows other processes used more than {_NOISE_CORES:g} cores "
-        f"(at most {max(others):.2f}). Rates and CPU seconds are provisional."
-    ]
-
-
-def save(result: dict[str, Any], path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(result, indent=1) + "\n")
-
-
-def load(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(path.read_text())
-    return found
-
-
-def _cells(result: dict[str, Any], kind: str, contender: str, jobs: int) -> list[dict[str, Any]]:
-    return [
-        c
-        for cells in result["rounds"]
-        for c in cells
-        if (c["kind"], c["contender"], c["jobs"]) == (kind, contender, jobs)
-    ]
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="prepserver against torch's DataLoader.")
-    parser.add_argument("--data", help="a folder of JPEGs (default: $PREPSERVER_BENCH_DATA, ../shared/data/photos, or "
-                        "synthetic)")  # fmt: skip
-    parser.add_argument("--workers", type=int, default=2, help="of the daemon, and of each DataLoader (default 2)")
-    parser.add_argument("--rounds", type=int, help="default 3")
-    parser.add_argument("--smoke", action="store_true", help="under a minute: does it run")
-    parser.add_argument("--markdown", action="store_true", help="tables as Markdown")
-    parser.add_argument("--json", type=Path, default=OUT / "compare.json", help="where the figures go")
-    parser.add_argument("--show", type=Path, metavar="FILE", help="measure nothing, show the figures of this file")
-    return parser.parse_args()
-
-
-if __name__ == "__main__":
-    main()
+CASE = Case("Against torch's DataLoader", measure, sheets)

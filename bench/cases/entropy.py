@@ -1,28 +1,28 @@
-"""What a worker's decoding and resizing take: by the one form of a kernel and by the other, and by the kind of file.
+"""What do our own Huffman decoder and the vector instructions save, and what do turned photos and restart markers cost?
 
-``python bench/entropy.py [--data DIR] [--smoke] [--markdown]``. Writes ``bench/out/entropy.json``.
+A worker without a daemon (`bench.harness.worker`), one thread, photos in the page cache. Three tables:
 
-One process, one thread, no daemon: the worker of worker_profile.py on photos in the page cache, in turns on the same
-samples: Huffman codes by libjpeg-turbo and by our own decoder; the resize in plain C, by AVX2 and by AVX-512; and the
-same photos upright, tagged as turned, and with restart markers. README.md has the method.
+- Huffman codes are decoded by libjpeg-turbo (Pillow's) and by `prepserver/transform/native/entropy.c`, on files and on
+  the same photos packed. The rest of decoding is libjpeg-turbo's both times, and the pixels are the same.
+- The resize runs in plain C, by AVX2 and by AVX-512, which also read scans and turn pixels.
+- The same photos, encoded again by Pillow: upright, with EXIF orientations, and with restart markers. Crops are drawn
+  on the upright image, so those of a photo turned by 90 degrees are others.
+
+Fifteen rounds; in each, all variants fill the same samples in turns, and a ratio is taken within a round.
 """
 
 from __future__ import annotations
 
-import gc
 import io
-import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-import command
-from fingerprint import fingerprint
-from photos import Photos, find_photos, write_list
-from server import run_cli
-from tables import Sheet, spread
-from worker_profile import PYTHON, Worker, timed
+from bench.harness.case import Case, Figures, Run
+from bench.harness.photos import Photos, write_list
+from bench.harness.server import run_cli
+from bench.harness.tables import Sheet, spread
+from bench.harness.worker import PYTHON, Worker, no_collection, timed
 
 _ENTROPY = {"libjpeg-turbo's": False, "our own": True}
 _KINDS: dict[str, tuple[int, dict[str, Any]]] = {  # EXIF orientation, and options of Pillow's
@@ -31,113 +31,94 @@ _KINDS: dict[str, tuple[int, dict[str, Any]]] = {  # EXIF orientation, and optio
 }  # fmt: skip
 _SAMPLES = 1600
 
-Way = Callable[[int], dict[str, float]]
+Variant = Callable[[int], dict[str, float]]
+"""Fills one block; returns microseconds per sample for each part."""
 
 
-def main() -> None:
-    command.run(
-        "entropy", "A worker's kernels in their several forms, and on several kinds of files.",
-        lambda arguments: measure(arguments.data, 1 if arguments.smoke else 15),
-        sheets, takes_workers=False,
-    )  # fmt: skip
-
-
-def measure(data: str | None, blocks: int) -> dict[str, Any]:
+def measure(run: Run) -> Figures:
     import torch
 
     from prepserver.transform import native
 
-    machine = fingerprint()
     compiled = native.kernels()
     if compiled is None or not compiled.own_entropy:
         raise SystemExit(f"nothing to compare: {native.path().reason}")
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory(prefix="prepserver-bench-") as name:
-        scratch = Path(name)
-        photos = find_photos(data, scratch)
-        listed, packed = scratch / "list.txt", scratch / "packed"
-        write_list(photos, max(_SAMPLES, len(photos.files)), listed)
-        run_cli("pack", str(listed), str(packed), "--quiet")
-        workers = {"files": Worker(listed, scratch), "packed": Worker(packed, scratch)}
-        cells = []
-        for form, worker in workers.items():
-            ways = {words: partial(_switched, compiled.use_own_entropy, own, worker) for words, own in _ENTROPY.items()}
-            cells.append({"form": form, "rounds": in_turns(ways, blocks)})
-        best = native.VECTORS.index(compiled.vectors)
-        ways = {
-            words: partial(_switched, compiled.use_vectors, words, workers["files"])
-            for words in native.VECTORS[: best + 1]
-        }
-        vectors = in_turns(ways, blocks)
-        kinds = in_turns({kind: _of_kind(kind, photos, scratch) for kind in _KINDS}, blocks)
-    return {"machine": machine, "photos": photos.what, "cells": cells, "vectors": vectors, "kinds": kinds}
+    rounds = run.rounds(15)
+    listed, packed = run.listed(max(_SAMPLES, len(run.photos.files))), run.scratch / "packed"
+    run_cli("pack", str(listed), str(packed), "--quiet")
+    workers = {"files": Worker(listed, run.scratch), "packed": Worker(packed, run.scratch)}
+    cells = []
+    for form, worker in workers.items():
+        variants = {words: partial(_with, compiled.use_own_entropy, own, worker) for words, own in _ENTROPY.items()}
+        cells.append({"form": form, "rounds": in_turns(variants, rounds)})
+    best = native.VECTORS.index(compiled.vectors)
+    vectors = {
+        words: partial(_with, compiled.use_vectors, words, workers["files"]) for words in native.VECTORS[: best + 1]
+    }
+    kinds = {kind: partial(timed, _worker_of(kind, run)) for kind in _KINDS}
+    return {"cells": cells, "vectors": in_turns(vectors, rounds), "kinds": in_turns(kinds, rounds)}
 
 
-def in_turns(ways: dict[str, Way], blocks: int) -> list[dict[str, dict[str, float]]]:
-    """What each way takes of each block; all come to a block before the next one."""
-    for way in ways.values():
-        way(0)
-    gc.collect()
-    gc.disable()  # as in a worker
-    try:
-        return [{words: way(block) for words, way in ways.items()} for block in range(1, blocks + 1)]
-    finally:
-        gc.enable()
+def in_turns(variants: Mapping[str, Variant], rounds: int) -> list[dict[str, dict[str, float]]]:
+    """What each variant takes; all fill a block before the next one."""
+    for fill in variants.values():
+        fill(0)
+    with no_collection():
+        return [{words: fill(block) for words, fill in variants.items()} for block in range(1, rounds + 1)]
 
 
-def _switched(switch: Callable[[Any], None], to: Any, worker: Worker, block: int) -> dict[str, float]:
+def _with(switch: Callable[[Any], None], to: Any, worker: Worker, block: int) -> dict[str, float]:
     switch(to)
     return timed(worker, block)
 
 
-def _of_kind(kind: str, photos: Photos, scratch: Path) -> Way:
-    """A worker on these photos, encoded again by Pillow with the same tables."""
+def _worker_of(kind: str, run: Run) -> Worker:
+    """A worker on the photos, encoded again by Pillow with the same tables."""
     from PIL import Image
 
     orientation, options = _KINDS[kind]
     tags = Image.Exif()
     tags[0x0112] = orientation
-    folder = scratch / kind
+    folder = run.scratch / kind
     folder.mkdir()
     files = []
-    for number, (path, label) in enumerate(photos.files[:_SAMPLES]):
+    for number, (path, label) in enumerate(run.photos.files[:_SAMPLES]):
         image, made = Image.open(path), io.BytesIO()
         keeps = {"quality": "keep"} if image.format == "JPEG" else {}
         image.save(made, "JPEG", exif=tags, **keeps, **options)
         files.append((folder / f"{number:05}.jpg", label))
         files[-1][0].write_bytes(made.getvalue())
-    listed = folder / "list.txt"
-    write_list(Photos(photos.what, files, photos.nbytes), _SAMPLES, listed)
-    return partial(timed, Worker(listed, scratch))
+    listed = write_list(Photos(kind, files, 0), _SAMPLES, folder / "list.txt")
+    return Worker(listed, run.scratch)
 
 
-def sheets(result: dict[str, Any]) -> list[Sheet]:
+def sheets(result: Figures) -> list[Sheet]:
     entropy = Sheet(
-        "A worker's time by who decodes Huffman codes, microseconds a sample",
+        "A worker's time by the Huffman decoder, microseconds per sample",
         ("Huffman decoding is", *_ENTROPY, "ratio"),
     )
     parts = {"decode, resize and flip": ("decode", "resize"), "all": (PYTHON, "system", "decode", "resize")}
     for cell in result["cells"]:
         for words, names in parts.items():
             theirs, ours = ([sum(found[way][name] for name in names) for found in cell["rounds"]] for way in _ENTROPY)
-            ratios = [a / b for a, b in zip(theirs, ours, strict=True)]
-            entropy.rows.append((f"{cell['form']}: {words}", spread(theirs), spread(ours), spread(ratios, ".2f")))
+            quotients = [a / b for a, b in zip(theirs, ours, strict=True)]
+            entropy.rows.append((f"{cell['form']}: {words}", spread(theirs), spread(ours), spread(quotients, ".2f")))
     return [
         entropy,
-        _sheet("A worker's time by the resize's instructions, microseconds a sample", result["vectors"]),
-        _sheet("A worker's time by the kind of file, microseconds a sample", result["kinds"]),
+        _sheet("A worker's time by the resize's instructions, microseconds per sample", result["vectors"]),
+        _sheet("A worker's time by the kind of file, microseconds per sample", result["kinds"]),
     ]
 
 
 def _sheet(title: str, rounds: list[dict[str, dict[str, float]]]) -> Sheet:
-    """All ways of `rounds`, and what each takes in terms of the first."""
-    sheet = Sheet(title, ("", "a sample", f'of "{next(iter(rounds[0]))}"'))
-    totals = [{way: sum(found.values()) for way, found in each.items()} for each in rounds]
-    for way in rounds[0]:
-        shares = [each[way] / next(iter(each.values())) for each in totals]
-        sheet.rows.append((way, spread([each[way] for each in totals]), spread(shares, ".2f")))
+    """All variants, and what each takes relative to the first."""
+    sheet = Sheet(title, ("", "per sample", f'relative to "{next(iter(rounds[0]))}"'))
+    totals = [{words: sum(found.values()) for words, found in each.items()} for each in rounds]
+    for words in rounds[0]:
+        shares = [each[words] / next(iter(each.values())) for each in totals]
+        sheet.rows.append((words, spread([each[words] for each in totals]), spread(shares, ".2f")))
     return sheet
 
 
-if __name__ == "__main__":
-    main()
+CASE = Case("Huffman decoding", measure, sheets)

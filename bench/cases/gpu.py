@@ -1,18 +1,19 @@
-"""What a GPU machine does with a page-locked memfd: the questions that no machine without a GPU can answer.
+"""How does a machine with a GPU treat page-locked shared memory?
 
-``python bench/gpu.py [--json FILE] [--only 1,8]`` asks, in this order:
+No machine without a GPU can answer these questions; they are asked in this order, or as ``--only 1,8`` says:
 
-1. a writable memfd, page-locked: is it, at what rate does it copy, does the copy overlap a kernel, may two
-   processes lock the same pages;
+1. a writable memfd, page-locked: does the driver accept it, at what rate does it copy, does the copy overlap a kernel,
+   may two processes lock the same pages;
 2. a read-only mapping with the driver's read-only flag;
-3. seconds per GB to lock: ordinary pages touched and untouched, huge pages;
+3. seconds per GiB to lock: ordinary pages touched and untouched, huge pages;
 4. does a low ``ulimit -l`` matter;
-5. a process killed in mid-copy: how soon are its pages free, are they right when used again;
-6. is NVML there (run it inside the daemon's unit to know about the unit);
+5. a process is killed in mid-copy: how soon are its pages free, are they right when they are used again;
+6. is NVML there (run this inside the daemon's unit to know about the unit);
 7. a MIG slice: the rate of 1 again, with the slice's name;
 8. the device stage: images/s and host time per batch, plain and finished.
 
-A check that fails says why and the others go on. Without a CUDA device it says so and exits with 0.
+A check that fails says why, and the others go on. Without a CUDA device the case says so and exits with 0. On a machine
+that has only torch with CUDA, ``python tests/gpu/machine.py`` runs it.
 """
 
 from __future__ import annotations
@@ -20,10 +21,8 @@ from __future__ import annotations
 import argparse
 import ctypes
 import itertools
-import json
 import mmap
 import os
-import platform
 import resource
 import statistics
 import subprocess
@@ -36,12 +35,15 @@ from typing import Any, TypeAlias
 
 import torch
 
+from bench.harness.case import Case, Figures, Run, say
+from bench.harness.tables import Sheet
+
 try:
     from prepclient.device import DeviceStage, cuda_device
     from prepclient.finish import Finish, RowLook
     from prepclient.pinning import PORTABLE, HostPin, LibCuda, open_driver
 except ImportError as error:
-    sys.exit(f"bench/gpu.py: {error}. On a machine that has only torch: python tests/gpu/machine.py")
+    sys.exit(f"{error}. On a machine that has only torch: python tests/gpu/machine.py")
 
 Facts: TypeAlias = dict[str, Any]
 
@@ -55,7 +57,7 @@ cuda: Any = torch.cuda  # typed in part only
 
 
 class Segment:
-    """A memfd and a writable shared mapping of it; `flags` are memfd_create's beside close-on-exec."""
+    """A memfd and a writable shared mapping of it; `flags` are more flags of memfd_create."""
 
     def __init__(self, nbytes: int, *, fd: int | None = None, touch: bool = True, flags: int = 0) -> None:
         self.fd = os.memfd_create("prepserver-bench", os.MFD_CLOEXEC | flags) if fd is None else fd
@@ -98,15 +100,11 @@ def gb_per_s(source: torch.Tensor, *, times: int = 10) -> float:
 
 
 def child(task: str, segment: Segment) -> subprocess.Popen[str]:
-    command = [sys.executable, __file__, "--child", task, str(segment.fd), str(segment.nbytes)]
-    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+    """Another process with the same memory; it runs `run_child`."""
+    command = [sys.executable, "-m", "bench.cases.gpu", task, str(segment.fd), str(segment.nbytes)]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path)}
     return subprocess.Popen(
-        command,
-        pass_fds=[segment.fd],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": path},
+        command, pass_fds=[segment.fd], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env
     )
 
 
@@ -121,13 +119,13 @@ def tell(process: subprocess.Popen[str]) -> None:
 
 
 def run_child(task: str, fd: int, nbytes: int) -> None:
-    """The other process: `rate` prints what it gets, `memlock` likewise under ulimit -l 64, `copy` never ends."""
+    """The other process: `rate` prints its rate, `memlock` does so under ulimit -l 64, `copy` copies for ever."""
     if task == "memlock":
         resource.setrlimit(resource.RLIMIT_MEMLOCK, (64 << 10, 64 << 10))
     segment = Segment(nbytes, fd=fd)
     pin = locked(segment)
     if task != "copy":
-        target = torch.empty_like(segment.bytes, device="cuda")  # the context is there before anybody measures
+        target = torch.empty_like(segment.bytes, device="cuda")  # makes the context before anything is measured
         target.copy_(segment.bytes)
         print("locked", flush=True)
         sys.stdin.readline()
@@ -169,7 +167,7 @@ def check_memfd() -> Facts:
 
 
 def overlap(segment: Segment) -> Facts:
-    """A kernel alone, a copy alone, both on two streams: overlapping if both take about the longer one."""
+    """A kernel alone, a copy alone, both on two streams: they overlap if both take about as long as the longer one."""
     target, side = torch.empty_like(segment.bytes, device="cuda"), cuda.Stream()
 
     def kernel() -> None:
@@ -268,7 +266,7 @@ def check_killed() -> Facts:
 
 def nvml() -> tuple[Any, Any]:
     """The library, initialised, and the first device."""
-    import pynvml  # missing on some machines: then this check fails, and the others go on
+    import pynvml  # missing on some machines: then only this check fails
 
     try:
         pynvml.nvmlInit()
@@ -321,7 +319,7 @@ def check_stage() -> Facts:
 
 
 def drive(stage: DeviceStage, images: torch.Tensor, batches: int = 200) -> Facts:
-    """A consumer that only takes batches: the rate that the stage could sustain, and the host's time for it."""
+    """A consumer that only takes batches: the rate that the stage can sustain, and the host's time for a batch."""
     labels = {"label": [torch.arange(BATCH)], "index": [torch.arange(BATCH)]}
     host: list[float] = []
     submitted = 0
@@ -355,55 +353,41 @@ CHECKS: list[tuple[str, Callable[[], Facts]]] = [
 ]
 
 
-def fingerprint() -> Facts:
-    properties = cuda.get_device_properties(cuda.current_device())
-    model = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
-    return {
-        "gpu": properties.name,
-        "gpus": cuda.device_count(),
-        "gpu_memory_mib": properties.total_memory // MIB,
-        "torch": torch.__version__,
-        "cuda": torch.version.cuda,
-        "cpu": model[0].partition(":")[2].strip() if model else platform.machine(),
-        "cores": len(os.sched_getaffinity(0)),
-        "kernel": platform.release(),
-        "python": platform.python_version(),
-    }
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description="The device path on a real GPU.")
-    parser.add_argument("--json", type=Path, help="write the numbers here")
-    parser.add_argument("--only", help="numbers of checks, such as 1,8")
-    parser.add_argument("--child", nargs=3, metavar=("TASK", "FD", "NBYTES"), help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.child:
-        task, fd, nbytes = arguments.child
-        run_child(task, int(fd), int(nbytes))
-        return
+def measure(run: Run) -> Figures:
     if not cuda.is_available():
         print("no CUDA device: nothing to measure here")
-        return
+        raise SystemExit(0)
     cuda.init()
-    wanted = {int(number) for number in arguments.only.split(",")} if arguments.only else None
-    machine = fingerprint()
-    print(", ".join(f"{key} {value}" for key, value in machine.items()))
-    results: Facts = {"machine": machine}
+    properties = cuda.get_device_properties(cuda.current_device())
+    device = {
+        "gpu": properties.name, "gpus": cuda.device_count(), "gpu_memory_mib": properties.total_memory // MIB,
+        "torch": torch.__version__, "cuda": torch.version.cuda,
+    }  # fmt: skip
+    found = {"device": device}
     for number, (name, check) in enumerate(CHECKS, 1):
-        if wanted is not None and number not in wanted:
+        if run.options.only and number not in run.options.only:
             continue
+        say(f"{number}. {name}")
         try:
-            facts = check()
+            found[name] = check()
         except (RuntimeError, OSError, ValueError, ImportError, subprocess.SubprocessError) as error:
-            facts = {"failed": f"{type(error).__name__}: {error}"}
-        results[name] = facts
-        print(f"\n{number}. {name}")
-        for key, value in facts.items():
-            print(f"   {key:<44} {value}")
-    if arguments.json:
-        arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        arguments.json.write_text(json.dumps(results, indent=1) + "\n")
+            found[name] = {"failed": f"{type(error).__name__}: {error}"}
+    return {"found": found}
 
+
+def sheets(result: Figures) -> list[Sheet]:
+    return [
+        Sheet(name, ("", "found"), [(key, str(value)) for key, value in facts.items()])
+        for name, facts in result["found"].items()
+    ]
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--only", type=lambda text: [int(number) for number in text.split(",")], metavar="NUMBER,...",
+                        help="the numbers of the checks, such as 1,8")  # fmt: skip
+
+
+CASE = Case("", measure, sheets, options=options)
 
 if __name__ == "__main__":
-    main()
+    run_child(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

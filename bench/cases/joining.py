@@ -1,83 +1,67 @@
-"""A job that comes while another one runs: how soon it has its first batch, and what is decoded twice for it.
+"""When a job joins one that already runs, how soon does it have its first batch, and what is made twice for it?
 
-``python bench/joining.py [--smoke] [--markdown]``. Writes ``bench/out/joining.json``.
+Two jobs with the same arguments on tiny synthetic images, an epoch of 4 blocks. When the first job has come to 10, 40,
+70 and 95 % of a block, the second one starts and reads an epoch: once with both as fast as they go, once with both at
+1000 rows/s. Each time the daemon is a new one, because it judges a wait by the rate of the last ten seconds in which
+it worked.
 
-One job runs. When it has come to a certain place of a block, another one with the same arguments starts, and reads
-an epoch. Rows made are counted by the daemon: those beyond one pass of the first job's stream are made for the late
-one alone.
+*First batch* is counted from the making of the client. *Longest wait later* is the wait for the shared stream. *Rows
+made twice* are the rows that the daemon has made, less one pass of the stream on which both jobs are in the end (all of
+the second job's rows, if it shares no stream). Chunks that are in work count for nothing.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import command
-from fingerprint import fingerprint
-from jobs import Job
-from server import Server, running_server
-from tables import Sheet
-
+from bench.harness.case import Case, Figures, Run
+from bench.harness.jobs import Job
+from bench.harness.server import Server, running_server
+from bench.harness.tables import Sheet
 from prepserver import __version__
 from prepserver.cli.ask import ask
 from prepserver.protocol.messages import AskStatus
 
 _BLOCK = 8192
-_BATCH = 64
-_PIXELS = 32
 _JOIN_WAIT_S = 30.0
 _TARGET = 0.02
 _POLL_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What is measured: blocks of an epoch, places in a block, paces of both jobs (0: as fast as they go)."""
+class _Plan:
+    """Blocks in an epoch, places in a block, and paces of both jobs in rows/s (0: as fast as they go)."""
 
     blocks: int
     places: Sequence[float]
     paces: Sequence[float]
 
 
-FULL = Plan(4, (0.1, 0.4, 0.7, 0.95), (0.0, 1000.0))
-SMOKE = Plan(2, (0.5,), (0.0,))
+_FULL = _Plan(4, (0.1, 0.4, 0.7, 0.95), (0.0, 1000.0))
+_SMOKE = _Plan(2, (0.5,), (0.0,))
 
 
-def main() -> None:
-    command.run(
-        "joining", "Joining a running stream.",
-        lambda arguments: measure(SMOKE if arguments.smoke else FULL, arguments.workers),
-        sheets, takes_data=False,
-    )  # fmt: skip
-
-
-def measure(plan: Plan, workers: int) -> dict[str, Any]:
-    machine = fingerprint()
+def measure(run: Run) -> Figures:
+    plan = _SMOKE if run.smoke else _FULL
     samples = plan.blocks * _BLOCK
-    with tempfile.TemporaryDirectory(prefix="prepserver-bench-") as name:
-        found = []
-        for pace in plan.paces:
-            for place in plan.places:
-                # a daemon of its own for each: it goes by the rate of its last ten seconds
-                folder = Path(name) / f"{pace:g}-{place:g}"
-                folder.mkdir()
-                with running_server(folder, workers) as server:
-                    found.append({"pace": pace, "place": place, **join(server, samples, place, pace)})
-    return {"machine": machine, "workers": workers, "samples": samples, "joins": found}
+    found = []
+    for pace in plan.paces:
+        for place in plan.places:
+            with running_server(run.scratch, run.workers) as server:
+                config = run.job("tiny", Path(), samples=samples, rows_per_s=pace, size=32, join_wait_s=_JOIN_WAIT_S)
+                found.append({"pace": pace, "place": place, **join(server, config, place)})
+    return {"workers": run.workers, "samples": samples, "joins": found}
 
 
-def join(server: Server, samples: int, place: float, pace: float) -> dict[str, Any]:
-    """One late job, from its start to the end of its epoch."""
-    config = {
-        "contender": "tiny", "samples": samples, "batch": _BATCH, "seed": 1, "runtime_dir": str(server.runtime_dir),
-        "join_wait_s": _JOIN_WAIT_S, "rows_per_s": pace, "size": _PIXELS,
-    }  # fmt: skip
+def join(server: Server, config: dict[str, Any], place: float) -> dict[str, Any]:
+    """One job that joins at a place in a block of the other one, until the end of its epoch."""
+    samples = config["samples"]
     first, late = Job({**config, "job": "first"}), Job({**config, "job": "late"})
     try:
         for job in (first, late):
@@ -89,8 +73,7 @@ def join(server: Server, samples: int, place: float, pace: float) -> dict[str, A
         went_ns = time.monotonic_ns()
         late.say("go")
         late.hear("first")
-        began = state(server)
-        while by_name(now := state(server))["late"]["batches"] * _BATCH < samples:
+        while by_name(now := state(server))["late"]["batches"] * config["batch"] < samples:
             time.sleep(_POLL_S)
         late.say("stop")
         record = json.loads(late.hear())
@@ -103,17 +86,15 @@ def join(server: Server, samples: int, place: float, pace: float) -> dict[str, A
     made = sum(stream["rows_filled"] for stream in now["streams"])
     waits_s = [(came - asked) / 1e9 for asked, came in zip(record["asked_ns"], record["came_ns"], strict=True)]
     return {
-        "early": len(began["streams"]) == 2,
         "shares": len(now["streams"]) == 1,
         "first_batch_ms": (record["came_ns"][0] - went_ns) / 1e6,
         "longest_wait_s": max(waits_s[1:]),
-        # what is in work now counts for less than it is: a few chunks
-        "extra_rows": max(0, made - shared["ready_upto"]),
-        "extra": max(0, made - shared["ready_upto"]) / samples,
+        "extra_rows": max(0, made - shared["ready_upto"]),  # without a few chunks that are in work
     }
 
 
 def state(server: Server) -> dict[str, Any]:
+    """The daemon's status, asked in this process: `Server.status` takes too long to follow a job."""
     answer, fd, _ = ask(str(server.runtime_dir), AskStatus(__version__))
     try:
         found: dict[str, Any] = json.loads(os.pread(fd, answer.nbytes, 0))
@@ -126,20 +107,20 @@ def by_name(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {job["name"]: job for job in found["jobs"]}
 
 
-def sheets(result: dict[str, Any]) -> list[Sheet]:
+def sheets(result: Figures) -> list[Sheet]:
+    samples = result["samples"]
     sheet = Sheet(
-        f"A second job of equal speed, epoch of {result['samples']} in blocks of {_BLOCK}, {result['workers']} workers",
+        f"A second job of equal speed, epoch of {samples} in blocks of {_BLOCK}, {result['workers']} workers",
         ("joins", "first batch, ms", "longest wait later, s", "rows made twice", "of an epoch", "shares in the end"),
     )
     for found in result["joins"]:
         pace = f"{found['pace']:g} rows/s each" if found["pace"] else "as fast as they go"
         sheet.rows.append((
             f"at {found['place']:.0%} of a block, {pace}", f"{found['first_batch_ms']:.0f}",
-            f"{found['longest_wait_s']:.1f}", str(found["extra_rows"]), f"{found['extra']:.2%} (< {_TARGET:.0%})",
-            "yes" if found["shares"] else "NO",
+            f"{found['longest_wait_s']:.1f}", str(found["extra_rows"]),
+            f"{found['extra_rows'] / samples:.2%} (< {_TARGET:.0%})", "yes" if found["shares"] else "NO",
         ))  # fmt: skip
     return [sheet]
 
 
-if __name__ == "__main__":
-    main()
+CASE = Case("Joining a running stream", measure, sheets)

@@ -1,68 +1,62 @@
-"""Photos of 12 megapixels: what decoding at a half, a quarter or an eighth saves.
+"""What does it save to decode photos of 12 megapixels at a half, a quarter or an eighth of their size?
 
-``python bench/large.py [--data DIR] [--smoke] [--markdown]``. Writes ``bench/out/large.json``.
+Twelve pictures of 3000x4000. Each is a mosaic of photos at their own size, side by side in lines, JPEG at quality 90
+with 4:2:0. Mosaics are harder than photos of that size: there is detail in every pixel, which takes longer to decode
+and is where scaled decoding errs.
 
-One process, one thread, no daemon: the worker's own `fill`, with scaling and without it, in turns; beside it the
-kernels that one would call oneself. README.md has the method.
+A worker without a daemon (`bench.harness.worker`), one thread, fills eight rows at a time, from files and from the same
+pictures packed, with the compiled kernels where there are any: with scaled decoding, and with every plan set to the
+full size from outside. Beside it simplejpeg and torch do the same by hand: a whole decode into a buffer that is used
+again, the same crop, an antialiased resize. Fifteen rounds; in each, all variants fill the same positions in turns, and
+a ratio is taken within a round.
 """
 
 from __future__ import annotations
 
 import itertools
 import random
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
-import command
-from fingerprint import fingerprint
-from photos import Photos, find_photos, write_list
-from server import run_cli
-from tables import Sheet, spread
-from worker_profile import Worker
+from bench.harness.case import Case, Figures, Run
+from bench.harness.photos import Photos, write_list
+from bench.harness.server import run_cli
+from bench.harness.tables import Sheet, spread
+from bench.harness.worker import Worker
 
 _SIZE = (3000, 4000)
 _QUALITY = 90
-_LISTED = 16_384  # samples; no position comes twice
+_LISTED = 16_384  # samples, so that no position comes twice
 _CHUNK = 8
 _SCALED, _WHOLE = "scaled", "whole"
-_KERNELS = ("simplejpeg and torch", "simplejpeg and cv2")
 
 Fill = Callable[[int, int], None]
+"""Fills the rows of so many positions from a position on."""
 
 
-def main() -> None:
-    command.run(
-        "large", "Photos of 12 megapixels, with scaled decoding and without.",
-        lambda arguments: measure(arguments.data, *((2, 1) if arguments.smoke else (12, 15))),
-        sheets, takes_workers=False,
-        remarks=lambda figures: [figures["mosaics"]],
-    )  # fmt: skip
-
-
-def measure(data: str | None, files: int, rounds: int) -> dict[str, Any]:
+def measure(run: Run) -> Figures:
     import torch
 
-    machine = fingerprint()
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory(prefix="prepserver-bench-") as name:
-        scratch = Path(name)
-        photos = find_photos(data, scratch)
-        mosaics = lay_out(photos, files, scratch / "mosaics")
-        listed, packed = scratch / "list.txt", scratch / "packed"
-        write_list(mosaics, files, listed)
-        run_cli("pack", str(listed), str(packed), "--quiet")
-        write_list(mosaics, _LISTED, listed)
-        cells = [
-            cell
-            for words, ops, views in _pipelines()
-            for cell in cells_of(words, _ways(listed, packed, scratch, ops, views), rounds)
-        ]
-        cells += cells_of("RandomResizedCrop(224), flip", _kernels(mosaics), rounds)
-    return {"machine": machine, "mosaics": mosaics.what, "cells": cells}
+    mosaics = lay_out(run.photos, 2 if run.smoke else 12, run.scratch / "mosaics")
+    packed = run.scratch / "packed"
+    run_cli("pack", str(write_list(mosaics, len(mosaics.files), run.scratch / "once.txt")), str(packed), "--quiet")
+    listed = write_list(mosaics, _LISTED, run.scratch / "list.txt")
+    rounds = run.rounds(15)
+    cells = []
+    for words, ops, views in _pipelines():
+        variants: dict[str, Fill] = {}
+        for form, dataset in (("files", listed), ("packed", packed)):
+            worker = Worker(dataset, run.scratch, ops, views, rows=2 * _CHUNK)
+            variants[f"{form}, {_SCALED}"] = worker.fill_rows
+            variants[f"{form}, {_WHOLE}"] = whole_decodes()(worker.fill_rows)
+        cells += in_turns(words, variants, rounds)
+    cells += in_turns(_pipelines()[0][0], {"simplejpeg and torch": _kernels(mosaics)}, rounds)
+    return {"mosaics": mosaics.what, "cells": cells}
 
 
 def lay_out(photos: Photos, files: int, folder: Path) -> Photos:
@@ -103,38 +97,20 @@ def _pipelines() -> list[tuple[str, list[Any], int]]:
     ]
 
 
-def _ways(listed: Path, packed: Path, scratch: Path, ops: list[Any], views: int) -> dict[str, Fill]:
-    ways: dict[str, Fill] = {}
-    for form, dataset in (("files", listed), ("packed", packed)):
-        worker = Worker(dataset, scratch, ops, views, rows=2 * _CHUNK)
-        ways[f"{form}, {_SCALED}"] = worker.fill_rows
-        ways[f"{form}, {_WHOLE}"] = _unscaled(worker.fill_rows)
-    return ways
-
-
-def _unscaled(fill_rows: Fill) -> Fill:
-    def fill(position: int, count: int) -> None:
-        with whole_decodes():
-            fill_rows(position, count)
-
-    return fill
-
-
 @contextmanager
 def whole_decodes() -> Iterator[None]:
-    """Everything is decoded at its size."""
+    """Everything is decoded at its full size."""
     from prepserver.transform import geometry
 
-    real = geometry.scale_for
-    geometry.scale_for = lambda _rows, _columns, _size: 1
-    try:
+    def full_size(_rows: int, _columns: int, _size: tuple[int, int]) -> int:
+        return 1
+
+    with mock.patch.object(geometry, "scale_for", full_size):
         yield
-    finally:
-        geometry.scale_for = real
 
 
-def _kernels(mosaics: Photos) -> dict[str, Fill]:
-    """Whole decode, crop, resize by hand: torch antialiased; cv2, where there is one, not."""
+def _kernels(mosaics: Photos) -> Fill:
+    """Decode, crop and resize by hand, by simplejpeg and torch."""
     import numpy as np
     import simplejpeg
     import torch
@@ -147,57 +123,42 @@ def _kernels(mosaics: Photos) -> dict[str, Fill]:
     files = [path.read_bytes() for path, _ in mosaics.files]
     buffer, row = np.zeros(3 * _SIZE[0] * _SIZE[1], np.uint8), np.zeros((224, 224, 3), np.uint8)
 
-    def crop(position: int) -> Any:
-        image = simplejpeg.decode_jpeg(files[position % len(files)], buffer=buffer)
-        with whole_decodes():
-            part = maker.plan(*_SIZE, SampleKey(0, 0, position)).part
-        return part.of(image)
-
-    def by_torch(position: int, count: int) -> None:
+    def fill(position: int, count: int) -> None:
         for each in range(position, position + count):
-            source = torch.from_numpy(crop(each)).permute(2, 0, 1).unsqueeze(0)
+            image = simplejpeg.decode_jpeg(files[each % len(files)], buffer=buffer)
+            with whole_decodes():
+                crop: Any = maker.plan(*_SIZE, SampleKey(0, 0, each)).part.of(image)
+            source = torch.from_numpy(crop).permute(2, 0, 1).unsqueeze(0)
             target = torch.from_numpy(row).permute(2, 0, 1).unsqueeze(0)
             torch.ops.aten._upsample_bilinear2d_aa.out(source, [224, 224], False, None, None, out=target)
 
-    ways: dict[str, Fill] = {_KERNELS[0]: by_torch}
-    try:
-        import cv2
-    except ImportError:
-        return ways
-    cv2.setNumThreads(0)
-
-    def by_cv2(position: int, count: int) -> None:
-        for each in range(position, position + count):
-            cv2.resize(crop(each), (224, 224), dst=row, interpolation=cv2.INTER_LINEAR)
-
-    return {**ways, _KERNELS[1]: by_cv2}
+    return fill
 
 
-def cells_of(pipeline: str, ways: dict[str, Fill], rounds: int) -> list[dict[str, Any]]:
-    """Images/s of each way, once in each round: all make the same positions in turns."""
-    found: dict[str, list[float]] = {way: [] for way in ways}
-    for fill in ways.values():
+def in_turns(pipeline: str, variants: dict[str, Fill], rounds: int) -> list[dict[str, Any]]:
+    """Images/s of each variant, once per round."""
+    found: dict[str, list[float]] = {words: [] for words in variants}
+    for fill in variants.values():
         fill(0, 2)  # pages, caches
-    for number, (way, fill) in itertools.product(range(rounds), ways.items()):
+    for number, (words, fill) in itertools.product(range(rounds), variants.items()):
         began_s = time.perf_counter()
         fill(_CHUNK * (number + 1), _CHUNK)
-        found[way].append(_CHUNK / (time.perf_counter() - began_s))
-    return [{"pipeline": pipeline, "way": way, "per_s": values} for way, values in found.items()]
+        found[words].append(_CHUNK / (time.perf_counter() - began_s))
+    return [{"pipeline": pipeline, "way": words, "per_s": per_s} for words, per_s in found.items()]
 
 
-def sheets(result: dict[str, Any]) -> list[Sheet]:
+def sheets(result: Figures) -> list[Sheet]:
     figures = {(cell["pipeline"], cell["way"]): cell["per_s"] for cell in result["cells"]}
     pipelines = list(dict.fromkeys(pipeline for pipeline, _ in figures))
     sheet = Sheet("Images/s of one worker, 12 megapixels each (median and min-max over rounds)", ("", *pipelines))
-    for way in dict.fromkeys(way for _, way in figures):
-        sheet.rows.append((way, *(spread(figures.get((pipeline, way), []), ".1f") for pipeline in pipelines)))
-    ratios = Sheet("Scaled over whole, round by round", ("", *pipelines))
+    for words in dict.fromkeys(words for _, words in figures):
+        sheet.rows.append((words, *(spread(figures.get((pipeline, words), []), ".1f") for pipeline in pipelines)))
+    quotients = Sheet("Scaled / whole, by round", ("", *pipelines))
     for form in ("files", "packed"):
         pairs = [(figures[each, f"{form}, {_SCALED}"], figures[each, f"{form}, {_WHOLE}"]) for each in pipelines]
         values = [[scaled / whole for scaled, whole in zip(*pair, strict=True)] for pair in pairs]
-        ratios.rows.append((form, *(spread(each, ".2f") for each in values)))
-    return [sheet, ratios]
+        quotients.rows.append((form, *(spread(each, ".2f") for each in values)))
+    return [sheet, quotients]
 
 
-if __name__ == "__main__":
-    main()
+CASE = Case("Photos of 12 megapixels", measure, sheets, remarks=lambda figures: [figures["mosaics"]])

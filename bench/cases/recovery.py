@@ -1,18 +1,30 @@
-"""What a killed process costs those that live: a worker, a client, the daemon.
+"""How long do the others wait when a worker, a client or the daemon is killed?
 
-``python bench/recovery.py [--smoke] [--markdown]``. Real processes, killed with SIGKILL; see README.md for the method.
-Writes ``bench/out/recovery.json``.
+Real processes, ended by SIGKILL at a moment that nothing waits for. The worst of all tries is compared with the target.
+
+- *A worker.* One job takes batches of 64 photos as fast as they come, so it waits for each. At random a worker is
+  killed, twenty times. *Later than usual* is the longest wait for a batch in the second after that, less the median
+  wait of the run: the other workers first make the chunks in its hands again, and another worker is forked. This runs
+  with all workers, and with a single one, which has no other to help it. A worker that is stopped (SIGSTOP) stands for
+  one that hangs: its chunks are made a second time after 2 s. That has no target.
+- *A client.* Two clients are on one stream. One of them holds its rows and has `lag="wait"`, so the other one waits for
+  it. Then it is killed. The rows themselves tell when a worker began to fill them again (``stamp`` in
+  `bench.harness.stand_in`, a millisecond for 16 rows). The kernel reports the end of a process only when it has taken
+  down its memory, so the death of a client with many GiB is known later than here.
+- *The daemon.* Three jobs run; the daemon is killed and another one is started at once, as systemd would. The time is
+  counted from the moment at which it listens (asked every 5 ms) to each job's first batch from it. Batches that the old
+  ring still held were handed out before.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import random
 import select
 import signal
 import statistics
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -20,65 +32,47 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import command
-from fingerprint import fingerprint
-from jobs import Job, started
-from photos import find_photos, write_list
-from server import Server, running_server
-from tables import Sheet, reached
+from bench.harness.case import Case, Figures, Run
+from bench.harness.jobs import Job, started
+from bench.harness.server import Server, running_server
+from bench.harness.tables import NO_TARGET, Sheet, reach
 
 _SAMPLES = 8000
-_FEW_SAMPLES = 256  # where a joiner shall find a place at once
-_BATCH = 64
-_STAMPED = (str(Path(__file__).with_name("stamped_daemon.py")),)
-_TARGETS = {"worker": 300.0, "client": 50.0, "daemon": 3000.0}
+_FEW_SAMPLES = 256  # so few that a job that joins finds a place at once
+_TARGETS_MS = {"worker": 300.0, "client": 50.0, "daemon": 3000.0}
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """How often."""
-
+class _Plan:
     worker_kills: int
     worker_stops: int
     client_kills: int
     daemon_kills: int
 
 
-FULL = Plan(20, 3, 20, 6)
-SMOKE = Plan(2, 1, 2, 1)
+_FULL = _Plan(20, 3, 20, 6)
+_SMOKE = _Plan(2, 1, 2, 1)
 
 
-def main() -> None:
-    command.run(
-        "recovery", "Recovery from killed processes.",
-        lambda arguments: measure(arguments.data, arguments.workers, SMOKE if arguments.smoke else FULL),
-        sheets,
-    )  # fmt: skip
-
-
-def measure(data: str | None, workers: int, plan: Plan) -> dict[str, Any]:
-    machine = fingerprint()
-    with tempfile.TemporaryDirectory(prefix="prepserver-bench-") as name:
-        scratch = Path(name)
-        photos = find_photos(data, scratch)
-        many, few = scratch / "many.txt", scratch / "few.txt"
-        write_list(photos, _SAMPLES, many)
-        write_list(photos, _FEW_SAMPLES, few)
-        found = [
-            worker(scratch, many, workers, plan.worker_kills, signal.SIGKILL, 1.0),
-            worker(scratch, many, 1, plan.worker_kills, signal.SIGKILL, 1.0),
-            worker(scratch, many, workers, plan.worker_stops, signal.SIGSTOP, 4.0),
-        ]
-        clients = client(scratch, few, workers, plan.client_kills)
-        daemons = daemon(scratch, many, workers, 3, plan.daemon_kills)
-    return {"machine": machine, "workers": found, "clients": clients, "daemons": daemons}
+def measure(run: Run) -> Figures:
+    plan = _SMOKE if run.smoke else _FULL
+    many, few = run.listed(_SAMPLES), run.listed(_FEW_SAMPLES)
+    workers = [
+        worker(run, many, run.workers, plan.worker_kills, signal.SIGKILL, 1.0),
+        worker(run, many, 1, plan.worker_kills, signal.SIGKILL, 1.0),
+        worker(run, many, run.workers, plan.worker_stops, signal.SIGSTOP, 4.0),
+    ]
+    return {
+        "workers": workers, "clients": client(run, few, plan.client_kills),
+        "daemons": daemon(run, many, 3, plan.daemon_kills),
+    }  # fmt: skip
 
 
 # -- a worker ---------------------------------------------------------------------------------------------------------
 
 
-def worker(scratch: Path, listed: Path, workers: int, times: int, number: signal.Signals, window_s: float) -> Any:
-    """One job that waits for every batch; a worker is killed or stopped, again and again.
+def worker(run: Run, listed: Path, workers: int, times: int, number: signal.Signals, window_s: float) -> Any:
+    """One job waits for every batch; a worker is killed or stopped, again and again.
 
     Returns:
         ``usual_ms``: the median wait for a batch. ``late_ms``: for each kill, the longest wait in the `window_s` after
@@ -87,7 +81,7 @@ def worker(scratch: Path, listed: Path, workers: int, times: int, number: signal
     chance = random.Random(1)
     struck_ns: list[int] = []
     back_ms: list[float] = []
-    with running_server(scratch, workers) as server, started([_config(server, listed)]) as jobs:
+    with running_server(run.scratch, workers) as server, started([run.job("prepserver", listed)]) as jobs:
         jobs.go()
         time.sleep(1.0)
         for _ in range(times):
@@ -125,49 +119,39 @@ def _all_workers(server: Server, workers: int) -> list[int]:
 # -- a client ---------------------------------------------------------------------------------------------------------
 
 
-def client(scratch: Path, listed: Path, workers: int, times: int) -> dict[str, Any]:
+def client(run: Run, listed: Path, times: int) -> dict[str, list[float]]:
     """One client waits for another one, which holds rows and is killed.
-
-    The daemon is the stamped one (see `stamped_worker.py`), a pause of a millisecond in place of filling 16 rows:
-    a row's index says when a worker began with it.
 
     Returns:
         ``reused_ms``: from the kill to the first worker that begins to fill a row again. ``batch_ms``: to the batch
         in the hands of the client that waited.
     """
-    from prepclient import FileList, PrepClient, RandomHorizontalFlip, RandomResizedCrop
-
-    os.environ["BENCH_PAUSE_S"] = "0.001"
-    reused_ms: list[float] = []
-    batch_ms: list[float] = []
-    with running_server(scratch, workers, _STAMPED) as server:
-        config = {**_config(server, listed), "lag": "wait", "holds_after": 2, "join_wait_s": 1e6}
-        with (
-            PrepClient(
-                FileList(listed), [RandomResizedCrop(224), RandomHorizontalFlip()], batch_size=_BATCH, shuffle=True,
-                runtime_dir=server.runtime_dir, zero_copy=True, fields="dict",
-            ) as other,
-            _holders(config, times) as holders,
-        ):  # fmt: skip
-            batches = _endless(other)
-            next(batches)
-            for job in holders:
-                killing = _Killing(job)
-                killing.start()
-                while True:
-                    asked_ns = time.monotonic_ns()
-                    fields = next(batches)
-                    in_hand_ns = time.monotonic_ns()
-                    struck_ns = killing.struck_ns
-                    if struck_ns and in_hand_ns > struck_ns:
-                        break
-                killing.join()
-                if asked_ns > struck_ns - 1e8:
-                    raise SystemExit("nobody waited for the client that was killed: nothing was measured")
-                begun_ns = min(ns for ns in fields["index"].tolist() if ns > struck_ns)
-                reused_ms.append((begun_ns - struck_ns) / 1e6)
-                batch_ms.append((in_hand_ns - struck_ns) / 1e6)
-    return {"reused_ms": reused_ms, "batch_ms": batch_ms}
+    found: dict[str, list[float]] = {"reused_ms": [], "batch_ms": []}
+    config = run.job("prepserver", listed, lag="wait", holds_after=2, join_wait_s=1e6)
+    with (
+        running_server(run.scratch, run.workers, fill="stamp", sample_s=0.001 / 16) as server,
+        server.client(listed, zero_copy=True, fields="dict") as other,
+        _holders(config, times) as holders,
+    ):
+        batches = itertools.chain.from_iterable(itertools.repeat(other))
+        next(batches)
+        for job in holders:
+            killing = _Killing(job)
+            killing.start()
+            while True:
+                asked_ns = time.monotonic_ns()
+                fields: Any = next(batches)
+                in_hand_ns = time.monotonic_ns()
+                struck_ns = killing.struck_ns
+                if struck_ns and in_hand_ns > struck_ns:
+                    break
+            killing.join()
+            if asked_ns > struck_ns - 1e8:
+                raise SystemExit("nobody waited for the client that was killed: nothing was measured")
+            begun_ns = min(ns for ns in fields["index"].tolist() if ns > struck_ns)
+            found["reused_ms"].append((begun_ns - struck_ns) / 1e6)
+            found["batch_ms"].append((in_hand_ns - struck_ns) / 1e6)
+    return found
 
 
 class _Killing(threading.Thread):
@@ -183,35 +167,29 @@ class _Killing(threading.Thread):
         self._job.hear("first")
         time.sleep(1.0)
         self.struck_ns = time.monotonic_ns()
-        os.kill(self._job.pid, signal.SIGKILL)
+        self._job.kill()
 
 
 @contextlib.contextmanager
 def _holders(config: dict[str, Any], count: int) -> Iterator[list[Job]]:
-    """Jobs that have everything imported, four at a time."""
+    """Jobs that have imported everything, started four at a time."""
     jobs: list[Job] = []
     try:
-        for _ in range(count):
-            jobs.append(Job(config))
-            if len(jobs) % 4 == 0 or len(jobs) == count:
-                for job in jobs[(len(jobs) - 1) // 4 * 4 :]:
-                    job.hear("ready")
+        for first in range(0, count, 4):
+            jobs += [Job(config) for _ in range(first, min(first + 4, count))]
+            for job in jobs[first:]:
+                job.hear("ready")
         yield jobs
     finally:
         for job in jobs:
             job.end()
 
 
-def _endless(client: Any) -> Iterator[Any]:
-    while True:
-        yield from client
-
-
 # -- the daemon -------------------------------------------------------------------------------------------------------
 
 
-def daemon(scratch: Path, listed: Path, workers: int, clients: int, times: int) -> dict[str, Any]:
-    """Some jobs; the daemon is killed and started again by somebody, as systemd does.
+def daemon(run: Run, listed: Path, clients: int, times: int) -> dict[str, Any]:
+    """Some jobs run; the daemon is killed and started again, as by systemd.
 
     Returns:
         For each kill and client: ``ready_ms``, from the new daemon's listening to the first batch from it;
@@ -219,15 +197,15 @@ def daemon(scratch: Path, listed: Path, workers: int, clients: int, times: int) 
     """
     found: dict[str, list[float]] = {"ready_ms": [], "pause_ms": [], "start_ms": []}
     with contextlib.ExitStack() as daemons:
-        server = daemons.enter_context(running_server(scratch, workers))
-        with started([_config(server, listed)] * clients) as jobs:
+        server = daemons.enter_context(running_server(run.scratch, run.workers))
+        with started([run.job("prepserver", listed)] * clients) as jobs:
             jobs.go()
             moments: list[tuple[int, int]] = []
             for _ in range(times):
                 time.sleep(1.5)
                 struck_ns = time.monotonic_ns()
                 _kill_and_wait(server.pid)
-                server = daemons.enter_context(running_server(scratch, workers))
+                server = daemons.enter_context(running_server(run.scratch, run.workers))
                 moments.append((struck_ns, server.ready_ns))
                 time.sleep(4.0)
             records = jobs.stop()
@@ -244,44 +222,34 @@ def daemon(scratch: Path, listed: Path, workers: int, clients: int, times: int) 
 def _kill_and_wait(pid: int) -> None:
     pidfd = os.pidfd_open(pid)
     os.kill(pid, signal.SIGKILL)
-    select.select([pidfd], [], [])  # until then it may still be connected to
+    select.select([pidfd], [], [])  # until then it may still accept connections
     os.close(pidfd)
 
 
 # -- the report -------------------------------------------------------------------------------------------------------
 
 
-def sheets(result: dict[str, Any]) -> list[Sheet]:
-    sheet = Sheet("After a kill -9, ms", ("", "times", "p50", "max", "to reach", "reached by the worst"))
+def sheets(result: Figures) -> list[Sheet]:
+    sheet = Sheet("After a kill -9, ms", ("", "times", "p50", "max", "target", "reached by the worst"))
     for found in result["workers"]:
         words = f"worker {found['what']}, {found['workers']} in all: next batch later than usual"
-        target = _TARGETS["worker"] if found["what"] == "killed" else None
+        target = _TARGETS_MS["worker"] if found["what"] == "killed" else None
         _add(sheet, f"{words} ({found['usual_ms']:.0f} ms)", found["late_ms"], target)
-        _add(sheet, "... and another one is forked in its place after", found["back_ms"], None)
+        _add(sheet, "... and another one is forked in its place after", found["back_ms"])
     clients = result["clients"]
-    _add(sheet, "client killed: a worker begins to fill its rows after", clients["reused_ms"], _TARGETS["client"])
-    _add(sheet, "... and a client that waited for it has its batch after", clients["batch_ms"], None)
+    _add(sheet, "client killed: a worker begins to fill its rows after", clients["reused_ms"], _TARGETS_MS["client"])
+    _add(sheet, "... and a client that waited for it has its batch after", clients["batch_ms"])
     daemons = result["daemons"]
     words = f"daemon killed and started: first batch, each of {daemons['clients']} clients, after it listens"
-    _add(sheet, words, daemons["ready_ms"], _TARGETS["daemon"])
-    _add(sheet, "... it listens after (started at once)", daemons["start_ms"], None)
-    _add(sheet, "... the whole pause", daemons["pause_ms"], None)
+    _add(sheet, words, daemons["ready_ms"], _TARGETS_MS["daemon"])
+    _add(sheet, "... it listens after (started at once)", daemons["start_ms"])
+    _add(sheet, "... the whole pause", daemons["pause_ms"])
     return [sheet]
 
 
-def _add(sheet: Sheet, words: str, values: list[float], target: float | None) -> None:
-    wanted = ("-", "-") if target is None else (f"< {target:g}", reached(max(values), target))
-    sheet.rows.append((
-        words, str(len(values)), f"{statistics.median(values):.1f}", f"{max(values):.1f}", *wanted
-    ))  # fmt: skip
+def _add(sheet: Sheet, words: str, values: list[float], target_ms: float | None = None) -> None:
+    reached = NO_TARGET if target_ms is None else reach(max(values), "<", target_ms)
+    sheet.rows.append((words, str(len(values)), f"{statistics.median(values):.1f}", f"{max(values):.1f}", *reached))
 
 
-def _config(server: Server, listed: Path) -> dict[str, Any]:
-    return {
-        "contender": "prepserver", "list": str(listed), "batch": _BATCH, "seed": 0,
-        "runtime_dir": str(server.runtime_dir),
-    }  # fmt: skip
-
-
-if __name__ == "__main__":
-    main()
+CASE = Case("After a kill", measure, sheets)

@@ -1,100 +1,77 @@
-"""Rows that are ready: how many a job can be given, and what daemon and client cost when the workers do not decode.
+"""How many ready rows can a job be given, and what do daemon and client cost when the workers do not decode?
 
-``python bench/rows.py [--smoke] [--markdown]``. Writes ``bench/out/rows.json``. The real daemon, the real loop of
-real workers, a real client; `fill` alone is replaced, see `idle_worker.py`. README.md has the method.
+The real daemon, the workers' real loop, a real client; what fills rows is replaced (`bench.harness.stand_in`).
+
+*Rates*: workers leave rows as they are (``nothing``), so that only the path is measured, or copy each from a ready one
+(``copy``); then workers, client and all memory traffic share the cores. The job takes batches as fast as they come,
+lent (`zero_copy`) or copied (the default), for 3 s.
+
+*Cost*: 3000 images/s in batches of 64, as in `peers`, and of 256, as in the README. Either the workers set the pace,
+by sleeping for as long as decoding would take, and the job waits for each batch; or rows are ready at once, and the
+job takes a batch each 21 or 85 ms. The cost is the user and system time of the daemon's process and of the client's,
+all threads. The client's loop only takes batches; where they are copied, the copy (450 MB/s) is in its time.
 """
 
 from __future__ import annotations
 
-import os
-import tempfile
+import itertools
+import statistics
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
-import command
-from fingerprint import fingerprint
-from proc import cpu_s, machine_busy_s, tree
-from server import Server, running_server
-from tables import Sheet, spread
+from bench.harness.case import Case, Figures, Run
+from bench.harness.proc import cpu_s, machine_busy_s, tree
+from bench.harness.rounds import values
+from bench.harness.server import Server, running_server
+from bench.harness.tables import Sheet, reach, spread
 
 _LENT_PER_S, _COPIED_PER_S = 40_000.0, 15_000.0
 _PACE_PER_S, _PACE_CORES = 3000.0, 0.05
 _SIZE = 224
-_CHUNK = 16
-_RATE_CELLS = [(fill, batch, lends) for fill in ("nothing", "copy") for batch in (64, 256) for lends in (True, False)]
-_COST_CELLS = [
-    (who, batch, lends) for who in ("the workers", "the job") for batch in (64, 256) for lends in (True, False)
-]
-_COMMAND = (str(Path(__file__).with_name("stamped_daemon.py")),)
-_SOURCE_ROWS = 1 << 24  # no end of an epoch comes near
-_PAGES_S = 1.0  # in which the daemon has touched the pages of a new ring, which it does once
+_FILLS = {"nothing": "is left as it is", "copy": "is copied from a ready one"}
+_PACES = ("the workers", "the job")
+_SOURCE_ROWS = 1 << 24  # so many that no epoch ends
+_PAGES_S = 1.0  # the daemon touches the pages of a new ring in this time, once
 
 
-def main() -> None:
-    command.run(
-        "rows", "Rows that are ready.",
-        lambda arguments: measure(arguments.workers, *((1, 0.5) if arguments.smoke else (3, 3.0))),
-        sheets, takes_data=False,
-    )  # fmt: skip
-
-
-def measure(workers: int, rounds: int, window_s: float) -> dict[str, Any]:
-    """All cells in each round, so that a slow minute meets all of them."""
+def measure(run: Run) -> Figures:
     import torch
 
     torch.set_num_threads(1)
-    machine = fingerprint()
-    rates: list[list[dict[str, Any]]] = []
-    costs: list[list[dict[str, Any]]] = []
-    for _ in range(rounds):
-        rates.append([])
-        costs.append([])
-        for fill, batch, lends in _RATE_CELLS:
-            with served(workers, fill) as server:
+    window_s = 0.5 if run.smoke else 3.0
+    rounds: list[list[dict[str, Any]]] = []
+    for _ in range(run.rounds(3)):
+        rounds.append([])
+        for fill, batch, lends in itertools.product(_FILLS, (64, 256), (True, False)):
+            with running_server(run.scratch, run.workers, fill=fill) as server:
                 found = take(server, batch, lends, window_s)
-            rates[-1].append({"fill": fill, "batch": batch, "lends": lends, **found})
-        for who, batch, lends in _COST_CELLS:
-            by_job = who == "the job"
-            with served(workers, "nothing" if by_job else "sleep", workers / _PACE_PER_S) as server:
-                found = take(server, batch, lends, 2 * window_s, _PACE_PER_S if by_job else None)
-            costs[-1].append({"pace": who, "batch": batch, "lends": lends, **found})
-    return {"machine": machine, "workers": workers, "rates": rates, "costs": costs}
-
-
-@contextmanager
-def served(workers: int, fill: str, sample_s: float = 0.0) -> Iterator[Server]:
-    """A daemon whose workers do what `idle_worker.py` says."""
-    os.environ |= {"BENCH_WORKER": "idle_worker.py", "BENCH_FILL": fill, "BENCH_SAMPLE_S": str(sample_s)}
-    with (
-        tempfile.TemporaryDirectory(prefix="prepserver-bench-") as name,
-        running_server(Path(name), workers, _COMMAND) as server,
-    ):
-        yield server
+            rounds[-1].append({"fill": fill, "batch": batch, "lends": lends, **found})
+        for pace, batch, lends in itertools.product(_PACES, (64, 256), (True, False)):
+            fill, per_s = ("sleep", None) if pace == _PACES[0] else ("nothing", _PACE_PER_S)
+            with running_server(run.scratch, run.workers, fill=fill, sample_s=run.workers / _PACE_PER_S) as server:
+                found = take(server, batch, lends, 2 * window_s, per_s)
+            rounds[-1].append({"pace": pace, "batch": batch, "lends": lends, **found})
+    return {"workers": run.workers, "rounds": rounds}
 
 
 def take(server: Server, batch: int, lends: bool, window_s: float, pace_per_s: float | None = None) -> dict[str, Any]:
     """Takes batches for a while.
 
     Args:
-        server: Whose.
-        batch: Images in one.
-        lends: Whether they are lent (``zero_copy``) or copied, as is the default.
+        server: The daemon.
+        batch: Images per batch.
+        lends: Whether batches are lent (``zero_copy``) or copied, as is the default.
         window_s: For how long, after a warm-up.
-        pace_per_s: Images a second that the job wants; None for all that there are.
+        pace_per_s: Images per second that the job wants; None for all that there are.
 
     Returns:
-        ``images_per_s``, and by user and system time of the processes, all of their threads: ``daemon_cores`` and
-        ``client_cores`` (this process, whose loop does nothing else), ``workers_cores``, ``others_cores``.
+        ``images_per_s``, and the user and system time of processes with all their threads: ``daemon_cores``,
+        ``client_cores`` (this process, whose loop does nothing else), ``others_cores`` of the rest of the machine.
     """
-    from prepclient import PrepClient, RandomResizedCrop, SyntheticImages
+    from prepclient import RandomResizedCrop, SyntheticImages
 
-    with PrepClient(
-        SyntheticImages(_SOURCE_ROWS), [RandomResizedCrop(_SIZE)], batch_size=batch, shuffle=True,
-        runtime_dir=server.runtime_dir, zero_copy=lends,
-    ) as client:  # fmt: skip
+    source, ops = SyntheticImages(_SOURCE_ROWS), [RandomResizedCrop(_SIZE)]
+    with server.client(source, ops, batch_size=batch, zero_copy=lends) as client:
         batches = iter(client)
         for _ in range(max(16, 4096 // batch)):  # the ring's pages, and the first blocks for copies
             next(batches)
@@ -109,60 +86,42 @@ def take(server: Server, batch: int, lends: bool, window_s: float, pace_per_s: f
             count += 1
         elapsed_s = time.monotonic() - began_s
         after = cpu_s([server.pid]), time.process_time(), cpu_s(children), machine_busy_s()
-    daemon, client_cpu, worker, machine = ((b - a) / elapsed_s for a, b in zip(before, after, strict=True))
+    daemon, own, workers, machine = ((b - a) / elapsed_s for a, b in zip(before, after, strict=True))
     return {
-        "images_per_s": count * batch / elapsed_s, "daemon_cores": daemon, "client_cores": client_cpu,
-        "workers_cores": worker, "others_cores": max(0.0, machine - daemon - client_cpu - worker),
+        "images_per_s": count * batch / elapsed_s, "daemon_cores": daemon, "client_cores": own,
+        "others_cores": max(0.0, machine - daemon - own - workers),
     }  # fmt: skip
 
 
-def sheets(result: dict[str, Any]) -> list[Sheet]:
+def sheets(result: Figures) -> list[Sheet]:
+    rounds = result["rounds"]
     rates = Sheet(
         f"Ready rows of {_SIZE}x{_SIZE}x3, 1 job, {result['workers']} workers, images/s",
-        ("a worker's row", "images a batch", "zero_copy", "to reach", "reached", "copied", "to reach", "reached"),
+        ("a worker's row", "images per batch", "lent", "target", "reached", "copied", "target", "reached"),
     )
-    for fill, batch in dict.fromkeys((fill, batch) for fill, batch, _ in _RATE_CELLS):
+    for (fill, words), batch in itertools.product(_FILLS.items(), (64, 256)):
         cells: list[str] = []
         for lends, target in ((True, _LENT_PER_S), (False, _COPIED_PER_S)):
-            values = _values(result["rates"], {"fill": fill, "batch": batch, "lends": lends}, "images_per_s")
-            cells += [spread(values), f">= {target:.0f}", _reached(values, target)]
-        words = "is left as it is" if fill == "nothing" else "is copied from a ready one"
+            found = values(rounds, "images_per_s", {"fill": fill, "batch": batch, "lends": lends})
+            cells += [spread(found), *reach(statistics.median(found), ">=", target, ".0f")]
         rates.rows.append((words, str(batch), *cells))
     costs = Sheet(
         f"CPU at {_PACE_PER_S:.0f} images/s, % of one core",
         (
-            "the pace is set by",
-            "images a batch",
-            "batches are",
-            "images/s",
-            "daemon",
-            "client",
-            "together",
-            "to reach",
-            "reached",
+            *("the pace is set by", "images per batch", "batches are", "images/s", "daemon", "client", "together"),
+            *("target", "reached"),
         ),
     )
-    for who, batch, lends in _COST_CELLS:
-        wanted = {"pace": who, "batch": batch, "lends": lends}
-        daemon, client, rate = (
-            _values(result["costs"], wanted, name) for name in ("daemon_cores", "client_cores", "images_per_s")
-        )
-        both = [100 * (a + b) for a, b in zip(daemon, client, strict=True)]
+    for pace, batch, lends in itertools.product(_PACES, (64, 256), (True, False)):
+        which = {"pace": pace, "batch": batch, "lends": lends}
+        daemon, client = ([100 * x for x in values(rounds, f"{who}_cores", which)] for who in ("daemon", "client"))
+        both = [a + b for a, b in zip(daemon, client, strict=True)]
         costs.rows.append((
-            who, str(batch), "lent" if lends else "copied", spread(rate), spread([100 * x for x in daemon], ".1f"),
-            spread([100 * x for x in client], ".1f"), spread(both, ".1f"), f"< {100 * _PACE_CORES:g}",
-            _reached([-x for x in both], -100 * _PACE_CORES),
+            pace, str(batch), "lent" if lends else "copied", spread(values(rounds, "images_per_s", which)),
+            spread(daemon, ".1f"), spread(client, ".1f"), spread(both, ".1f"),
+            *reach(statistics.median(both), "<", 100 * _PACE_CORES),
         ))  # fmt: skip
     return [rates, costs]
 
 
-def _values(rounds: list[list[dict[str, Any]]], wanted: dict[str, Any], name: str) -> list[float]:
-    return [c[name] for cells in rounds for c in cells if all(c[key] == value for key, value in wanted.items())]
-
-
-def _reached(values: list[float], target: float) -> str:
-    return "yes" if sorted(values)[len(values) // 2] >= target else "no"
-
-
-if __name__ == "__main__":
-    main()
+CASE = Case("Rows that are ready", measure, sheets)

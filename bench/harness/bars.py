@@ -16,12 +16,12 @@ class Bar:
     """One bar.
 
     Attributes:
-        name: At its left.
-        value: Its length.
-        low: End of the whisker.
-        high: Other end of the whisker.
-        note: After the number.
-        own: Drawn in the strong colour.
+        name: Stands left of the bar.
+        value: The bar's length.
+        low: Where the whisker begins.
+        high: Where the whisker ends.
+        note: Stands after the number.
+        own: Draws the bar in the strong colour.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Bar:
 
 
 def bars(groups: Mapping[str, Sequence[Bar]]) -> str:
-    """One block of bars under each title, each with a scale of its own that begins at 0."""
+    """A block of bars under each title. Each block has its own scale, which begins at 0."""
     pieces: list[str] = []
     y = _EDGE
     for title, group in groups.items():

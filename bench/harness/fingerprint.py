@@ -1,4 +1,4 @@
-"""Which machine, which versions: what a figure means nothing without. No host names, no paths."""
+"""The machine and the versions: without them a figure means nothing. No host names, no paths."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
+OUT = ROOT / "bench" / "out"
 _PACKAGES = ("torch", "numpy", "simplejpeg", "pillow", "pyzmq", "msgpack")
 
 
@@ -37,7 +38,7 @@ def cpu_model() -> str:
 
 
 def commit() -> str:
-    """Of this checkout, with ``+`` where tracked files differ; empty outside of git."""
+    """The commit of this checkout, with ``+`` if tracked files differ from it; empty outside of git."""
     try:
         head = _git("rev-parse", "--short=10", "HEAD")
         return head + ("+" if _git("status", "--porcelain", "--untracked-files=no") else "")

@@ -1,10 +1,15 @@
-"""One job of a benchmark: a process that takes batches as fast as it gets them. Started by `jobs.py`.
+"""A process of a contender, started by `bench.harness.jobs` with the contender's Python: a job, a service, a writer.
 
-Its stdin brings the configuration (a line of JSON), then ``go``, then ``stop``, then its end. Its stdout says
-``ready`` when everything is imported, ``first`` with the first batch in hand, and when it was stopped a line of JSON:
-when every batch was asked for and came (CLOCK_MONOTONIC, comparable across processes), and whether it began an
-epoch. Its loader is there until stdin ends: some contenders hang a job when another one leaves. Whatever else is
-printed goes to stderr.
+Its stdin brings the configuration, a line of JSON; see `bench.harness.contender`. What it does is its argument:
+
+- ``job``: takes batches as fast as it gets them. It says ``ready`` when everything is imported, waits for ``go``, says
+  ``first`` with the first batch in hand, and when stdin says ``stop`` it prints a line of JSON: when it asked for each
+  batch and when the batch came (CLOCK_MONOTONIC, the same clock for all processes), and which began an epoch. The
+  loader lives until stdin ends, because some contenders hang a job when another one leaves.
+- ``service``: serves jobs. It says ``ready`` when it listens, and ends with its stdin.
+- ``writer``: writes the data in the contender's form, and says how many bytes all samples take, or ``null``.
+
+Whatever else is printed goes to stderr.
 """
 
 from __future__ import annotations
@@ -16,39 +21,54 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TextIO
 
-import contenders
+from bench.harness import contender
 
 _PR_SET_PDEATHSIG = 1
-_OUT = os.fdopen(os.dup(1), "w")  # some contenders print
 
 
 def main() -> None:
-    end_with_parent()
-    os.dup2(2, 1)
+    # The kernel kills this process when the benchmark dies: a job that hangs notices nothing.
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # some contenders print
     config = json.loads(sys.stdin.readline())
-    contender = contenders.load(config["contender"])
-    contender.prepare(config)
-    if torch := sys.modules.get("torch"):  # not everybody uses it
+    module = contender.load(config["contender"])
+    roles: dict[str, Callable[[Any, dict[str, Any], TextIO], None]] = {"job": job, "service": service, "writer": writer}
+    roles[sys.argv[1]](module, config, out)
+
+
+def job(module: Any, config: dict[str, Any], out: TextIO) -> None:
+    if prepare := getattr(module, "prepare", None):
+        prepare(config)
+    if torch := sys.modules.get("torch"):  # not every contender uses it
         torch.set_num_threads(1)
-    say("ready")
+    print("ready", file=out, flush=True)
     if sys.stdin.readline().strip() != "go":
         return
-    loader = contender.open_loader(config)
-    say(json.dumps(consume(loader, config)))
+    loader = module.open_loader(config)
+    print(json.dumps(consume(loader, config, out)), file=out, flush=True)
     sys.stdin.read()
     if hasattr(loader, "close"):
         loader.close()
 
 
-def end_with_parent() -> None:
-    """Has the kernel kill this process when the benchmark dies: a job that hangs notices nothing."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+def service(module: Any, config: dict[str, Any], out: TextIO) -> None:
+    keep = module.serve(config)
+    print("ready", file=out, flush=True)
+    sys.stdin.readline()
+    del keep
+    os._exit(0)  # a service with threads of its own may take its time, and nothing of it has to be kept
 
 
-def consume(loader: Iterable[Any], config: dict[str, Any]) -> dict[str, Any]:
+def writer(module: Any, config: dict[str, Any], out: TextIO) -> None:
+    print(json.dumps(module.build(config)), file=out, flush=True)
+
+
+def consume(loader: Iterable[Any], config: dict[str, Any], out: TextIO) -> dict[str, Any]:
+    """Takes batches until stdin says something; returns when they were asked for and came."""
     asked: list[int] = []
     came: list[int] = []
     images: list[int] = []
@@ -67,28 +87,24 @@ def consume(loader: Iterable[Any], config: dict[str, Any]) -> dict[str, Any]:
         images.append(len(batch))
         touch(batch)
         if len(came) == 1:
-            check(batch, config["batch"], config.get("size", contenders.SIZE))
-            say("first")
+            check(batch, config["batch"], config.get("size", contender.SIZE))
+            print("first", file=out, flush=True)
         if len(came) == config.get("holds_after"):
             time.sleep(3600)  # with rows in its hands, until it is killed
     return {"asked_ns": asked, "came_ns": came, "images": images, "epoch_begins": begins}
 
 
 def touch(batch: Any) -> int:
-    """Reads a few bytes of every image, so that a batch that is not there would be noticed."""
+    """Reads two pixels of every image, so that a batch that is not really there would be noticed."""
     return int(batch[:, 0, 0, 0].sum()) + int(batch[:, -1, -1, -1].sum())
 
 
 def check(batch: Any, size: int, pixels: int) -> None:
-    """That everybody does the same work."""
+    """Ends the process if the contender does other work than it should."""
     shape, dtype = sorted(batch.shape), str(batch.dtype).removeprefix("torch.")
     if shape != sorted((size, pixels, pixels, 3)) or dtype != "uint8":
         raise SystemExit(f"a batch is {tuple(batch.shape)} of {dtype}")
 
 
-def say(text: str) -> None:
-    print(text, file=_OUT, flush=True)
-
-
-if __name__ == "__main__":
+if __name__ == "__main__":  # some contenders start processes that import this again
     main()

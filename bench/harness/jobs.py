@@ -1,4 +1,4 @@
-"""Job processes as the benchmark's parent sees them: start all, let them go at once, collect what they saw."""
+"""Processes of contenders as the benchmark sees them: start all jobs, let them go at once, collect what they saw."""
 
 from __future__ import annotations
 
@@ -11,26 +11,24 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-from server import environment
+from bench.harness.server import environment
 
 _END_S, _LINGER_S = 10.0, 3.0
 
 
 class Job:
-    """One process of `job.py`, or of another `script` that speaks as it does.
+    """One process of `bench.harness.job`.
 
-    ``config["python"]`` is the interpreter, if it is not this one; ``config["log"]`` a file for what it says on
-    stderr, if that shall not be seen.
+    ``config["python"]`` is its interpreter, if it is not this one; ``config["log"]`` is a file for its stderr.
     """
 
-    def __init__(self, config: dict[str, Any], script: str = "job.py") -> None:
+    def __init__(self, config: dict[str, Any], role: str = "job") -> None:
         with contextlib.ExitStack() as stack:
             log = stack.enter_context(open(config["log"], "a")) if "log" in config else None
             self._process = subprocess.Popen(
-                [config.get("python", sys.executable), str(Path(__file__).with_name(script))], env=environment(),
+                [config.get("python", sys.executable), "-m", "bench.harness.job", role], env=environment(),
                 text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True,
             )  # fmt: skip
         self.pid = self._process.pid
@@ -42,7 +40,7 @@ class Job:
         self._process.stdin.flush()
 
     def hear(self, expected: str | None = None) -> str:
-        """Its next line. Waits as long as it takes: a job that fails or is killed ends, and so ends the wait."""
+        """Its next line. Waits without a limit: a job that fails or is killed ends, and that ends the wait."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline().strip()
         if not line or (expected is not None and line != expected):
@@ -50,7 +48,7 @@ class Job:
         return line
 
     def part(self) -> None:
-        """Tells it to end."""
+        """Tells it to end, by the end of its stdin."""
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):
             self._process.stdin.close()
@@ -67,7 +65,7 @@ class Job:
             self._process.kill()
             self._process.wait()
         self._process.stdout.close()
-        # What it left behind is in its process group. Some of that cleans up shared memory, so it gets a moment.
+        # What it has left is in its process group. Some of those clean up shared memory, so they get a moment.
         deadline_s = time.monotonic() + _LINGER_S
         with contextlib.suppress(ProcessLookupError):
             while time.monotonic() < deadline_s:
@@ -80,8 +78,8 @@ class Jobs:
     """All jobs of one run.
 
     Attributes:
-        began_ns: When the first of them was started.
-        went_ns: When all had imported what they need, and were let go.
+        began_ns: When the first job was started.
+        went_ns: When all had imported what they need and were let go.
     """
 
     def __init__(self, jobs: list[Job], began_ns: int) -> None:
@@ -104,7 +102,7 @@ class Jobs:
             job.hear("first")
 
     def stop(self) -> list[dict[str, Any]]:
-        """Ends all; what each of them saw."""
+        """Ends all jobs; returns what each of them saw."""
         for job in self._jobs:
             job.say("stop")
         return [json.loads(job.hear()) for job in self._jobs]
@@ -112,11 +110,11 @@ class Jobs:
 
 @contextlib.contextmanager
 def started(configs: list[dict[str, Any]], limit_s: float | None = None) -> Iterator[Jobs]:
-    """A job for each configuration, ended at the end.
+    """A job for each configuration; the jobs are ended at the end.
 
     Args:
-        configs: One for each.
-        limit_s: When to kill those that are still at work: some contenders can hang.
+        configs: One per job.
+        limit_s: When to kill jobs that are still at work, because some contenders can hang.
     """
     jobs: list[Job] = []
     began_ns = time.monotonic_ns()
@@ -133,8 +131,8 @@ def started(configs: list[dict[str, Any]], limit_s: float | None = None) -> Iter
 
 @contextlib.contextmanager
 def serving(config: dict[str, Any], limit_s: float) -> Iterator[Job]:
-    """A contender's process that serves jobs, once it listens; ended at the end."""
-    service = Job(config, "service.py")
+    """A contender's process that serves jobs and listens; it is ended at the end."""
+    service = Job(config, "service")
     try:
         with _killed_after(limit_s, [service]):
             service.hear("ready")
@@ -148,9 +146,14 @@ def _killed_after(limit_s: float | None, jobs: list[Job]) -> Iterator[None]:
     if limit_s is None:
         yield
         return
-    watch = threading.Timer(limit_s, lambda: [job.kill() for job in jobs])
+    watch = threading.Timer(limit_s, _kill, [jobs])
     watch.start()
     try:
         yield
     finally:
         watch.cancel()
+
+
+def _kill(jobs: list[Job]) -> None:
+    for job in jobs:
+        job.kill()

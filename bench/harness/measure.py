@@ -1,4 +1,4 @@
-"""One cell of a comparison: some jobs of one contender, a warm-up, a window of fixed length, and what it cost."""
+"""One cell of a comparison: some jobs of one contender, a warm-up, and a window in which they are measured."""
 
 from __future__ import annotations
 
@@ -7,35 +7,39 @@ import statistics
 import time
 from typing import Any
 
-from jobs import Job, started
-from proc import cpu_s, machine_busy_s, memory_mib, tree
-from server import Server
+from bench.harness.jobs import Job, started
+from bench.harness.proc import cpu_s, machine_busy_s, memory_mib, tree
+from bench.harness.server import Server
 
-_SKIP = 8  # batches at the start of a run that say nothing about the steady state
+_SKIP = 8  # batches at the start of a run, which are not the steady state
 
 
 def run_cell(
     configs: list[dict[str, Any]], warm_s: float, window_s: float, server: Server | None, *,
     service: Job | None = None, limit_s: float | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Runs a job for each configuration and measures them in one window.
+    """Runs a job for each configuration and measures all of them in one window.
 
     Args:
-        configs: See `contenders`; one job each.
-        warm_s: From the moment that all jobs have their first batch to the window.
+        configs: One per job; see `bench.harness.contender`.
+        warm_s: Seconds between the moment when each job has its first batch and the window.
         window_s: Length of the window.
-        server: The daemon that they use, which then counts as part of their process tree.
-        service: Another contender's process that serves them; it counts too.
+        server: The daemon that the jobs use; it counts as part of their process tree.
+        service: Another contender's process that serves the jobs; it counts too.
         limit_s: When to give up.
 
     Returns:
-        ``images_per_s`` (sum) and ``per_job``; ``steady_per_s``: the same without the waits between epochs;
-        ``cpu_s_per_1000`` delivered images and ``busy_cores`` of the whole tree; ``others_cores``: what the rest of
-        the machine used meanwhile; ``import_s``: from a job's start to its readiness; ``first_batch_s``: from there,
-        of the slowest job; ``gap_ms``: the median wait at an epoch's begin less the median wait elsewhere (None
-        without an epoch's begin); ``next_p50_ms``, ``next_p99_ms`` of all waits in the window; ``pss_mib`` and
-        ``pss_shmem_mib`` of the whole tree, ``server_own_mib`` of the daemon's part of it without shared memory;
-        ``sharing_factor`` by the daemon's count.
+        ``images_per_s`` in sum, ``per_job`` for each job, and ``steady_per_s``, the sum without the waits between
+        epochs. A batch that arrives across the window's edge counts in proportion.
+        ``cpu_s_per_1000``: user and system time of the whole tree per 1000 delivered images; ``others_cores``: what
+        the rest of the machine used meanwhile.
+        ``import_s``: from a job's start until it has imported everything; ``first_batch_s``: from then until the
+        slowest job has its first batch.
+        ``gap_ms``: the median wait for the first batch of an epoch, less the median wait for any other; None if no
+        epoch began. ``next_p50_ms`` and ``next_p99_ms`` of all waits in the window.
+        ``pss_mib`` and ``pss_shmem_mib`` of the whole tree at the window's end.
+        With a daemon also ``server_own_mib``, the memory of its own part of the tree without shared memory, and
+        ``sharing_factor``, the rows it delivered per row it made.
     """
     with started(configs, limit_s) as jobs:
         jobs.go()
@@ -57,7 +61,6 @@ def run_cell(
         "per_job": [count / elapsed_s for count in counts],
         "steady_per_s": sum(steady_per_s(r, start_ns, stop_ns) for r in records),
         "cpu_s_per_1000": used_s / sum(counts) * 1000,
-        "busy_cores": used_s / elapsed_s,
         "others_cores": max(0.0, (stop_busy_s - start_busy_s - used_s) / elapsed_s),
         "import_s": (jobs.went_ns - jobs.began_ns) / 1e9,
         "first_batch_s": max(r["came_ns"][0] - jobs.went_ns for r in records) / 1e9,
@@ -75,12 +78,12 @@ def run_cell(
 
 
 def delivered(record: dict[str, Any], start_ns: int, stop_ns: int) -> float:
-    """Images that a job got in a window; a batch that comes across its edge counts in proportion."""
+    """Images that a job got in a window; a batch that arrives across its edge counts in proportion."""
     came, images = record["came_ns"], record["images"]
 
     def upto(moment_ns: int) -> float:
         place = bisect.bisect_right(came, moment_ns)
-        whole = sum(images[:place])
+        whole: float = sum(images[:place])
         if 0 < place < len(came):
             whole += images[place] * (moment_ns - came[place - 1]) / (came[place] - came[place - 1])
         return whole
@@ -89,7 +92,7 @@ def delivered(record: dict[str, Any], start_ns: int, stop_ns: int) -> float:
 
 
 def steady_per_s(record: dict[str, Any], start_ns: int, stop_ns: int) -> float:
-    """Images/s of a job in a window, without the waits from an epoch's last batch to the next one's first."""
+    """Images/s of a job in a window, without the waits between the last batch of an epoch and the next one."""
     came = record["came_ns"]
     begins = [0, *record["epoch_begins"]]
     images, elapsed_ns = 0.0, 0
@@ -102,7 +105,7 @@ def steady_per_s(record: dict[str, Any], start_ns: int, stop_ns: int) -> float:
 
 
 def waits_ms(records: list[dict[str, Any]], start_ns: int, stop_ns: int) -> list[float]:
-    """How long ``next()`` took for each batch that came in the window, of all jobs, in ascending order."""
+    """How long ``next()`` took for each batch that arrived in the window, over all jobs, in ascending order."""
     return sorted(
         (came - asked) / 1e6
         for record in records
@@ -112,12 +115,12 @@ def waits_ms(records: list[dict[str, Any]], start_ns: int, stop_ns: int) -> list
 
 
 def quantile(ascending: list[float], part: float) -> float | None:
-    """The value that a `part` of them does not exceed; None of none."""
+    """The value that a `part` of them does not exceed; None if there are none."""
     return ascending[min(len(ascending) - 1, int(part * len(ascending)))] if ascending else None
 
 
 def gap_ms(records: list[dict[str, Any]]) -> float | None:
-    """Over all jobs: median wait for a batch that begins an epoch, less the median wait for any other."""
+    """Over all jobs: the median wait for a batch that begins an epoch, less the median wait for any other."""
     crossing: list[int] = []
     ordinary: list[int] = []
     for record in records:
@@ -131,7 +134,7 @@ def gap_ms(records: list[dict[str, Any]]) -> float | None:
 
 
 def _rows(server: Server | None) -> tuple[int, int]:
-    """(filled, delivered) of all streams; they live as long as their jobs, so within a window they only grow."""
+    """(filled, delivered) of all streams. Streams live as long as their jobs, so in a window both only grow."""
     if server is None:
         return 0, 0
     streams = server.status()["streams"]

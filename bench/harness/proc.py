@@ -1,7 +1,7 @@
 """CPU seconds and memory of process trees, read from /proc.
 
-A tree is a process and all that descend from it now. The CPU time of a process that has ended is counted with its
-parent's children, once it was waited for.
+A tree is a process and its descendants at that moment. The kernel counts the CPU time of a process that has ended with
+its parent's children, once the parent has waited for it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from pathlib import Path
 
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 _MIB = 1024  # of the KiB that the kernel gives
-PARTS = ("Pss", "Pss_Anon", "Pss_File", "Pss_Shmem", "Rss")
 
 
 def tree(roots: Iterable[int]) -> list[int]:
@@ -33,7 +32,7 @@ def tree(roots: Iterable[int]) -> list[int]:
 
 
 def children(pid: int) -> list[int]:
-    """Those that a process has started itself."""
+    """The direct children of a process."""
     found: list[int] = []
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         with contextlib.suppress(OSError):
@@ -51,7 +50,7 @@ def cpu_s(pids: Iterable[int]) -> float:
 
 
 def machine_busy_s() -> float:
-    """CPU seconds that anybody on this machine has used since it started."""
+    """CPU seconds that all processes of this machine have used since it booted."""
     user, nice, system, _, _, irq, softirq, *_ = (
         int(x) for x in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
     )
@@ -61,10 +60,10 @@ def machine_busy_s() -> float:
 def memory_mib(pids: Iterable[int]) -> dict[str, float]:
     """Sums of smaps_rollup over these processes, MiB.
 
-    PSS counts a page that k processes map as 1/k in each, so the sum over a tree is what the tree takes,
-    as far as nobody outside shares its pages (another Python with the same torch does).
+    PSS counts a page that k processes map as 1/k in each, so the sum over a tree is what the tree takes, unless
+    processes outside it share its pages (another Python with the same torch does).
     """
-    total = dict.fromkeys(PARTS, 0.0)
+    total = dict.fromkeys(("Pss", "Pss_Anon", "Pss_File", "Pss_Shmem", "Rss"), 0.0)
     for pid in pids:
         try:
             text = Path(f"/proc/{pid}/smaps_rollup").read_text()
@@ -82,4 +81,4 @@ def _stat(pid: int) -> list[str] | None:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return None
-    return text[text.rindex(")") + 2 :].split()  # the name in brackets may hold anything
+    return text[text.rindex(")") + 2 :].split()  # the name in brackets may contain spaces

@@ -1,77 +1,60 @@
-"""Writes RESULTS.md from the figures in bench/out: ``python bench/results.py [--out DIR] > bench/RESULTS.md``.
-
-Run the others before, on a quiet machine; what was not run is left out. Of the peers' figures it draws `peers.svg`
-beside RESULTS.md.
-"""
+"""Writes RESULTS.md from the figures of earlier runs, a section for each case that has been measured."""
 
 from __future__ import annotations
 
-import argparse
+import json
+from collections.abc import Mapping
 from pathlib import Path
 
-import attach
-import compare
-import delivery
-import entropy
-import joining
-import lanes
-import large
-import peer_sheets
-import recovery
-import resume
-import rows
-import scaling
-import worker_profile
-from fingerprint import ROOT, line
-
-_TITLES = {
-    "compare.json": ("Against torch's DataLoader", compare.sheets),
-    "peers.json": ("Against every loader that one could take instead", peer_sheets.sheets),
-    "attach.json": ("Attaching, and what a worker weighs", attach.sheets),
-    "delivery.json": ("Delivery of a batch", delivery.sheets),
-    "rows.json": ("Rows that are ready", rows.sheets),
-    "scaling.json": ("Workers, clients, and the daemon's own limit", scaling.sheets),
-    "worker_profile.json": ("Where a worker's time goes", worker_profile.sheets),
-    "entropy.json": ("Huffman decoding", entropy.sheets),
-    "large.json": ("Photos of 12 megapixels", large.sheets),
-    "recovery.json": ("After a kill", recovery.sheets),
-    "resume.json": ("Resuming", resume.sheets),
-    "lanes.json": ("Lanes: two image sizes on one stream", lanes.sheets),
-    "joining.json": ("Joining a running stream", joining.sheets),
-}
-
-_PLOT = ROOT / "bench" / "peers.svg"
+from bench.harness.case import Case, Figures
+from bench.harness.fingerprint import line
+from bench.harness.rounds import disturbed
 
 _QUIET_LOAD = 0.5
+_HEAD = """# Measured
+
+Written by `python -m bench results` from the figures of the cases; `python -m bench CASE --help` says how each
+measures. The figures are medians, with min-max over rounds in brackets.
+"""
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="RESULTS.md from measured figures.")
-    parser.add_argument("--out", type=Path, default=compare.OUT, help="where the figures are")
-    folder: Path = parser.parse_args().out
-    print("# Measured\n")
-    print("Made by `python bench/results.py > bench/RESULTS.md` after the benchmarks of this folder; how they measure:")
-    print("[README.md](README.md). Medians, with min-max over rounds in brackets.")
-    for name, (title, sheets) in _TITLES.items():
-        path = folder / name
-        if not path.exists():
-            continue
-        result = compare.load(path)
-        print(f"\n## {title}\n\n{line(result['machine'])}.")
-        if (load := result["machine"]["load_before"]) > _QUIET_LOAD:
-            print(f"**The machine was not quiet (load {load:g} before the run): provisional.**")
-        if "rounds" in result:
-            rounds = f"{len(result['rounds'])} rounds in {result['took_s']:.0f} s"
-            print(f"{result['photos']}; {result['workers']} workers; {rounds}.")
-            for warning in compare.disturbed(result):
-                print(f"**{warning}**")
-        for sheet in sheets(result):
-            print(f"\n{sheet.markdown()}", end="")
-        if name == "peers.json":
-            _PLOT.write_text(peer_sheets.chart(result))
-            print(f"\n![images/s of all]({_PLOT.name})\n")
-            print("\n".join(f"- {text}" for text in peer_sheets.remarks(result)))
+def write(cases: Mapping[str, Case], figures: Path, folder: Path) -> None:
+    """Writes RESULTS.md and the cases' plots into `folder`.
+
+    Args:
+        cases: Those that have been measured, by name.
+        figures: Holds ``NAME.json`` of each.
+        folder: Where to write.
+    """
+    parts = [_HEAD]
+    for name, case in cases.items():
+        if case.title:
+            parts += _section(name, case, json.loads((figures / f"{name}.json").read_text()), folder)
+    (folder / "RESULTS.md").write_text("\n".join(parts))
 
 
-if __name__ == "__main__":
-    main()
+def _section(name: str, case: Case, found: Figures, folder: Path) -> list[str]:
+    parts = ["\n".join([f"## {case.title}", "", *heading(found)])]
+    parts[0] += "".join(f"\n**{text}**" for text in warnings(found)) + "\n"
+    parts += [sheet.markdown() for sheet in case.sheets(found)]
+    if case.plot:
+        (folder / f"{name}.svg").write_text(case.plot(found))
+        parts.append(f"![{case.title}]({name}.svg)\n")
+    if remarks := case.remarks(found):
+        parts.append("".join(f"- {text}\n" for text in remarks))
+    return parts
+
+
+def heading(found: Figures) -> list[str]:
+    """The lines above a case's tables: the machine, the versions, the photos, the workers, the rounds."""
+    facts = [found["photos"]] if "photos" in found else []
+    facts += [f"{found['workers']} workers"] if "workers" in found else []
+    facts += [f"{len(found['rounds'])} rounds in {found['took_s']:.0f} s"] if "rounds" in found else []
+    return [f"{line(found['machine'])}.", *([f"{'; '.join(facts)}."] if facts else [])]
+
+
+def warnings(found: Figures) -> list[str]:
+    """Sentences that say why the figures are provisional."""
+    load = found["machine"]["load_before"]
+    busy = [f"The machine was not quiet (load {load:g} before the run): provisional."] if load > _QUIET_LOAD else []
+    return [*busy, *disturbed(found.get("rounds", []))]

@@ -1,4 +1,4 @@
-"""A daemon of the benchmark's own, in a directory of its own, always ended."""
+"""A daemon of the benchmark's own, in a directory of its own, that is always ended."""
 
 from __future__ import annotations
 
@@ -10,18 +10,22 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fingerprint import ROOT
-from proc import children
+from bench.harness.fingerprint import ROOT
+from bench.harness.proc import children
+
+if TYPE_CHECKING:
+    from prepclient import PrepClient
 
 TREE = "PREPSERVER_BENCH_TREE"
-"""Names the checkout whose prepserver is measured, where it is not this one; see `versus.py`."""
+"""Names the checkout whose prepserver child processes import, if it is not this one; see the case `versus`."""
 
-_START_S, _STOP_S = 90.0, 15.0
+_START_S, _STOP_S, _CLI_S = 90.0, 15.0, 600.0
+_CLI = "prepserver.cli"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +33,9 @@ class Server:
     """A running daemon.
 
     Attributes:
-        runtime_dir: Its place.
-        pid: Of the daemon.
-        ready_ns: When it was first seen to listen, monotonic.
+        runtime_dir: The directory of its sockets.
+        pid: The daemon's process.
+        ready_ns: When it was first seen to listen, by the monotonic clock.
     """
 
     runtime_dir: Path
@@ -40,39 +44,55 @@ class Server:
 
     def status(self) -> dict[str, Any]:
         """What ``prepserver status --json`` says."""
-        command = [sys.executable, "-m", "prepserver.cli", "status", "--json", "--runtime-dir", str(self.runtime_dir)]
-        done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=True, timeout=30)
-        found: dict[str, Any] = json.loads(done.stdout)
+        found: dict[str, Any] = json.loads(run_cli("status", "--json", "--runtime-dir", str(self.runtime_dir)))
         return found
 
     def workers_now(self) -> list[int]:
-        """The children of its zygote, read in /proc: next to no work, so it may be asked in a measured window."""
+        """The workers' processes, read in /proc: so cheap that it may be asked in a measured window."""
         return [pid for zygote in children(self.pid) for pid in children(zygote)]
 
     def worker_pids(self) -> list[int]:
+        """The workers' processes, once they are up."""
         return [w["pid"] for w in self.status()["workers"] if w["pid"]]
+
+    def client(self, source: Any, ops: list[Any] | None = None, **options: Any) -> PrepClient:
+        """A client in this process. By default it crops to 224 pixels, flips, shuffles, and takes batches of 64.
+
+        Args:
+            source: The path of a list file, or a source.
+            ops: The pipeline.
+            options: More arguments of `PrepClient`.
+        """
+        from prepclient import FileList, PrepClient, RandomHorizontalFlip, RandomResizedCrop
+
+        return PrepClient(
+            FileList(source) if isinstance(source, Path) else source,
+            ops or [RandomResizedCrop(224), RandomHorizontalFlip()],
+            **{"batch_size": 64, "shuffle": True, "runtime_dir": self.runtime_dir, **options},
+        )
 
 
 @contextlib.contextmanager
 def running_server(
-    scratch: Path, workers: int, command: Sequence[str] = ("-m", "prepserver.cli"), *, wait_workers: bool = True
+    scratch: Path, workers: int, *, fill: str | None = None, sample_s: float = 0.0, wait_workers: bool = True
 ) -> Iterator[Server]:
-    """A daemon that listens, with all its workers up.
+    """A daemon that listens.
 
     Args:
         scratch: Holds its sockets, log and listings.
-        workers: How many.
-        command: What to run in place of the CLI.
-        wait_workers: Whether to wait for the workers.
+        workers: The number of workers.
+        fill: What workers do in place of decoding; see `bench.harness.stand_in`.
+        sample_s: How long they then take for a sample.
+        wait_workers: Whether to wait until all workers are up.
     """
-    runtime_dir = scratch / "run"
-    log_path = scratch / "daemon.log"
+    runtime_dir, log_path = scratch / "run", scratch / "daemon.log"
     arguments = [
-        *(sys.executable, *command, "start", "--workers", str(workers)),
+        *(sys.executable, "-m", "bench.harness.stand_in" if fill else _CLI, "start", "--workers", str(workers)),
         *("--runtime-dir", str(runtime_dir), "--cache-dir", str(scratch / "index")),
     ]
+    env = {**environment(), "BENCH_FILL": fill or "", "BENCH_SAMPLE_S": str(sample_s)}
     with log_path.open("w") as log:
-        process = subprocess.Popen(arguments, env=environment(), stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        process = subprocess.Popen(arguments, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         try:
             _wait_up(process, runtime_dir, log_path)
             server = Server(runtime_dir, process.pid, time.monotonic_ns())
@@ -80,7 +100,7 @@ def running_server(
                 time.sleep(0.1)
             yield server
         finally:
-            for _ in range(2):  # nobody is left to drain for
+            for _ in range(2):  # the second signal ends it without draining
                 process.send_signal(signal.SIGTERM)
             try:
                 process.wait(_STOP_S)
@@ -89,20 +109,27 @@ def running_server(
                 process.wait(_STOP_S)
 
 
-def run_cli(*arguments: str) -> None:
-    """Runs ``prepserver`` with these arguments; its output is shown where it fails."""
-    done = subprocess.run(
-        [sys.executable, "-m", "prepserver.cli", *arguments], env=environment(), capture_output=True, text=True
-    )
+def run_cli(*arguments: str) -> str:
+    """Runs ``prepserver`` with these arguments and returns what it prints.
+
+    Raises:
+        SystemExit: It failed; the message says why.
+    """
+    command = [sys.executable, "-m", _CLI, *arguments]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=_CLI_S)
     if done.returncode:
         raise SystemExit(f"prepserver {' '.join(arguments)} failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    return done.stdout
 
 
 def environment() -> dict[str, str]:
-    """Of child processes: the measured checkout first, installed or not."""
+    """The environment of child processes: they find the measured checkout's product first, then this one's bench.
+
+    The working directory is kept out of their path: it may be this checkout while another one is measured.
+    """
     tree = Path(os.environ.get(TREE, ROOT))
-    paths = (str(tree), str(tree / "client"), os.environ.get("PYTHONPATH", ""))
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    paths = dict.fromkeys([str(tree), str(tree / "client"), str(ROOT), os.environ.get("PYTHONPATH", "")])
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "PYTHONSAFEPATH": "1"}
 
 
 def _wait_up(process: subprocess.Popen[bytes], runtime_dir: Path, log_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,10 +10,14 @@ from dataclasses import dataclass, field
 from rich.console import Console
 from rich.table import Table
 
+_HOLDS = {"<": operator.lt, "<=": operator.le, ">=": operator.ge}
+NO_TARGET = ("-", "-")
+"""What `reach` would say of a figure that has no target."""
+
 
 @dataclass(slots=True)
 class Sheet:
-    """A table as data: the first column is a name, the others are figures."""
+    """A table as data: the first column holds names, the others hold figures."""
 
     title: str
     columns: Sequence[str]
@@ -44,9 +49,9 @@ def show(sheets: Sequence[Sheet], *, markdown: bool) -> None:
         console.print(sheet.rich())
 
 
-def reached(found: float | None, target: float) -> str:
-    """Whether a figure is below its target."""
-    return "-" if found is None else "yes" if found < target else "no"
+def reach(found: float, sign: str, bound: float, form: str = "g") -> tuple[str, str]:
+    """The target of a figure, and whether the figure reaches it: ``("< 100", "yes")``."""
+    return f"{sign} {bound:{form}}", "yes" if _HOLDS[sign](found, bound) else "no"
 
 
 def spread(values: Sequence[float | None], form: str = ".0f") -> str:

@@ -1,4 +1,4 @@
-"""The data in the forms that contenders read, written once and kept: not timed, but weighed."""
+"""The data in the forms that contenders read. They are written once and kept; their size is reported."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from roster import FORMS
-from server import environment
-from venvs import Pythons
+from bench.harness.server import environment
+from bench.peers.roster import FORMS
+from bench.peers.venvs import Pythons
 
 _LIMIT_S = 900.0
 
 
 class Forms:
-    """Forms of one list of samples.
+    """The forms of one list of samples.
 
     Args:
         cache: Holds them by a digest of the samples.
         list_path: The list.
-        workers: Processes that write.
+        workers: The number of processes that write.
+        pythons: Finds the contenders' interpreters.
     """
 
     def __init__(self, cache: Path, list_path: Path, workers: int, pythons: Pythons) -> None:
@@ -29,10 +30,10 @@ class Forms:
         self._folder = cache / _digest(list_path)
 
     def ensure(self, name: str) -> Path:
-        """Where the form is; writes it if it is not there.
+        """The path of a form, which is written if it is not there.
 
         Raises:
-            subprocess.SubprocessError: The writer failed; it said why on stderr.
+            subprocess.SubprocessError: The writer failed; its stderr says why.
         """
         path, part = self._folder / name, self._folder / f"{name}.part"
         if self._note(name).exists():
@@ -48,7 +49,7 @@ class Forms:
             **form.options,
         }  # fmt: skip
         done = subprocess.run(
-            [self._pythons.of(form.venv), str(Path(__file__).with_name("build.py"))], input=json.dumps(config) + "\n",
+            [self._pythons.of(form.venv), "-m", "bench.harness.job", "writer"], input=json.dumps(config) + "\n",
             env=environment(), text=True, check=True, timeout=_LIMIT_S, stdout=subprocess.PIPE,
         )  # fmt: skip
         part.rename(path)
@@ -57,17 +58,17 @@ class Forms:
         return path
 
     def nbytes(self, name: str) -> int:
-        """What all samples of a form take."""
+        """The bytes of all samples in a form."""
         found: int = json.loads(self._note(name).read_text())
         return found
 
     def _note(self, name: str) -> Path:
-        """Written last: with it a form is whole."""
+        """This file is written last: with it a form is complete."""
         return self._folder / f"{name}.bytes"
 
 
 def warm(path: Path) -> None:
-    """Reads all of it, so that it is in the page cache."""
+    """Reads all of a form, so that it is in the page cache."""
     for file in [path] if path.is_file() else sorted(path.rglob("*")):
         if file.is_file():
             with file.open("rb") as data:
@@ -76,12 +77,12 @@ def warm(path: Path) -> None:
 
 
 def _nbytes(path: Path) -> int:
-    """Of a file or of all files in a folder."""
+    """The size of a file, or of all files in a folder."""
     return sum(p.stat().st_size for p in ([path] if path.is_file() else path.rglob("*")) if p.is_file())
 
 
 def _digest(list_path: Path) -> str:
-    """Of labels and contents: synthetic photos lie elsewhere each time."""
+    """Depends on labels and contents, not on paths: synthetic photos lie elsewhere each time."""
     contents: dict[str, bytes] = {}
     found = hashlib.sha256()
     for line in list_path.read_text().splitlines():

@@ -1,4 +1,4 @@
-"""Who takes part in `peers.py`: what each is called, what it needs, what it reads, what it does to pixels."""
+"""The contenders of the cases `peers` and `versus`: their names, what they need, read, and do to pixels."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 OWN = "own"
-"""The venv of those that need nothing but prepserver's own packages: the interpreter that runs the benchmark."""
+"""The venv of contenders that need no more than prepserver's own packages: the interpreter that runs the benchmark."""
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """Data that a contender wants written in a way of its own, before anything is timed.
+    """The data in a contender's own form, written before anything is timed.
 
     Attributes:
-        module: In `contenders`; has ``build``.
-        venv: Whose interpreter writes it.
+        module: In `contenders`; it has ``build``.
+        venv: The venv whose interpreter writes it.
         options: More of the configuration.
-        once: It holds each photo once, and its reader repeats them; others hold every sample of the list.
+        once: It holds each photo once, and its reader repeats them; other forms hold every sample of the list.
     """
 
     module: str
@@ -43,15 +43,15 @@ class Peer:
     """One contender with its settings.
 
     Attributes:
-        name: In tables.
+        name: Its name in tables.
         module: In `contenders`.
         antialiased: Whether shrinking averages over all pixels of the crop: ``yes``, ``no``, or how.
-        venv: A name in `requirements`, or `OWN`.
+        venv: A file in `requirements`, or `OWN`.
         needs: Modules that its interpreter must find.
-        form: Of `FORMS`; None reads the photos as they are.
+        form: A key of `FORMS`; None reads the photos as they are.
         options: More of the configuration.
-        jobs: How many take batches at the same time.
-        serves: Its module has a process of its own that serves the jobs.
+        jobs: The number of jobs that take batches at the same time.
+        serves: A process of its own serves the jobs; its module has ``serve``.
     """
 
     name: str
@@ -98,43 +98,3 @@ PEERS = {
                          serves=True),
 }  # fmt: skip
 """In the order in which they run. ``area``: cv2's INTER_AREA, which averages whole pixels when it shrinks."""
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """What the project asks for: a quotient of one figure of two contenders, taken within a round.
-
-    Attributes:
-        figure: Key of a cell.
-        of: Two keys of `PEERS`; the second is None for the figure itself.
-        bound: A floor, or a ceiling where `above` is False.
-    """
-
-    text: str
-    figure: str
-    of: tuple[str, str | None]
-    bound: float
-    above: bool = True
-
-
-TARGETS = [
-    Target("prepserver / DataLoader, simplejpeg, cv2", "steady_per_s", ("prepserver", "torch_cv2"), 1.25),
-    Target("prepserver / DataLoader, Pillow", "steady_per_s", ("prepserver", "torch_pillow"), 1.9),
-    Target("prepserver / DALI", "steady_per_s", ("prepserver", "dali"), 1.5),
-    Target("prepserver / Grain", "steady_per_s", ("prepserver", "grain"), 1.25),
-    Target("prepserver / SPDL", "steady_per_s", ("prepserver", "spdl"), 1.6),
-    Target("prepserver / FFCV, JPEG 90", "steady_per_s", ("prepserver", "ffcv_jpg90"), 1.0),
-    Target("prepserver / tf.data", "steady_per_s", ("prepserver", "tf_data"), 1.0),
-    Target("packed / plain files", "steady_per_s", ("packed", "prepserver"), 1.25),
-    Target("packed / FFCV, rn50 500/0.5/90", "steady_per_s", ("packed", "ffcv_mix"), 1.0),
-    Target("packed, lent / FFCV, raw pixels", "steady_per_s", ("packed_lent", "ffcv_raw"), 0.85),
-    Target("packed / FFCV, raw pixels", "steady_per_s", ("packed", "ffcv_raw"), 0.85),
-    Target("bytes: packed / FFCV, raw pixels", "kb_per_image", ("packed", "ffcv_raw"), 1 / 6, above=False),
-    Target("4 jobs in sum: prepserver, lent / TensorSocket", "steady_per_s", ("lent_4", "tensorsocket_4"), 1.5),
-    Target("4 jobs in sum: prepserver / TensorSocket", "steady_per_s", ("prepserver_4", "tensorsocket_4"), 1.5),
-    Target("4 jobs in sum: prepserver / tf.data service", "steady_per_s", ("prepserver_4", "tf_service_4"), 1.9),
-    Target("4 jobs in sum: prepserver / 4 DataLoaders", "steady_per_s", ("prepserver_4", "torch_cv2_4"), 5.0),
-    Target("ms more to wait between epochs", "gap_ms", ("prepserver", None), 5.0, above=False),
-    Target("s to the first batch", "first_batch_s", ("prepserver", None), 0.5, above=False),
-    Target("MiB of daemon and workers, ring apart", "server_own_mib", ("prepserver", None), 300.0, above=False),
-]

@@ -1,22 +1,20 @@
-"""What `peers.py` found, as tables, sentences and a plot. Pure functions of the result."""
+"""Figures of the case `peers` as tables, sentences and a plot."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from bars import Bar, bars
-from roster import PEERS, TARGETS, Target
-from tables import Sheet, spread
-
-_NOISE_CORES = 0.1
+from bench.harness.bars import Bar, bars
+from bench.harness.case import Figures
+from bench.harness.rounds import Target, ratios, target_sheet, values
+from bench.harness.tables import Sheet, spread
+from bench.peers.roster import PEERS
 
 
 @dataclass(frozen=True, slots=True)
 class _Figure:
-    """A column in which somebody can be ahead."""
+    """A column in which a contender can be ahead."""
 
     key: str
     text: str
@@ -37,69 +35,81 @@ _FIGURES = [
 ]
 
 
-def sheets(result: dict[str, Any]) -> list[Sheet]:
+def _target(text: str, figure: str, of: tuple[str, str | None], bound: float, sign: str = ">=") -> Target:
+    first, second = ({"peer": key} if key else None for key in of)
+    return Target(text, figure, first or {}, second, bound, sign)
+
+
+TARGETS = [
+    _target("prepserver / DataLoader, simplejpeg, cv2", "steady_per_s", ("prepserver", "torch_cv2"), 1.25),
+    _target("prepserver / DataLoader, Pillow", "steady_per_s", ("prepserver", "torch_pillow"), 1.9),
+    _target("prepserver / DALI", "steady_per_s", ("prepserver", "dali"), 1.5),
+    _target("prepserver / Grain", "steady_per_s", ("prepserver", "grain"), 1.25),
+    _target("prepserver / SPDL", "steady_per_s", ("prepserver", "spdl"), 1.6),
+    _target("prepserver / FFCV, JPEG 90", "steady_per_s", ("prepserver", "ffcv_jpg90"), 1.0),
+    _target("prepserver / tf.data", "steady_per_s", ("prepserver", "tf_data"), 1.0),
+    _target("packed / plain files", "steady_per_s", ("packed", "prepserver"), 1.25),
+    _target("packed / FFCV, rn50 500/0.5/90", "steady_per_s", ("packed", "ffcv_mix"), 1.0),
+    _target("packed, lent / FFCV, raw pixels", "steady_per_s", ("packed_lent", "ffcv_raw"), 0.85),
+    _target("packed / FFCV, raw pixels", "steady_per_s", ("packed", "ffcv_raw"), 0.85),
+    _target("bytes: packed / FFCV, raw pixels", "kb_per_image", ("packed", "ffcv_raw"), 1 / 6, "<="),
+    _target("4 jobs in sum: prepserver, lent / TensorSocket", "steady_per_s", ("lent_4", "tensorsocket_4"), 1.5),
+    _target("4 jobs in sum: prepserver / TensorSocket", "steady_per_s", ("prepserver_4", "tensorsocket_4"), 1.5),
+    _target("4 jobs in sum: prepserver / tf.data service", "steady_per_s", ("prepserver_4", "tf_service_4"), 1.9),
+    _target("4 jobs in sum: prepserver / 4 DataLoaders", "steady_per_s", ("prepserver_4", "torch_cv2_4"), 5.0),
+    _target("ms to wait between epochs, beyond the usual wait", "gap_ms", ("prepserver", None), 5.0, "<="),
+    _target("s to the first batch", "first_batch_s", ("prepserver", None), 0.5, "<="),
+    _target("MiB of daemon and workers, without the ring", "server_own_mib", ("prepserver", None), 300.0, "<="),
+]
+
+
+def sheets(result: Figures) -> list[Sheet]:
     """The comparison, prepserver's memory in parts, the targets."""
-    return [_comparison(result), _memory(result), _targets(result)]
+    targets = target_sheet("Targets (median over rounds, min-max)", result["rounds"], TARGETS)
+    return [_comparison(result), _memory(result), targets]
 
 
-def _comparison(result: dict[str, Any]) -> Sheet:
+def _comparison(result: Figures) -> Sheet:
+    rounds = result["rounds"]
     sheet = Sheet(
-        f"{result['workers']} workers; medians of {len(result['rounds'])} rounds (min-max)",
+        f"{result['workers']} workers; medians of {len(rounds)} rounds (min-max)",
         ("contender", "jobs", "antialiased", "images/s in sum", "of prepserver's", *(f.text for f in _FIGURES[1:])),
     )
     for key in _keys(result):
-        peer = PEERS[key]
-        reference = _reference(key)
-        rates = spread(values(result, key, "steady_per_s"))
-        ratios = quotients(result, "steady_per_s", key, reference)
-        rest = [_middle(values(result, key, f.key), f.form) for f in _FIGURES[1:]]
-        sheet.rows.append((peer.name, str(peer.jobs), peer.antialiased, rates, spread(ratios, ".2f"), *rest))
+        peer, which = PEERS[key], {"peer": key}
+        rates = spread(values(rounds, "steady_per_s", which))
+        relative = ratios(rounds, "steady_per_s", which, {"peer": _reference(key)})
+        rest = [_median(result, key, figure) for figure in _FIGURES[1:]]
+        sheet.rows.append((peer.name, str(peer.jobs), peer.antialiased, rates, spread(relative, ".2f"), *rest))
     return sheet
 
 
-def _memory(result: dict[str, Any]) -> Sheet:
+def _median(result: Figures, key: str, figure: _Figure) -> str:
+    found = values(result["rounds"], figure.key, {"peer": key})
+    return f"{statistics.median(found):{figure.form}}" if found else "-"
+
+
+def _memory(result: Figures) -> Sheet:
     sheet = Sheet(
         "prepserver's memory in parts, PSS in MiB", ("", "jobs", "daemon, zygote, workers", "ring", "the jobs' own")
     )
     for key in _keys(result):
-        cells = [cell for cell in _cells(result, key) if "server_own_mib" in cell]
-        if cells:
-            own = [cell["server_own_mib"] for cell in cells]
-            ring = [cell["pss_shmem_mib"] for cell in cells]
-            jobs = [c["pss_mib"] - c["pss_shmem_mib"] - c["server_own_mib"] for c in cells]
+        which = {"peer": key}
+        if own := values(result["rounds"], "server_own_mib", which):
+            whole, ring = (values(result["rounds"], figure, which) for figure in ("pss_mib", "pss_shmem_mib"))
+            jobs = [a - b - c for a, b, c in zip(whole, ring, own, strict=True)]
             sheet.rows.append((PEERS[key].name, str(PEERS[key].jobs), spread(own), spread(ring), spread(jobs)))
     return sheet
 
 
-def _targets(result: dict[str, Any]) -> Sheet:
-    sheet = Sheet("Targets (median of the rounds' own, min-max)", ("figure", "found", "to reach", "reached"))
-    for target in TARGETS:
-        found = found_for(result, target)
-        if not found:
-            continue
-        middle = statistics.median(found)
-        reached = "yes" if (middle >= target.bound if target.above else middle <= target.bound) else "no"
-        if _is_disturbed(result, target):
-            reached = "undecided: disturbed"
-        bound = f"{'>=' if target.above else '<='} {target.bound:.3g}"
-        sheet.rows.append((target.text, spread(found, ".0f" if middle >= 100 else ".2f"), bound, reached))
-    return sheet
-
-
-def found_for(result: dict[str, Any], target: Target) -> list[float]:
-    """What was found for a target, one value for each round that has it."""
-    first, second = target.of
-    return values(result, first, target.figure) if second is None else quotients(result, target.figure, first, second)
-
-
-def remarks(result: dict[str, Any]) -> list[str]:
-    """Who is ahead of prepserver in what, who is missing and why, and what was compared."""
+def remarks(result: Figures) -> list[str]:
+    """Which contenders are ahead of prepserver in what, which are missing and why, and what was compared."""
     versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
     return [*ahead(result), *result["left_out"].values(), *([f"Versions: {versions}."] if versions else [])]
 
 
-def ahead(result: dict[str, Any]) -> list[str]:
-    """For each column, a sentence that names who is ahead of prepserver on plain files with as many jobs."""
+def ahead(result: Figures) -> list[str]:
+    """For each column, a sentence that names the contenders ahead of prepserver on plain files with as many jobs."""
     sentences = []
     for jobs in sorted({PEERS[key].jobs for key in _keys(result)}):
         keys = [key for key in _keys(result) if PEERS[key].jobs == jobs]
@@ -114,8 +124,8 @@ def ahead(result: dict[str, Any]) -> list[str]:
     return sentences
 
 
-def _if_ahead(result: dict[str, Any], figure: _Figure, own: str, key: str) -> str:
-    mine, theirs = values(result, own, figure.key), values(result, key, figure.key)
+def _if_ahead(result: Figures, figure: _Figure, own: str, key: str) -> str:
+    mine, theirs = (values(result["rounds"], figure.key, {"peer": each}) for each in (own, key))
     if not mine or not theirs:
         return ""
     here, there = statistics.median(mine), statistics.median(theirs)
@@ -125,11 +135,11 @@ def _if_ahead(result: dict[str, Any], figure: _Figure, own: str, key: str) -> st
     return f"{peer.name} ({there:{figure.form}} to {here:{figure.form}}; antialiased: {peer.antialiased})"
 
 
-def chart(result: dict[str, Any]) -> str:
-    """images/s of all as an SVG: one group for each number of jobs."""
+def chart(result: Figures) -> str:
+    """images/s of all contenders as an SVG, with a group for each number of jobs."""
     groups: dict[str, list[Bar]] = {}
     for key in _keys(result):
-        peer, found = PEERS[key], values(result, key, "steady_per_s")
+        peer, found = PEERS[key], values(result["rounds"], "steady_per_s", {"peer": key})
         title = f"{peer.jobs} job{'s' if peer.jobs > 1 else ''}: images/s{' in sum' if peer.jobs > 1 else ''}"
         note = "" if peer.antialiased == "yes" else f"antialiased: {peer.antialiased}"
         groups.setdefault(title, []).append(
@@ -138,42 +148,11 @@ def chart(result: dict[str, Any]) -> str:
     return bars({title: sorted(group, key=lambda bar: -bar.value) for title, group in groups.items()})
 
 
-def values(result: dict[str, Any], key: str, figure: str) -> list[float]:
-    """A figure of a contender, one for each round that has it."""
-    return [cell[figure] for cell in _cells(result, key) if cell.get(figure) is not None]
-
-
-def quotients(result: dict[str, Any], figure: str, first: str, second: str) -> list[float]:
-    """first / second, within each round that has both."""
-    found = []
-    for cells in result["rounds"]:
-        at = {cell["peer"]: cell.get(figure) for cell in cells}
-        if at.get(first) is not None and at.get(second):
-            found.append(at[first] / at[second])
-    return found
-
-
 def _reference(key: str) -> str:
     """prepserver on plain files with as many jobs."""
     return "prepserver" if PEERS[key].jobs == 1 else f"prepserver_{PEERS[key].jobs}"
 
 
-def _keys(result: dict[str, Any]) -> list[str]:
+def _keys(result: Figures) -> list[str]:
     found = {cell["peer"] for cells in result["rounds"] for cell in cells}
     return [key for key in PEERS if key in found]
-
-
-def _cells(result: dict[str, Any], key: str) -> list[dict[str, Any]]:
-    return [cell for cells in result["rounds"] for cell in cells if cell["peer"] == key]
-
-
-def _middle(found: Sequence[float], form: str) -> str:
-    return f"{statistics.median(found):{form}}" if found else "-"
-
-
-def _is_disturbed(result: dict[str, Any], target: Target) -> bool:
-    """Whether somebody else was at work while its figures were taken: then it proves nothing, either way."""
-    if target.figure in ("kb_per_image", "server_own_mib"):
-        return False
-    cells = [cell for key in target.of if key is not None for cell in _cells(result, key)]
-    return any(cell["others_cores"] > _NOISE_CORES for cell in cells)

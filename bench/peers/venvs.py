@@ -1,7 +1,7 @@
-"""The interpreters of the contenders in `peers.py`: one venv for each file in requirements/.
+"""The Python interpreters of the contenders: one venv for each file in requirements/.
 
-``python bench/venvs.py [NAME ...]`` makes those named, or all, below bench/out/venvs (``--into DIR``: elsewhere).
-Packages come from where pip's configuration says; README.md names what some of them need beside pip.
+``python -m bench.peers.venvs [NAME ...]`` makes those named, or all, below bench/out/venvs (``--into DIR``: elsewhere).
+Packages come from where pip's configuration says; README.md names what some of them need besides pip.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import venv
 from collections.abc import Mapping
 from pathlib import Path
 
-from fingerprint import ROOT
-from roster import OWN
+from bench.harness.fingerprint import OUT
+from bench.peers.roster import OWN
 
-REQUIREMENTS = ROOT / "bench" / "requirements"
-VENVS = ROOT / "bench" / "out" / "venvs"
+REQUIREMENTS = Path(__file__).with_name("requirements")
+VENVS = OUT / "venvs"
 
 # Says which of the modules named are missing, and the versions of all packages that the others come from.
 _LOOK = """
@@ -36,10 +36,10 @@ print(json.dumps({"missing": missing, "versions": {name: m.version(name) for nam
 
 
 class Pythons:
-    """Whose interpreter is where.
+    """Finds the interpreter of each venv.
 
     Args:
-        folder: Holds venvs by name.
+        folder: Holds the venvs by name.
         given: Interpreters that replace them.
     """
 
@@ -63,7 +63,7 @@ class Pythons:
 
 def main() -> None:
     known = sorted(path.stem for path in REQUIREMENTS.glob("*.txt"))
-    parser = argparse.ArgumentParser(description="Makes the venvs of the contenders.")
+    parser = argparse.ArgumentParser(description="Makes the contenders' venvs.")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(known)}; default: all")
     parser.add_argument("--into", type=Path, default=VENVS, help="the folder that will hold them")
     arguments = parser.parse_args()

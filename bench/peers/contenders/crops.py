@@ -1,11 +1,11 @@
-"""torchvision's RandomResizedCrop.get_params, in plain Python: what all contenders but prepserver draw from."""
+"""torchvision's RandomResizedCrop.get_params in plain Python; contenders without a crop of their own draw from it."""
 
 from __future__ import annotations
 
 import math
 import random
 
-from contenders import RATIO, SCALE
+from bench.harness.contender import RATIO, SCALE
 
 _TRIES = 10
 

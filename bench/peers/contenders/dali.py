@@ -11,16 +11,12 @@ import nvidia.dali.fn as fn
 import nvidia.dali.types as types
 from nvidia.dali import pipeline_def
 
-from contenders import RATIO, SCALE, SIZE
-from contenders.endless import Endless
-from contenders.lists import listed
+from bench.harness.contender import RATIO, SCALE, SIZE
+from bench.peers.contenders.endless import Endless
+from bench.peers.contenders.lists import listed
 
 _TRIES = 10
 _SHUFFLED = 1024  # samples in the reader's buffer: it holds encoded files, and fills it before the first batch
-
-
-def prepare(config: dict[str, Any]) -> None:
-    del config
 
 
 class _Batches:
@@ -45,7 +41,7 @@ def open_loader(config: dict[str, Any]) -> Iterable[Any]:
         data, label = fn.readers.file(
             files=list(files), labels=list(labels), random_shuffle=True, initial_fill=_SHUFFLED, name="files"
         )
-        # Pictures are not turned by their EXIF tag: nobody else does.
+        # Pictures are not turned by their EXIF tag, because no other loader does so.
         image = fn.decoders.image_random_crop(
             data, device="cpu", random_area=list(SCALE), random_aspect_ratio=list(RATIO), num_attempts=_TRIES,
             use_fast_idct=True, adjust_orientation=False,

@@ -1,4 +1,4 @@
-"""Loaders that repeat by themselves and never end, cut into epochs: the boundary is where the samples say so."""
+"""Loaders that repeat by themselves and never end, cut into epochs of a given number of batches."""
 
 from __future__ import annotations
 

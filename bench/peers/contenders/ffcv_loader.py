@@ -19,10 +19,10 @@ from ffcv.transforms import RandomHorizontalFlip, Squeeze, ToTensor
 from ffcv.writer import DatasetWriter
 from PIL import Image
 
-from contenders import RATIO, SCALE, SIZE
-from contenders.lists import listed
+from bench.harness.contender import RATIO, SCALE, SIZE
+from bench.peers.contenders.lists import listed
 
-_FIELDS = {
+_FIELDS: dict[str, dict[str, Any]] = {
     "jpg90": {"write_mode": "jpg", "jpeg_quality": 90},
     "mix": {"write_mode": "proportion", "compress_probability": 0.5, "max_resolution": 500, "jpeg_quality": 90},
     "raw": {"write_mode": "raw"},
@@ -54,10 +54,6 @@ def build(config: dict[str, Any]) -> int:
     writer = DatasetWriter(config["out"], fields, page_size=_PAGE_BYTES, num_workers=config["workers"])
     writer.from_indexed_dataset(_Photos(files))
     return int(Reader(config["out"]).alloc_table["size"].sum())
-
-
-def prepare(config: dict[str, Any]) -> None:
-    del config
 
 
 def open_loader(config: dict[str, Any]) -> Iterable[Any]:

@@ -9,9 +9,9 @@ from typing import Any
 import grain
 import numpy as np
 
-from contenders.endless import Endless
-from contenders.lists import listed
-from contenders.rows import row_of
+from bench.peers.contenders.endless import Endless
+from bench.peers.contenders.lists import listed
+from bench.peers.contenders.rows import row_of
 
 
 class _Row(grain.transforms.Map):

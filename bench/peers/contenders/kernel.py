@@ -1,7 +1,7 @@
 """No loader at all: simplejpeg's whole-image decode and torch's antialiased resize, in a loop in this process.
 
-The physical reference. Files are in this process's memory and all buffers are used again; no order, no
-flip, no batch, no delivery. (prepserver may come out above it: it decodes only the rows that a crop needs.)
+The physical reference. Files are in this process's memory and all buffers are used again; there is no order, no flip,
+no batch and no delivery. prepserver can be faster: it decodes only the rows that a crop needs.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import numpy as np
 import simplejpeg
 import torch
 
-from contenders import SIZE
-from contenders.crops import draw_crop
+from bench.harness.contender import SIZE
+from bench.peers.contenders.crops import draw_crop
 
 _files: list[bytes] = []
 

@@ -1,4 +1,4 @@
-"""The list file of samples, read without any package."""
+"""Reads the list file of samples without any package."""
 
 from __future__ import annotations
 

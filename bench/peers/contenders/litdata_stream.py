@@ -9,8 +9,8 @@ from typing import Any
 import litdata
 import torch
 
-from contenders.lists import listed
-from contenders.rows import row_of
+from bench.peers.contenders.lists import listed
+from bench.peers.contenders.rows import row_of
 
 
 def build(config: dict[str, Any]) -> None:
@@ -29,10 +29,6 @@ class _Photos(litdata.StreamingDataset):
     def __getitem__(self, index: Any) -> tuple[torch.Tensor, int]:
         sample = super().__getitem__(index)
         return torch.from_numpy(row_of(sample["image"])), sample["label"]
-
-
-def prepare(config: dict[str, Any]) -> None:
-    del config
 
 
 def open_loader(config: dict[str, Any]) -> Iterable[Any]:

@@ -20,8 +20,8 @@ except RuntimeError:
 import streaming
 from torch.utils.data import DataLoader
 
-from contenders.lists import listed
-from contenders.rows import row_of
+from bench.peers.contenders.lists import listed
+from bench.peers.contenders.rows import row_of
 
 
 def build(config: dict[str, Any]) -> None:

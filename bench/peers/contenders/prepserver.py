@@ -1,16 +1,18 @@
 """prepserver: each job is a client of one daemon, which has all the workers.
 
-With ``data`` in the configuration it reads a packed dataset, else the files of the list.
+It reads a packed dataset if the configuration has ``data``, else the files of the list. ``size``, ``lag``,
+``join_wait_s`` and ``lends`` (lend batches, rather than copy them) may be given too.
 """
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 from collections.abc import Iterable
 from typing import Any
 
-from contenders import SIZE
+from bench.harness.contender import SIZE
 
 
 def build(config: dict[str, Any]) -> None:
@@ -20,10 +22,8 @@ def build(config: dict[str, Any]) -> None:
     )  # fmt: skip
 
 
-def prepare(config: dict[str, Any]) -> None:
-    import prepclient
-
-    del prepclient
+def prepare(_config: dict[str, Any]) -> None:
+    importlib.import_module("prepclient")
 
 
 def open_loader(config: dict[str, Any]) -> Iterable[Any]:

@@ -1,7 +1,6 @@
-"""One row as those make it who know: simplejpeg and cv2, at their fastest settings. Not antialiased.
+"""One row by simplejpeg and cv2 at their fastest settings, not antialiased.
 
-What every contender in Python but prepserver and the two other DataLoaders has in common, so that what
-differs between them is the loader.
+Most contenders in Python make their rows by this function, so that only the loaders differ.
 """
 
 from __future__ import annotations
@@ -13,15 +12,17 @@ import numpy as np
 import numpy.typing as npt
 import simplejpeg
 
-from contenders import SIZE
-from contenders.crops import draw_crop
+from bench.harness.contender import SIZE
+from bench.peers.contenders.crops import draw_crop
 
-cv2.setNumThreads(0)  # a worker is one core's worth
+cv2.setNumThreads(0)  # a worker stands for one core
 
 
 def row_of(data: bytes) -> npt.NDArray[np.uint8]:
     """Decodes the whole image, crops, resizes, flips; uint8 [224, 224, 3]."""
     image = simplejpeg.decode_jpeg(data, fastdct=True, fastupsample=True)
     top, left, height, width = draw_crop(image.shape[0], image.shape[1])
-    row = cv2.resize(image[top : top + height, left : left + width], (SIZE, SIZE), interpolation=cv2.INTER_LINEAR)
-    return cv2.flip(row, 1) if random.random() < 0.5 else row
+    row: npt.NDArray[np.uint8] = cv2.resize(
+        image[top : top + height, left : left + width], (SIZE, SIZE), interpolation=cv2.INTER_LINEAR
+    )
+    return np.asarray(cv2.flip(row, 1)) if random.random() < 0.5 else row

@@ -14,16 +14,12 @@ from typing import Any
 import numpy as np
 from spdl.pipeline import PipelineBuilder
 
-from contenders import SIZE
-from contenders.endless import Endless
-from contenders.lists import listed
-from contenders.rows import row_of
+from bench.harness.contender import SIZE
+from bench.peers.contenders.endless import Endless
+from bench.peers.contenders.lists import listed
+from bench.peers.contenders.rows import row_of
 
 _AHEAD = 3  # batches
-
-
-def prepare(config: dict[str, Any]) -> None:
-    del config
 
 
 class _Batches:

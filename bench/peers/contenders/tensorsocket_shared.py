@@ -17,17 +17,13 @@ import torch.multiprocessing
 from tensorsocket.consumer import TensorConsumer
 from tensorsocket.producer import TensorProducer
 
-from contenders.torch_cv2 import Photos
-from contenders.torch_loader import loader
+from bench.peers.contenders.torch_cv2 import Photos
+from bench.peers.contenders.torch_loader import loader
 
 # At the end of an epoch each job waits until all have come to it, for ever if one has been stopped before.
 _LONGER = 30
 
 torch.multiprocessing.set_sharing_strategy("file_system")
-
-
-def prepare(config: dict[str, Any]) -> None:
-    del config
 
 
 def serve(config: dict[str, Any]) -> Any:
@@ -49,7 +45,7 @@ def open_loader(config: dict[str, Any]) -> Iterable[Any]:
     return _Consumer(unpack_fn=_unpack, batch_size=config["batch"], **_ports(config))
 
 
-class _Consumer(TensorConsumer):  # type: ignore[misc]  # untyped
+class _Consumer(TensorConsumer):
     def close(self) -> None:
         os._exit(0)  # it has no end: its threads read from sockets for ever
 

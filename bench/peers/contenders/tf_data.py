@@ -16,15 +16,11 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
 import tensorflow as tf
 
-from contenders import RATIO, SCALE, SIZE
-from contenders.endless import Endless
-from contenders.lists import listed
+from bench.harness.contender import RATIO, SCALE, SIZE
+from bench.peers.contenders.endless import Endless
+from bench.peers.contenders.lists import listed
 
 _TRIES = 10
-
-
-def prepare(config: dict[str, Any]) -> None:
-    del config
 
 
 def open_loader(config: dict[str, Any]) -> Iterable[Any]:

@@ -10,15 +10,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from contenders.endless import Endless
-from contenders.lists import listed
-from contenders.tf_data import Batches, pipeline
+from bench.peers.contenders.endless import Endless
+from bench.peers.contenders.lists import listed
+from bench.peers.contenders.tf_data import Batches, pipeline
 
 service = tf.data.experimental.service
-
-
-def prepare(config: dict[str, Any]) -> None:
-    del config
 
 
 def serve(config: dict[str, Any]) -> Any:

@@ -1,4 +1,4 @@
-"""prepserver on tiny synthetic images, at a pace if one is asked for: what a stream does, whatever decoding costs."""
+"""prepserver on ``samples`` tiny synthetic images, at ``rows_per_s`` if not 0: a stream whose decoding costs little."""
 
 from __future__ import annotations
 
@@ -6,16 +6,10 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-
-def prepare(config: dict[str, Any]) -> None:
-    import prepclient
-
-    del prepclient
+from prepclient import PrepClient, RandomResizedCrop, SyntheticImages
 
 
 def open_loader(config: dict[str, Any]) -> Iterable[Any]:
-    from prepclient import PrepClient, RandomResizedCrop, SyntheticImages
-
     size = config["size"]
     client = PrepClient(
         SyntheticImages(config["samples"], size), [RandomResizedCrop(size)], batch_size=config["batch"], shuffle=True,
@@ -25,10 +19,10 @@ def open_loader(config: dict[str, Any]) -> Iterable[Any]:
 
 
 class Paced:
-    """A training loop that computes for so long on every batch: who gets one late computes no less for that.
+    """A training loop that computes equally long on every batch, even on one that came late.
 
-    A mere limit of the rate would let a job that once came late ask for the next batch at once, ever after: it would
-    wait for nearly all of its time, and the other one would rightly be said to hold it back.
+    If only the rate were limited, a job that was late once would ask for every later batch at once: it would wait for
+    nearly all of its time, and the daemon would rightly find that the other job holds it back.
     """
 
     def __init__(self, loader: Any, rows_per_s: float) -> None:

@@ -1,4 +1,4 @@
-"""torch DataLoader at its fastest: simplejpeg decodes in a hurry, cv2 resizes (bilinear, not antialiased)."""
+"""torch DataLoader at its fastest: simplejpeg's fast decode, cv2's resize (bilinear, not antialiased)."""
 
 from __future__ import annotations
 
@@ -8,18 +8,14 @@ from typing import Any
 
 import torch
 
-from contenders.rows import row_of
-from contenders.torch_loader import Listed, loader
+from bench.peers.contenders.rows import row_of
+from bench.peers.contenders.torch_loader import Listed, loader
 
 
 class Photos(Listed):
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
         path, label = self.samples[index]
         return torch.from_numpy(row_of(Path(path).read_bytes())), label
-
-
-def prepare(config: dict[str, Any]) -> None:
-    del config
 
 
 def open_loader(config: dict[str, Any]) -> Iterable[Any]:

@@ -1,4 +1,4 @@
-"""What the two DataLoader contenders share: the list, the loader's settings."""
+"""What the DataLoader contenders share: the list and the loader's settings."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from contenders.lists import listed
+from bench.peers.contenders.lists import listed
 
 
 class Listed(Dataset[tuple[torch.Tensor, int]]):

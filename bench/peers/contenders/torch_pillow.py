@@ -1,7 +1,7 @@
 """torch DataLoader as most people have it: Pillow decodes, crops and resizes (antialiased), then the flip.
 
-The arithmetic is torchvision's for PIL images; ``resize(box=)`` joins its crop and its resize, which saves a
-copy and so is a little faster than torchvision itself.
+The arithmetic is torchvision's for PIL images. ``resize(box=)`` crops and resizes in one step, which saves a copy and
+is a little faster than torchvision itself.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from PIL import Image
 
-from contenders import SIZE
-from contenders.crops import draw_crop
-from contenders.torch_loader import Listed, loader
+from bench.harness.contender import SIZE
+from bench.peers.contenders.crops import draw_crop
+from bench.peers.contenders.torch_loader import Listed, loader
 
 
 class Photos(Listed):

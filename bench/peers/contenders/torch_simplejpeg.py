@@ -1,4 +1,4 @@
-"""torch DataLoader for those who know: simplejpeg decodes, torch's own uint8 kernel resizes (antialiased)."""
+"""torch DataLoader, tuned: simplejpeg decodes, torch's own uint8 kernel resizes (antialiased)."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import simplejpeg
 import torch
 from torch.nn.functional import interpolate
 
-from contenders import SIZE
-from contenders.crops import draw_crop
-from contenders.torch_loader import Listed, loader
+from bench.harness.contender import SIZE
+from bench.peers.contenders.crops import draw_crop
+from bench.peers.contenders.torch_loader import Listed, loader
 
 
 class Photos(Listed):
@@ -26,10 +26,6 @@ class Photos(Listed):
         if random.random() < 0.5:
             row = row.flip(1)
         return row.contiguous(), label
-
-
-def prepare(config: dict[str, Any]) -> None:
-    del config
 
 
 def open_loader(config: dict[str, Any]) -> Iterable[Any]:

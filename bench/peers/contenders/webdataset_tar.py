@@ -11,8 +11,8 @@ from typing import Any
 import torch
 import webdataset
 
-from contenders.lists import listed
-from contenders.rows import row_of
+from bench.peers.contenders.lists import listed
+from bench.peers.contenders.rows import row_of
 
 _SHARD = 250  # photos in a tar file
 _SHUFFLED = 1000  # samples in each worker's buffer: encoded files
@@ -33,10 +33,6 @@ def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
     entry = tarfile.TarInfo(name)
     entry.size = len(data)
     tar.addfile(entry, io.BytesIO(data))
-
-
-def prepare(config: dict[str, Any]) -> None:
-    del config
 
 
 def open_loader(config: dict[str, Any]) -> Iterable[Any]:
