@@ -18,9 +18,9 @@ help:
 	@echo 'make demo         see it work, in under 90 s: three training jobs on one shared stream, then on DataLoaders'
 	@echo 'make test         all tests but the long ones'
 	@echo 'make lint         formatting, ruff, mypy, import rules'
-	@echo 'make bench        measurements against DataLoader; writes bench/out/'
+	@echo 'make bench        measurements against DataLoader; writes bench/out/. More: python -m bench --list'
 	@echo 'make bench-smoke  the same for seconds: does it run'
-	@echo 'make bench-peers  against every loader that is installed (python bench/venvs.py); writes bench/out/'
+	@echo 'make bench-peers  against every loader that is installed (python -m bench.peers.venvs); writes bench/out/'
 	@echo 'make soak         the tests that run for minutes'
 	@echo 'make chaos        random kills for a stated time'
 	@echo 'make fuzz         the compiled kernels under sanitizers for an hour; wants the source of libjpeg-turbo'
@@ -41,13 +41,13 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/lint-imports
 
 bench: $(VENV)/.installed
-	$(BIN)/python bench/compare.py $(BENCH_ARGS)
+	$(BIN)/python -m bench compare $(BENCH_ARGS)
 
 bench-smoke: $(VENV)/.installed
-	$(BIN)/python bench/compare.py --smoke $(BENCH_ARGS)
+	$(BIN)/python -m bench compare --smoke $(BENCH_ARGS)
 
 bench-peers: $(VENV)/.installed
-	$(BIN)/python bench/peers.py $(BENCH_ARGS)
+	$(BIN)/python -m bench peers $(BENCH_ARGS)
 
 soak: $(VENV)/.installed-dev
 	$(PYTEST) -m soak $(PYTEST_ARGS)

@@ -18,8 +18,9 @@ from types import TracebackType
 from typing import Any, Literal, Never
 
 import torch
+from torch.utils.data import get_worker_info
 
-from prepclient.dataset import Dataset, Sampler, class_names
+from prepclient.dataset import BatchSampler, Dataset, Sampler, class_names
 from prepclient.device import DeviceStage, Engine, check_device
 from prepclient.equivalents import refuse_loader_arguments
 from prepclient.errors import (
@@ -39,7 +40,7 @@ from prepclient.places import find_runtime_dir
 from prepclient.private import PrivateDaemon, private_daemon
 from prepclient.progress import ScanProgress
 from prepclient.session import Handed, Session, Totals
-from prepclient.spec import VALID, Fields, OnError, check_choice, check_fields, make_spec, whole
+from prepclient.spec import VALID, Fields, OnError, check_choice, check_fields, flag, make_spec, seconds, whole
 from prepclient.stages import CudaStage, HostStage, Stage, Step, valid_rows
 from prepclient.transport import check_descriptors, connect
 from prepclient.turns import Turn, Turns, in_turn
@@ -187,12 +188,6 @@ class PrepClient(Turns):
                     "Leave out one of the two",
                     "workers",
                 )
-        if not 0 < timeout_s < 1e9:
-            raise InvalidSpec(f"timeout_s = {timeout_s}: more than 0 seconds", "timeout_s")
-        if not 0 <= join_wait_s < 1e9:
-            raise InvalidSpec(f"join_wait_s = {join_wait_s}: seconds, at least 0", "join_wait_s")
-        if not 0 <= reconnect_s < 1e9:
-            raise InvalidSpec(f"reconnect_s = {reconnect_s}: seconds, at least 0", "reconnect_s")
         self.spec = make_spec(
             source, ops, batch_size=batch_size, shuffle=shuffle, seed=seed, drop_last=drop_last, rank=rank,
             world_size=world_size, job=job, num_shards=num_shards, shard_index=shard_index, views=views, order=order,
@@ -207,14 +202,14 @@ class PrepClient(Turns):
             raise InvalidSpec("lag = 'skip' would give ranks different numbers of batches: use 'detach'", "lag")
         self._device = _checked_device(device)
         self._prefetch = prefetch or 0
-        self._timeout_s = float(timeout_s)
-        self._runtime_dir = runtime_dir
+        self._timeout_s = seconds("timeout_s", timeout_s, above_zero=True)
+        self._runtime_dir = _checked_path("runtime_dir", runtime_dir)
         self._on_error = on_error
-        self._zero_copy = zero_copy
-        self._inline = inline
+        self._zero_copy = flag("zero_copy", zero_copy)
+        self._inline = flag("inline", inline)
         self._workers = workers
-        self._join_wait_s = float(join_wait_s)
-        self._reconnect_s = float(reconnect_s)
+        self._join_wait_s = seconds("join_wait_s", join_wait_s)
+        self._reconnect_s = seconds("reconnect_s", reconnect_s)
         self._lag: Lag = lag
         self._private: PrivateDaemon | None = None
         self._was_served = False
@@ -304,9 +299,9 @@ class PrepClient(Turns):
         return Sampler(self)
 
     @property
-    def batch_sampler(self) -> Sampler:
-        """As `sampler`: Lightning and accelerate look at it."""
-        return Sampler(self)
+    def batch_sampler(self) -> BatchSampler:
+        """As `sampler`, by batches: Lightning and accelerate look at it."""
+        return BatchSampler(self)
 
     def __repr__(self) -> str:
         spec = self.spec
@@ -404,14 +399,15 @@ class PrepClient(Turns):
             or state["version"] != _STATE_VERSION
         ):
             raise InvalidSpec(f"not a state of a PrepClient (version {_STATE_VERSION}): {state!r}", "state_dict")
-        numbers = [state["epoch"], state["epoch_start"], state["position"]]
-        if numbers[1:] == [None, None]:
-            numbers = numbers[:1]  # taken before anything was read
-        began = state.get("start")  # negative where a later epoch than the first was joined early on a stream
-        if any(not isinstance(x, int) or isinstance(x, bool) or not 0 <= x <= 2**62 for x in numbers) or (
-            began is not None and type(began) is not int
-        ):
-            raise InvalidSpec(f"not a state of a PrepClient, by its numbers: {state!r}", "state_dict")
+        try:
+            epoch = whole("epoch", state["epoch"], 0, 2**62)
+            place = [state["epoch_start"], state["position"]]
+            if place != [None, None]:  # it was taken before anything was read
+                place = [whole(name, x, 0, 2**62) for name, x in zip(("epoch_start", "position"), place, strict=True)]
+            # negative where a later epoch than the first was joined early on a stream
+            began = None if state.get("start") is None else whole("start", state["start"], -(2**62), 2**62)
+        except InvalidSpec as e:
+            raise InvalidSpec(f"not a state of a PrepClient, by its numbers: {state!r}", "state_dict") from e
         try:
             source = state.get("source")
             listing = None if source is None else Listing(int(source["samples"]), str(source["content"]))
@@ -425,11 +421,11 @@ class PrepClient(Turns):
                 "state_dict",
             )
         self._detach()
-        self._start = Start(state["epoch"], state["position"], state["epoch_start"])
+        self._start = Start(epoch, place[1], place[0])
         self._listing = listing
         self._allow_changed = bool(allow_changed)
         self._began = began
-        self._may_continue, self._ends_at = state["position"] is not None, -1
+        self._may_continue, self._ends_at = place[1] is not None, -1
         self._iterators += 1
 
     @in_turn
@@ -491,11 +487,24 @@ class PrepClient(Turns):
                 "a DataLoader around it takes num_workers=0"
             )
 
+    def _check_copies(self) -> None:
+        """Called before it attaches in a process in which it was not made, or was not attached before.
+
+        Raises:
+            ForkedClient: Others like it will do the same there.
+        """
+        worker = get_worker_info()
+        if os.getpid() != self._pid and worker is not None and worker.num_workers > 1:
+            raise ForkedClient(
+                f"each of the {worker.num_workers} workers of this DataLoader has a copy of this PrepClient and would "
+                "get all of its batches. The daemon has the workers: the DataLoader takes num_workers=0"
+            )
+
     def __reduce__(self) -> Any:
         """Raises: a connection and its memory cannot be sent."""
         raise TypeError(
-            "a PrepClient cannot be pickled: it belongs to one process. Make it in the process that uses it; to "
-            "go on elsewhere, send state_dict()"
+            "a PrepClient cannot be pickled or copied: it belongs to one process. Make it in the process that uses it; "
+            "to go on elsewhere, send state_dict()"
         )
 
     def _next(self) -> tuple[Any, Session, Handed]:
@@ -596,6 +605,7 @@ class PrepClient(Turns):
         return self._attached()
 
     def _attach(self) -> None:
+        self._check_copies()
         start = replace(self._start, first=self._first_position())
         self._pid = os.getpid()
         self._feed = self._make_feed(start)
@@ -772,6 +782,13 @@ def _checked_start(start: object) -> Literal["any", "first"] | int | None:
     except SpecError as e:
         allowed = "'any', 'first', or a position, as stats()['start'] has it"
         raise InvalidSpec(f"start = {start!r}: {allowed}", "start") from e
+
+
+def _checked_path(field: str, path: str | os.PathLike[str] | None) -> str | None:
+    try:
+        return None if path is None else os.fspath(path)
+    except TypeError:
+        raise InvalidSpec(f"{field} = {path!r}: a path, or None", field) from None
 
 
 def _listens(runtime_dir: Path) -> bool:

@@ -60,6 +60,11 @@ class Sampler:
     def __init__(self, client: PrepClient) -> None:
         self._client = client
 
+    def __len__(self) -> int:
+        """Samples of an epoch for each rank, rounded up, as of a DistributedSampler."""
+        shape = self._client.spec.shape
+        return -(-self._client.samples // (shape.world_size * shape.shard.count))
+
     def set_epoch(self, epoch: int) -> None:
         """See `PrepClient.set_epoch`."""
         self._client.set_epoch(epoch)
@@ -70,6 +75,29 @@ class Sampler:
             "a PrepClient's samplers give no indices: fields='dict' has those of a batch, as 'index'. To go on in the "
             "middle of an epoch use state_dict() and load_state_dict(), not accelerate's skip_first_batches"
         )
+
+
+class BatchSampler(Sampler):
+    """The same by batches."""
+
+    def __len__(self) -> int:
+        """See `PrepClient.__len__`."""
+        return len(self._client)
+
+    @property
+    def sampler(self) -> Sampler:
+        """See `PrepClient.sampler`."""
+        return Sampler(self._client)
+
+    @property
+    def batch_size(self) -> int:
+        """See `PrepClient.batch_size`."""
+        return self._client.batch_size
+
+    @property
+    def drop_last(self) -> bool:
+        """See `PrepClient.drop_last`."""
+        return self._client.drop_last
 
 
 def class_names(source: SourceSpec, num_classes: int, content: str) -> list[str]:

@@ -53,10 +53,12 @@ def refuse_loader_arguments(given: Mapping[str, object]) -> None:
         InvalidSpec: One that a DataLoader or its dataset has; the text says what to write instead.
         TypeError: Any other.
     """
-    for name, value in given.items():
-        if name in _ARGUMENTS:
-            raise InvalidSpec(f"PrepClient has no {name} ({name} = {value!r}): {_ARGUMENTS[name]}", name)
-        raise TypeError(f"PrepClient.__init__() got an unexpected keyword argument {name!r}")
+    unknown = [name for name in given if name not in _ARGUMENTS]
+    if unknown:
+        raise TypeError(f"PrepClient.__init__() got an unexpected keyword argument {unknown[0]!r}")
+    if given:
+        said = "; ".join(f"PrepClient has no {name} ({name} = {given[name]!r}): {_ARGUMENTS[name]}" for name in given)
+        raise InvalidSpec(said, next(iter(given)))
 
 
 def refuse_torchvision(source: object, ops: object) -> None:

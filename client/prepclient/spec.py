@@ -12,13 +12,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast, get_args
 
+import numpy as np
 import torch
 
 from prepclient.equivalents import refuse_torchvision
 from prepclient.errors import InvalidSpec, UnknownField
 from prepclient.session import Shape
 from prepserver.pipeline.batches import Batching, batch_rows
-from prepserver.pipeline.checks import integer
+from prepserver.pipeline.checks import integer, number
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.ops import Op
 from prepserver.pipeline.pipeline import Pipeline
@@ -109,6 +110,8 @@ def make_spec(
     Raises:
         InvalidSpec: Naming the field, the value and what would be right.
     """
+    if isinstance(shuffle, np.bool_):
+        shuffle = bool(shuffle)
     if not isinstance(shuffle, bool | str) or shuffle not in _SHUFFLES:
         raise _invalid("shuffle", shuffle, "True (cyclic blocks), False (sequential) or 'full'")
     check_choice("order", order, get_args(Batching))
@@ -137,7 +140,7 @@ def make_spec(
         pipeline,
         wire_shuffle,
         seed,
-        Shape(batch_size, bool(drop_last), ranks.rank, ranks.world_size, ranks.shard, batching),
+        Shape(batch_size, flag("drop_last", drop_last), ranks.rank, ranks.world_size, ranks.shard, batching),
         ranks,
         job if job is not None else _job_name(ranks),
     )
@@ -296,6 +299,32 @@ def whole(field: str, value: object, low: int, high: int) -> int:
         return integer(field, value, low, high)
     except SpecError as e:
         raise _invalid(field, value, f"a whole number in [{low}, {high}]") from e
+
+
+def flag(field: str, value: object) -> bool:
+    """The value, True or False as Python, numpy or 0 and 1 spell them.
+
+    Raises:
+        InvalidSpec: Naming field and value.
+    """
+    if not isinstance(value, bool | int | np.bool_) or value not in (False, True):
+        raise _invalid(field, value, "True or False")
+    return bool(value)
+
+
+def seconds(field: str, value: object, *, above_zero: bool = False) -> float:
+    """The value, a number of seconds.
+
+    Raises:
+        InvalidSpec: Naming field, value and limits.
+    """
+    try:
+        found = number(field, value, 0.0, 1e9)
+        if found > 0 or not above_zero:
+            return found
+    except SpecError:
+        pass
+    raise _invalid(field, value, f"seconds, {'more than' if above_zero else 'at least'} 0 and at most 1e9")
 
 
 def _invalid(field: str, value: object, reason: str) -> InvalidSpec:

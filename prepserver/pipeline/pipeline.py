@@ -86,7 +86,10 @@ class Pipeline:
         given = _as_list(ops)
         for place, op in enumerate(given):
             if type(op) not in OPS.values():
-                raise SpecError(f"pipeline[{place}]", op, "is not an op")
+                if isinstance(op, type) and op in OPS.values():
+                    raise SpecError(f"pipeline[{place}]", op, f"is a class: write {op.__name__}(...)")
+                reason = f"is not an op: apply it to the batches, or choose among {', '.join(OPS)}"
+                raise SpecError(f"pipeline[{place}]", op, reason)
         rest = given[1:] if given and isinstance(given[0], Decode) else given
         offset = len(given) - len(rest)
         if len(rest) > MAX_OPS:

@@ -79,16 +79,42 @@ def parse_list(path: str, progress: Progress, roots: Roots | None = None, *, mas
         raise unusable("the list", path, error) from error
     if not labels:
         raise SourceError(f"the list {path} names no files; a line is 'path label', in a .csv file 'path,label'")
-    numbers = {label: int(label) for label in shared if _INTEGER.fullmatch(label)}
+    numbers, classes = _numbered(path, labels, list(shared), lines, next(iter(table))[1])
+    table.relabel([numbers[label] for label in labels])
+    return ParsedList(table, masked, classes, status.st_mtime_ns, status.st_size)
+
+
+def _numbered(
+    path: str, labels: list[str], distinct: list[str], lines: list[int], first: bytes
+) -> tuple[dict[str, int], list[str]]:
+    """The number of each distinct label, and the names of the classes if these are names.
+
+    Args:
+        path: Of the list.
+        labels: Of all files.
+        distinct: Each once.
+        lines: Where they stand.
+        first: Name of the first file, without its folder.
+
+    Raises:
+        SourceError: They are no labels.
+    """
+    numbers = {label: int(label) for label in distinct if _INTEGER.fullmatch(label)}
     classes: list[str] = []
-    if len(numbers) < len(shared):
-        if all(map(_NUMBER.fullmatch, shared)):
-            label = next(label for label in shared if label not in numbers)
+    if len(numbers) < len(distinct):
+        if all(map(_NUMBER.fullmatch, distinct)):
+            label = next(label for label in distinct if label not in numbers)
             raise SourceError(
                 f"{path}, line {lines[labels.index(label)]}: label {printable(label)} is a number, not an "
                 "integer; a label is the number or the name of a class"
             )
-        classes = sorted(shared)
+        rest = [label in numbers for label in labels[1:]]
+        if path.lower().endswith(".csv") and b"." not in first and rest and all(rest):
+            raise SourceError(
+                f"{path}, line {lines[0]}: label {printable(labels[0])!r} is the only one that is not an integer. If "
+                "this line is a header, make it path,label, or leave it out"
+            )
+        classes = sorted(distinct)
         numbers = {name: number for number, name in enumerate(classes)}
     for label, value in numbers.items():
         if not 0 <= value <= _MAX_LABEL:
@@ -96,8 +122,7 @@ def parse_list(path: str, progress: Progress, roots: Roots | None = None, *, mas
                 f"{path}, line {lines[labels.index(label)]}: label {printable(label)}; "
                 "an integer label must be >= 0 and < 2**63"
             )
-    table.relabel([numbers[label] for label in labels])
-    return ParsedList(table, masked, classes, status.st_mtime_ns, status.st_size)
+    return numbers, classes
 
 
 def list_places(table: FileTable, base: bytes) -> Places:

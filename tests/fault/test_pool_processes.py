@@ -18,10 +18,9 @@ from prepserver.protocol import work
 from prepserver.schedule.scheduler import Suspect
 from tests.support import leaks
 from tests.support.tiny_images import photo_tree
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.fault
-
-DEADLINE_S = 30.0
 
 
 class Nobody:
@@ -51,16 +50,16 @@ def test_no_descriptor_is_kept_of_an_indexer_that_answers_before_its_start_is_to
         cache = tmp_path / "cache"
         cache.mkdir()
         pool.build_index(work.BuildIndex(source.to_wire(), str(cache)), answers.append)
-        assert select.select([zygote.fileno()], [], [], DEADLINE_S)[0]  # that it runs is said, and not read
+        assert select.select([zygote.fileno()], [], [], PATIENCE_S)[0]  # that it runs is said, and not read
         assert zygote.pid is not None
         os.kill(zygote.pid, signal.SIGSTOP)  # that it ends is not said
-        deadline_s = time.monotonic() + DEADLINE_S
+        deadline_s = time.monotonic() + PATIENCE_S
         while not any(isinstance(a, work.Indexed | work.IndexFailed) for a in answers):
             assert time.monotonic() < deadline_s
             poll.run_once(0.1)
         if dies:
             os.kill(zygote.pid, signal.SIGKILL)
-            assert select.select([zygote.fileno()], [], [], DEADLINE_S)[0]
+            assert select.select([zygote.fileno()], [], [], PATIENCE_S)[0]
         pool._read_zygote()
         assert leaks.fds(os.getpid())["anon_inode:[pidfd]"] == before
     finally:

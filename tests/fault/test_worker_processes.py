@@ -31,10 +31,10 @@ from prepserver.worker.channel import ChannelClosed
 from prepserver.worker.fill import fill
 from prepserver.worker.launch import Child, ChildExited, ChildSpawned, Event, Zygote, ZygoteGone
 from tests.support.tiny_images import Lane, index_of, nothing, open_stream, photo_tree, tiny_pipeline
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.fault
 
-DEADLINE_S = 30.0
 ROWS = 24
 
 
@@ -44,7 +44,7 @@ class Pool:
     def __init__(self) -> None:
         self.zygote = Zygote(nice=0)
         self.zygote.start()
-        self.zygote.wait_ready(DEADLINE_S)
+        self.zygote.wait_ready(PATIENCE_S)
         self.events: list[Event] = []
 
     @property
@@ -54,7 +54,7 @@ class Pool:
 
     def until(self, done: Callable[[], Any], *lines: Any) -> Any:
         """What `done` returns once it is true; takes events meanwhile."""
-        deadline_s = time.monotonic() + DEADLINE_S
+        deadline_s = time.monotonic() + PATIENCE_S
         while not (result := done()):
             assert time.monotonic() < deadline_s, self.events
             poll = select.poll()
@@ -131,7 +131,7 @@ def ends(pidfd: int) -> bool:
     """Waits for the end of a process that need not be a child of ours."""
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
-    return bool(poll.poll(DEADLINE_S * 1000))
+    return bool(poll.poll(PATIENCE_S * 1000))
 
 
 def end_with_their_daemon(script: str) -> list[bool]:
@@ -229,7 +229,7 @@ def test_what_is_sent_before_a_worker_runs_is_not_lost(work: Work) -> None:
     child = zygote.spawn("worker", 0)
     work.give(child)
     child.send(Fill(1, 0, [0], 0, ROWS))
-    deadline_s = time.monotonic() + DEADLINE_S
+    deadline_s = time.monotonic() + PATIENCE_S
     answers: list[Any] = []
     while not answers and time.monotonic() < deadline_s:
         zygote.receive()
@@ -296,7 +296,7 @@ def test_a_killed_zygote_takes_its_workers_along_and_another_can_be_started(pool
         child.close()
     pool.events.clear()
     pool.zygote.start()
-    pool.zygote.wait_ready(DEADLINE_S)
+    pool.zygote.wait_ready(PATIENCE_S)
     assert pool.child().pid is not None
     os.close(lane.fd)
 

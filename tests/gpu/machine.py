@@ -3,7 +3,7 @@
 ``python tests/gpu/machine.py pack [--python 3.12]``, where there is a network: fetches the other packages as wheels
 into build/gpu/wheels (about 30 MB), to be taken along with the checkout.
 
-``python tests/gpu/machine.py``, there: unpacks those that are missing, then runs bench/gpu.py (numbers in
+``python tests/gpu/machine.py``, there: unpacks those that are missing, then runs `python -m bench gpu` (numbers in
 build/gpu/gpu.json) and the tests of this folder. Arguments are pytest's. It needs no pip and no photos.
 """
 
@@ -65,7 +65,7 @@ def run(arguments: list[str]) -> int:
     paths = [ROOT, ROOT / "client", KIT / "site", *filter(None, [os.environ.get("PYTHONPATH")])]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))}
     subprocess.call([sys.executable, "hatch_build.py"], cwd=ROOT, env=env)  # without a compiler it is slower
-    bench = [sys.executable, "bench/gpu.py", "--json", str(KIT / "gpu.json")]
+    bench = [sys.executable, "-m", "bench", "gpu", "--json", str(KIT / "gpu.json")]
     tests = [sys.executable, "-m", "pytest", "tests/gpu", "-p", "no:cacheprovider", *arguments]
     return max(subprocess.call(command, cwd=ROOT, env=env) for command in (bench, tests))
 

@@ -18,6 +18,7 @@ import simplejpeg
 import prepserver
 from prepserver.demo.phase import JobFigures, PhaseFigures
 from prepserver.demo.show import print_result, result_rows
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.integration
 
@@ -46,7 +47,7 @@ def scratch() -> Iterator[Path]:
 def demo(scratch: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "prepserver.cli", "demo", *arguments],
-        env=environment(scratch), capture_output=True, text=True, timeout=110, check=False,
+        env=environment(scratch), capture_output=True, text=True, timeout=2 * PATIENCE_S, check=False,
     )  # fmt: skip
 
 
@@ -72,7 +73,7 @@ def processes_of(scratch: Path) -> list[int]:
 
 def wait_until_none(scratch: Path) -> list[int]:
     """What is left of the processes when they had some time to end."""
-    deadline_s = time.monotonic() + 20
+    deadline_s = time.monotonic() + PATIENCE_S
     while (left := processes_of(scratch)) and time.monotonic() < deadline_s:
         time.sleep(0.1)
     return left

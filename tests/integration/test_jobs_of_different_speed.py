@@ -21,7 +21,7 @@ OPS = [RandomResizedCrop(16)]
 
 
 def client(server: Server | None, job: str, **options: Any) -> PrepClient:
-    options = {"batch_size": 50, "shuffle": True, "fields": "dict", "timeout_s": 60.0, "job": job, **options}
+    options = {"batch_size": 50, "shuffle": True, "fields": "dict", "timeout_s": 600.0, "job": job, **options}
     if server is None:
         return PrepClient(SOURCE, OPS, inline=True, **options)
     return PrepClient(SOURCE, OPS, runtime_dir=server.runtime_dir, prefetch=100, **options)

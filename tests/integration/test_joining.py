@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -14,7 +13,7 @@ from prepclient import PrepClient, RandomHorizontalFlip, RandomResizedCrop, Synt
 from prepserver.pipeline.ops import Op
 from tests.support.clients import Rows, rows_of
 from tests.support.server import Server
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -66,7 +65,7 @@ class Reader:
 
     def end(self) -> Rows:
         """All rows that it got, when it has them."""
-        self._done.result(120.0)
+        self._done.result(2 * PATIENCE_S)
         self._threads.shutdown()
         return self.rows
 
@@ -111,16 +110,17 @@ def test_a_joiner_in_mid_block_begins_at_once_and_shares_for_ever(
         stream = server.stream()  # the only one
         assert {job["stream"] for job in jobs(server).values()} == {stream["id"]}
         assert len(stream["lanes"]) == (1 if ops == OPS else 2)
-        wait_until(lambda: is_at_rest(server))
-        stream = server.stream()
-        assert stream["rows_filled"] == server.status()["rows_filled"]
+        wait_until(lambda: is_full(server.stream()))
+        status = server.status()
+        (stream,) = status["streams"]
+        assert stream["rows_filled"] == status["rows_filled"]
         assert stream["ready_upto"] < stream["rows_filled"] <= stream["ready_upto"] + got + CHUNK
 
 
-def is_at_rest(server: Server) -> bool:
-    before = server.stream()["rows_filled"]
-    time.sleep(0.3)
-    return bool(server.stream()["rows_filled"] == before)
+def is_full(stream: dict[str, Any]) -> bool:
+    """Whether there is no room for a chunk more in the window, so that nothing is given out."""
+    rows = min(lane["rows"] for lane in stream["lanes"])
+    return bool(stream["position"] + rows - stream["ready_upto"] < CHUNK)
 
 
 def test_a_joiner_goes_on_by_itself_when_the_job_that_it_waits_for_leaves(

@@ -135,7 +135,7 @@ def test_machines_begin_at_one_place_although_one_of_them_has_a_stream_to_join(
     earlier = client_process(server, source, job="earlier", **{**spec, **part})
     earlier.read(20)
     wait_until(lambda: server.stream()["position"] >= 20 * 64)
-    later = client_process(server, source, job="later", env=launched(1, 0, 1), join_wait_s=1e8, timeout_s=120.0, **spec)
+    later = client_process(server, source, job="later", env=launched(1, 0, 1), join_wait_s=1e8, **spec)
     rows = later.read(1)
     state = later.ask("state")
     assert (state["epoch"], state["epoch_start"]) == (0, 0)

@@ -43,6 +43,15 @@ def state(pid: int) -> str:
     return text.rsplit(")", 1)[1].split()[0]
 
 
+def cpu_s(pid: int) -> float:
+    """For how long a process has computed; 0 if there is none."""
+    try:
+        times = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[11:13]
+    except OSError:
+        return 0.0
+    return sum(map(int, times)) / os.sysconf("SC_CLK_TCK")
+
+
 def children(pid: int) -> list[int]:
     """Direct children, of any thread."""
     found: list[int] = []

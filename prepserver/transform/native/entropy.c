@@ -5,7 +5,7 @@
  * (after stb_image's "fast AC"), so that the next look-up waits for nothing else; the numbers come out of a second
  * table meanwhile, and where they are not wanted, above and beside the rectangle, not at all. Bits come 64 at a time
  * (F. Giesen, "Reading bits in far too many ways", 2018, variant 4) out of a copy of the scan without stuffed zeros.
- * bench/entropy.py compares the two.
+ * bench/cases/entropy.py compares the two.
  *
  * It stands in for libjpeg's `decode_mcu`; all else stays libjpeg's: markers, tables, inverse DCT, upsampling, colours.
  * `struct jpeg_entropy_decoder` is in no public header, but has begun like this in all releases since libjpeg 6b;

@@ -4,7 +4,7 @@
 
 #include "turbo.h"
 
-#define INDEX_BITS 11           /* looked up at once: more takes longer to make than it gains (bench/entropy.py) */
+#define INDEX_BITS 11           /* looked up at once: more takes longer to make than it gains (case entropy of bench) */
 #define MCU_BYTES (10 * 64 * 4) /* no MCU takes more: blocks, numbers, 31 bits for a code and what belongs to it */
 #define ROOM 8192
 

@@ -6,9 +6,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-from forms import Forms
 from PIL import Image
-from venvs import Pythons
+
+from bench.peers.forms import Forms
+from bench.peers.venvs import Pythons
 
 
 @pytest.fixture

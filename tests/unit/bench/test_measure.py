@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from measure import delivered, gap_ms, quantile, steady_per_s, waits_ms
+
+from bench.harness.measure import delivered, gap_ms, quantile, steady_per_s, waits_ms
 
 MS = 1_000_000
 

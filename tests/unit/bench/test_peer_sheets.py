@@ -6,8 +6,10 @@ import xml.etree.ElementTree as Tree
 from typing import Any
 
 import pytest
-from bars import Bar, bars
-from peer_sheets import ahead, chart, quotients, sheets
+
+from bench.harness.bars import Bar, bars
+from bench.harness.rounds import ratios
+from bench.peers.sheets import ahead, chart, sheets
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -32,7 +34,7 @@ def test_ratios_are_taken_within_a_round_and_only_where_both_took_part() -> None
         [cell("prepserver", 2000), cell("grain", 1000)], [cell("prepserver", 900)],
         [cell("prepserver", 1000), cell("grain", 250)],
     )  # fmt: skip
-    assert quotients(found, "steady_per_s", "prepserver", "grain") == [2.0, 4.0]
+    assert ratios(found["rounds"], "steady_per_s", {"peer": "prepserver"}, {"peer": "grain"}) == [2.0, 4.0]
 
 
 def test_targets_are_reached_missed_or_undecided() -> None:
@@ -41,7 +43,7 @@ def test_targets_are_reached_missed_or_undecided() -> None:
     assert found["prepserver / Grain"] == ("1.33", "yes")
     assert found["prepserver / SPDL"] == ("1.33", "no")
     assert found["prepserver / DALI"] == ("2.00", "undecided: disturbed")
-    assert found["MiB of daemon and workers, ring apart"] == ("201", "yes")
+    assert found["MiB of daemon and workers, without the ring"] == ("201", "yes")
     assert "prepserver / tf.data" not in found
 
 

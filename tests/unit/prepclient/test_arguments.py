@@ -124,6 +124,52 @@ def test_an_argument_of_a_dataloader_says_what_to_write(given: dict[str, Any], i
     assert e.value.field == next(iter(given))
 
 
+def test_all_arguments_of_a_dataloader_are_named_at_once() -> None:
+    with pytest.raises(InvalidSpec) as e:
+        client(num_workers=4, pin_memory=True, persistent_workers=True)
+    for word in ("num_workers = 4", "pin_memory = True", "persistent_workers = True", "device='cuda'"):
+        assert word in str(e.value)
+    with pytest.raises(TypeError, match="'batchsize'"):
+        client(num_workers=4, batchsize=3)
+
+
+@pytest.mark.parametrize("name", ["drop_last", "zero_copy", "inline"])
+def test_flags_are_true_or_false(name: str) -> None:
+    for value in ("no", "False", None, 2, 0.5, []):
+        with pytest.raises(InvalidSpec, match=f"{name} = .*: True or False"):
+            PrepClient(SOURCE, [SIZED], **{name: value})
+    for value in (True, 1, np.True_):
+        PrepClient(SOURCE, [SIZED], **{name: value})
+    assert client(drop_last=np.True_).drop_last is True
+    assert client(shuffle=np.True_).spec == client(shuffle=True).spec
+
+
+@pytest.mark.parametrize("name", ["timeout_s", "join_wait_s", "reconnect_s"])
+def test_times_are_seconds(name: str) -> None:
+    for value in (None, "30", -1, float("nan"), float("inf")):
+        with pytest.raises(InvalidSpec, match=rf"{name} = .*seconds") as e:
+            client(**{name: value})
+        assert e.value.field == name
+    client(**{name: np.float32(1.5)})
+
+
+def test_a_runtime_directory_is_a_path() -> None:
+    with pytest.raises(InvalidSpec, match="runtime_dir = 3: a path"):
+        client(runtime_dir=3)
+
+
+@pytest.mark.parametrize(
+    ("op", "instead"),
+    [
+        (CenterCrop, r"is a class: write CenterCrop\(\.\.\.\)"), (lambda image: image, "apply it to the batches"),
+        (torch.nn.Identity(), "apply it to the batches, or choose among Decode, RandomResizedCrop"),
+    ],
+)  # fmt: skip
+def test_what_is_no_op_says_what_to_write(op: Any, instead: str) -> None:
+    with pytest.raises(InvalidSpec, match=rf"pipeline\[1\] = .*{instead}"):
+        client([SIZED, op])
+
+
 def test_any_other_argument_is_unexpected_as_ever() -> None:
     with pytest.raises(TypeError, match="unexpected keyword argument 'batchsize'"):
         client(batchsize=3)

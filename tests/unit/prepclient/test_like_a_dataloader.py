@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from torch.utils.data import DataLoader
+import torch
+from torch.utils.data import DataLoader, IterableDataset
 
-from prepclient import FileList, ImageFolder, Packed, PrepClient, RandomResizedCrop, SyntheticImages
+from prepclient import FileList, ForkedClient, ImageFolder, Packed, PrepClient, RandomResizedCrop, SyntheticImages
 from prepclient.inline import InlineFeed
 from prepclient.stages import Step
 from tests.support.server import cli
@@ -44,6 +47,17 @@ def test_it_has_what_a_dataloader_has(tmp_path: Path) -> None:
             assert len(train.dataset.classes) == 2  # those of the labels that it has
             with pytest.raises(AttributeError, match="3 class folders now, and had 2"):
                 _ = late.dataset.classes
+
+
+def test_its_samplers_have_lengths() -> None:
+    with client(SyntheticImages(N, 16), rank=1, world_size=2, job="j") as train:
+        assert len(train.sampler) == 7  # as DistributedSampler's: the same for all ranks, rounded up
+        assert len(train.batch_sampler) == len(train) == 2
+        assert (train.batch_sampler.batch_size, train.batch_sampler.drop_last) == (4, False)
+        with pytest.raises(TypeError, match="fields='dict'"):
+            iter(train.batch_sampler.sampler)
+        train.batch_sampler.set_epoch(2)
+        assert train.epoch == 2
 
 
 def listed(tmp_path: Path, labels: Sequence[str]) -> Path:
@@ -107,6 +121,41 @@ def test_skipping_batches_by_a_sampler_says_what_to_do() -> None:
     skipping = DataLoader(train.dataset, batch_sampler=train.batch_sampler)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"load_state_dict\(\), not accelerate's skip_first_batches"):
         next(iter(skipping))
+
+
+class Holder(IterableDataset[Any]):
+    """Gives a client's batches."""
+
+    def __init__(self, held: PrepClient) -> None:
+        self.held = held
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.held)
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_several_workers_of_a_dataloader_that_would_all_get_everything_are_refused() -> None:
+    train = client(SyntheticImages(N, 16))
+    with pytest.raises(ForkedClient, match=r"each of the 2 workers .* num_workers=0"):
+        next(iter(DataLoader(Holder(train), batch_size=None, num_workers=2)))
+    assert len(list(DataLoader(Holder(train), batch_size=None, num_workers=1))) == 4
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy])
+def test_it_is_neither_pickled_nor_copied(copied: Any) -> None:
+    with pytest.raises(TypeError, match=r"pickled or copied.*state_dict"):
+        copied(client(SyntheticImages(N, 16)))
+
+
+@pytest.mark.parametrize("of", [np.int64, torch.tensor])
+def test_a_state_whose_numbers_became_others_on_their_way_is_loaded(of: Any) -> None:
+    with client(SyntheticImages(N, 16)) as train:
+        next(iter(train))
+        state = train.state_dict()
+    with client(SyntheticImages(N, 16)) as train:
+        train.load_state_dict({name: of(x) if isinstance(x, int) else x for name, x in state.items()})
+        assert train.state_dict() == state
+        assert len(list(train)) == 3
 
 
 def test_a_second_iterator_ends_the_first_with_advice() -> None:

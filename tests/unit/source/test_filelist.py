@@ -85,6 +85,7 @@ def test_names_that_are_not_utf8_survive(tmp_path: Path) -> None:
         ("l.csv", "a.jpg,1\nb.jpg,2,3\n", "line 2: 3 columns"),
         ("l.csv", "a.jpg,1\nb.jpg,\n", "line 2: needs a path and a label"),
         ("l.csv", 'a.jpg,1\n"b.jpg,2\n', "line 2: unexpected end of data"),
+        ("l.csv", "filename,class\na.jpg,1\nb.jpg,0\n", r"line 1: .*'class' .*only one.*integer.*path,label"),
     ],
 )
 def test_a_bad_line_is_named_by_its_number(tmp_path: Path, name: str, text: str, message: str) -> None:
@@ -109,6 +110,15 @@ def test_labels_that_are_no_integers_are_no_classes(tmp_path: Path, labels: tupl
     text = "".join(f"{number}.jpg {label}\n" for number, label in enumerate(labels))
     with pytest.raises(SourceError, match=r"line [12]: label \S+ is a number, not an integer"):
         build_index(write(tmp_path, text), tmp_path / "cache")
+
+
+@pytest.mark.parametrize("end", ["", ".jpg"])
+def test_a_word_among_numbers_is_a_class_where_its_line_is_no_header(tmp_path: Path, end: str) -> None:
+    lists = (["1", "class", "0"], ["class", "1", "dog"], ["class"], *([["class", "1", "0"]] if end else []))
+    for number, labels in enumerate(lists):
+        text = "".join(f"{k}{end},{label}\n" for k, label in enumerate(labels))
+        _, source = opened(write(tmp_path, text, f"{number}.csv"), tmp_path)
+        assert source.classes() == sorted(labels)
 
 
 def test_a_name_among_the_labels_makes_all_of_them_names(tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""Measurements of prepserver: ``python -m bench --list``."""

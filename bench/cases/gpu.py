@@ -1,0 +1,400 @@
+"""How does a machine with a GPU treat page-locked shared memory?
+
+No machine without a GPU can answer these questions; they are asked in this order, or as ``--only 1,8`` says:
+
+1. a writable memfd, page-locked: does the driver accept it, at what rate does it copy, does the copy overlap a kernel,
+   may two processes lock the same pages;
+2. a read-only mapping with the driver's read-only flag;
+3. seconds per GiB to lock: ordinary pages touched and untouched, huge pages;
+4. does a low ``ulimit -l`` matter;
+5. a process is killed in mid-copy: how soon are its pages free, are they right when they are used again;
+6. is NVML there (run this inside the daemon's unit to know about the unit);
+7. a MIG slice: the rate of 1 again, with the slice's name;
+8. the device stage: images/s and host time per batch, plain and finished.
+
+A check that fails says why, and the others go on. Without a CUDA device the case says so and exits with 0. On a machine
+that has only torch with CUDA, ``python tests/gpu/machine.py`` runs it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import itertools
+import mmap
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+
+from bench.harness.case import Case, Figures, Run, say
+from bench.harness.tables import Sheet
+
+try:
+    from prepclient.device import DeviceStage, cuda_device
+    from prepclient.finish import Finish, RowLook
+    from prepclient.pinning import PORTABLE, HostPin, LibCuda, open_driver
+except ImportError as error:
+    sys.exit(f"{error}. On a machine that has only torch: python tests/gpu/machine.py")
+
+Facts: TypeAlias = dict[str, Any]
+
+READ_ONLY = 8  # CU_MEMHOSTREGISTER_READ_ONLY
+READ_ONLY_SUPPORTED = 113  # CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED
+MIB, GIB = 1 << 20, 1 << 30
+BATCH, SHAPE = 256, (224, 224, 3)
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+cuda: Any = torch.cuda  # typed in part only
+
+
+class Segment:
+    """A memfd and a writable shared mapping of it; `flags` are more flags of memfd_create."""
+
+    def __init__(self, nbytes: int, *, fd: int | None = None, touch: bool = True, flags: int = 0) -> None:
+        self.fd = os.memfd_create("prepserver-bench", os.MFD_CLOEXEC | flags) if fd is None else fd
+        if fd is None:
+            os.ftruncate(self.fd, nbytes)
+        self.nbytes = nbytes
+        self.bytes = torch.frombuffer(mmap.mmap(self.fd, nbytes, mmap.MAP_SHARED), dtype=torch.uint8)
+        self.address = self.bytes.data_ptr()
+        if touch and fd is None:
+            self.bytes.fill_(1)
+
+    def __del__(self) -> None:
+        os.close(self.fd)
+
+
+def driver() -> LibCuda:
+    return LibCuda(cuda.current_device())
+
+
+def locked(segment: Segment) -> HostPin:
+    pin = HostPin(segment.address, segment.nbytes, open_driver(cuda_device("cuda")), keep=segment)
+    pin.start()
+    if not pin.wait():
+        raise RuntimeError(str(pin.reason))
+    return pin
+
+
+def gb_per_s(source: torch.Tensor, *, times: int = 10) -> float:
+    """Median rate of asynchronous copies of `source` to the GPU, by events around each."""
+    target = torch.empty_like(source, device="cuda")
+    marks = [cuda.Event(enable_timing=True) for _ in range(times + 1)]
+    target.copy_(source, non_blocking=True)
+    marks[0].record()
+    for mark in marks[1:]:
+        target.copy_(source, non_blocking=True)
+        mark.record()
+    cuda.synchronize()
+    ms: float = statistics.median(a.elapsed_time(b) for a, b in itertools.pairwise(marks))
+    return round(source.numel() * source.element_size() / ms / 1e6, 2)
+
+
+def child(task: str, segment: Segment) -> subprocess.Popen[str]:
+    """Another process with the same memory; it runs `run_child`."""
+    command = [sys.executable, "-m", "bench.cases.gpu", task, str(segment.fd), str(segment.nbytes)]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path)}
+    return subprocess.Popen(
+        command, pass_fds=[segment.fd], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env
+    )
+
+
+def line_of(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def tell(process: subprocess.Popen[str]) -> None:
+    assert process.stdin is not None
+    print("go", file=process.stdin, flush=True)
+
+
+def run_child(task: str, fd: int, nbytes: int) -> None:
+    """The other process: `rate` prints its rate, `memlock` does so under ulimit -l 64, `copy` copies for ever."""
+    if task == "memlock":
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, (64 << 10, 64 << 10))
+    segment = Segment(nbytes, fd=fd)
+    pin = locked(segment)
+    if task != "copy":
+        target = torch.empty_like(segment.bytes, device="cuda")  # makes the context before anything is measured
+        target.copy_(segment.bytes)
+        print("locked", flush=True)
+        sys.stdin.readline()
+        print(gb_per_s(segment.bytes, times=50), flush=True)
+        sys.stdin.readline()
+        pin.close()
+        return
+    target = torch.empty_like(segment.bytes, device="cuda")
+    while True:
+        for _ in range(64):
+            target.copy_(segment.bytes, non_blocking=True)
+        print("copying", flush=True)
+
+
+def check_memfd() -> Facts:
+    facts: Facts = {}
+    for size in (4 * MIB, 64 * MIB, 256 * MIB):
+        segment = Segment(size)
+        name = f"{size // MIB}_MiB"
+        facts[f"pageable_{name}_gb_per_s"] = gb_per_s(segment.bytes)
+        pin = locked(segment)
+        facts[f"is_pinned_{name}"] = segment.bytes.is_pinned()
+        facts[f"locked_{name}_gb_per_s"] = gb_per_s(segment.bytes)
+        facts[f"torch_pinned_{name}_gb_per_s"] = gb_per_s(torch.ones(size, dtype=torch.uint8).pin_memory())
+        pin.close()
+    segment = Segment(256 * MIB)
+    pin = locked(segment)
+    facts |= overlap(segment)
+    with child("rate", segment) as other:
+        if line_of(other) != "locked":
+            raise RuntimeError("the other process could not lock the pages")
+        tell(other)
+        mine = gb_per_s(segment.bytes, times=50)
+        facts["two_processes_gb_per_s"] = [mine, float(line_of(other))]
+        tell(other)
+    facts["still_pinned_after_the_other"] = segment.bytes.is_pinned()
+    pin.close()
+    return facts
+
+
+def overlap(segment: Segment) -> Facts:
+    """A kernel alone, a copy alone, both on two streams: they overlap if both take about as long as the longer one."""
+    target, side = torch.empty_like(segment.bytes, device="cuda"), cuda.Stream()
+
+    def kernel() -> None:
+        cuda._sleep(20_000_000)
+
+    def copy() -> None:
+        with cuda.stream(side):
+            target.copy_(segment.bytes, non_blocking=True)
+
+    def both() -> None:
+        kernel()
+        copy()
+
+    facts: Facts = {}
+    for name, work in (("warm_up", both), ("kernel_ms", kernel), ("copy_ms", copy), ("both_ms", both)):
+        cuda.synchronize()
+        start = time.monotonic()
+        work()
+        cuda.synchronize()
+        facts[name] = round((time.monotonic() - start) * 1e3, 3)
+    del facts["warm_up"]
+    return facts
+
+
+def check_read_only() -> Facts:
+    segment = Segment(16 * MIB)
+    view = mmap.mmap(segment.fd, segment.nbytes, mmap.MAP_SHARED, mmap.PROT_READ)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # torch warns of memory that it must not write
+        address = torch.frombuffer(view, dtype=torch.uint8).data_ptr()
+    lib = driver()
+    facts: Facts = {"attribute_113": attribute(READ_ONLY_SUPPORTED)}
+    for name, flags in (("portable", PORTABLE), ("portable_read_only", PORTABLE | READ_ONLY)):
+        code = lib.register(address, segment.nbytes, flags)
+        facts[name] = "locked" if code == 0 else lib.describe(code)
+        if code == 0:
+            lib.unregister(address)
+    return facts
+
+
+def attribute(which: int) -> int:
+    library, value, device = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(), ctypes.c_int()
+    code = library.cuDeviceGet(ctypes.byref(device), cuda.current_device())
+    code = code or library.cuDeviceGetAttribute(ctypes.byref(value), which, device)
+    if code != 0:
+        raise RuntimeError(f"cuDeviceGetAttribute({which}): code {code}")
+    return value.value
+
+
+def check_seconds_per_gb() -> Facts:
+    facts: Facts = {}
+    kinds = (("touched_4k", True, 0), ("untouched_4k", False, 0), ("huge_2m", True, os.MFD_HUGETLB))
+    for name, touch, flags in kinds:
+        try:
+            segment = Segment(GIB, touch=touch, flags=flags)
+        except (OSError, ValueError) as error:
+            facts[name] = f"no such memory here: {error} (huge pages: vm.nr_hugepages >= 512)"
+            continue
+        start = time.monotonic()
+        pin = locked(segment)
+        facts[f"{name}_s_per_gib"] = round(time.monotonic() - start, 4)
+        facts[f"{name}_gb_per_s"] = gb_per_s(segment.bytes)
+        start = time.monotonic()
+        pin.close()
+        facts[f"{name}_unlock_s_per_gib"] = round(time.monotonic() - start, 4)
+    return facts
+
+
+def check_memlock() -> Facts:
+    segment = Segment(64 * MIB)
+    with child("memlock", segment) as other:
+        said = ""
+        if line_of(other) == "locked":
+            tell(other)
+            said = line_of(other)
+            tell(other)
+    return {"as_root": os.geteuid() == 0, "under_ulimit_64k_gb_per_s": float(said) if said else "refused"}
+
+
+def check_killed() -> Facts:
+    segment = Segment(256 * MIB)
+    with child("copy", segment) as other:
+        if line_of(other) != "copying":
+            raise RuntimeError("the other process did not get to copy")
+        start = time.monotonic()
+        other.kill()
+        other.wait(60)
+        facts: Facts = {"kill_to_reaped_ms": round((time.monotonic() - start) * 1e3, 2)}
+    segment.bytes.fill_(77)
+    pin = locked(segment)
+    facts["right_when_used_again"] = bool((segment.bytes.to("cuda", non_blocking=True) == 77).all())
+    facts["kept_what_was_written"] = bool((segment.bytes == 77).all())
+    pin.close()
+    return facts
+
+
+def nvml() -> tuple[Any, Any]:
+    """The library, initialised, and the first device."""
+    import pynvml  # missing on some machines: then only this check fails
+
+    try:
+        pynvml.nvmlInit()
+        return pynvml, pynvml.nvmlDeviceGetHandleByIndex(0)
+    except pynvml.NVMLError as error:
+        raise RuntimeError(f"NVML: {error}") from error
+
+
+def check_nvml() -> Facts:
+    library, handle = nvml()
+    used = library.nvmlDeviceGetMemoryInfo(handle).used
+    facts = {"driver": str(library.nvmlSystemGetDriverVersion()), "memory_used_mib": used // MIB}
+    return facts | {
+        "inside_a_systemd_unit": "INVOCATION_ID" in os.environ,
+        "device_nodes": sorted(str(path) for path in Path("/dev").glob("nvidia*")),
+    }
+
+
+def check_mig() -> Facts:
+    name = cuda.get_device_name()
+    if "MIG" not in name:
+        return {"this_is_a_slice": False, "device": name}
+    segment = Segment(256 * MIB)
+    pin = locked(segment)
+    rate = gb_per_s(segment.bytes)
+    pin.close()
+    return {"this_is_a_slice": True, "device": name, "locked_256_MiB_gb_per_s": rate}
+
+
+def check_stage() -> Facts:
+    look = RowLook(SHAPE)
+    segment = Segment(8 * BATCH * look.nbytes)
+    images = segment.bytes.view(8 * BATCH, *SHAPE)
+    facts: Facts = {"batch": BATCH, "shape": list(SHAPE)}
+    finished = Finish(normalize=(MEAN, STD), dtype=torch.float16)
+    pin: HostPin | None = None
+    for memory in ("pageable", "locked"):
+        pin = locked(segment) if memory == "locked" else None
+        for name, finish, lend in (
+            ("lent", Finish(), True),
+            ("plain", Finish(), False),
+            ("normalized_half", finished, False),
+        ):
+            stage = DeviceStage(
+                "cuda",
+                [look],
+                BATCH,
+                finish=finish,
+                zero_copy=lend,
+                small={"label": torch.int64, "index": torch.int64},
+            )
+            facts |= {f"{memory}_{name}_{key}": value for key, value in drive(stage, images).items()}
+            stage.close()
+    if pin is not None:
+        pin.close()
+    return facts
+
+
+def drive(stage: DeviceStage, images: torch.Tensor, batches: int = 200) -> Facts:
+    """A consumer that only takes batches: the rate that the stage can sustain, and the host's time for a batch."""
+    labels = {"label": [torch.arange(BATCH)], "index": [torch.arange(BATCH)]}
+    host: list[float] = []
+    submitted = 0
+    for step in range(-10, batches):
+        if step == 0:
+            cuda.synchronize()
+            start = time.monotonic()
+        before = time.thread_time()
+        stage.poll()
+        stage.advance()
+        while stage.room:
+            begin = submitted % 8 * BATCH
+            stage.submit(submitted, [[images[begin : begin + BATCH]]], labels)
+            submitted += 1
+        stage.take()
+        host.append(time.thread_time() - before)
+    cuda.synchronize()
+    rate = batches * BATCH / (time.monotonic() - start)
+    return {"images_per_s": round(rate), "host_cpu_us_per_batch": round(statistics.median(host) * 1e6, 1)}
+
+
+CHECKS: list[tuple[str, Callable[[], Facts]]] = [
+    ("memfd, locked", check_memfd),
+    ("read-only mapping", check_read_only),
+    ("seconds per GiB to lock", check_seconds_per_gb),
+    ("ulimit -l 64", check_memlock),
+    ("killed in mid-copy", check_killed),
+    ("NVML", check_nvml),
+    ("MIG", check_mig),
+    ("device stage", check_stage),
+]
+
+
+def measure(run: Run) -> Figures:
+    if not cuda.is_available():
+        print("no CUDA device: nothing to measure here")
+        raise SystemExit(0)
+    cuda.init()
+    properties = cuda.get_device_properties(cuda.current_device())
+    device = {
+        "gpu": properties.name, "gpus": cuda.device_count(), "gpu_memory_mib": properties.total_memory // MIB,
+        "torch": torch.__version__, "cuda": torch.version.cuda,
+    }  # fmt: skip
+    found = {"device": device}
+    for number, (name, check) in enumerate(CHECKS, 1):
+        if run.options.only and number not in run.options.only:
+            continue
+        say(f"{number}. {name}")
+        try:
+            found[name] = check()
+        except (RuntimeError, OSError, ValueError, ImportError, subprocess.SubprocessError) as error:
+            found[name] = {"failed": f"{type(error).__name__}: {error}"}
+    return {"found": found}
+
+
+def sheets(result: Figures) -> list[Sheet]:
+    return [
+        Sheet(name, ("", "found"), [(key, str(value)) for key, value in facts.items()])
+        for name, facts in result["found"].items()
+    ]
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--only", type=lambda text: [int(number) for number in text.split(",")], metavar="NUMBER,...",
+                        help="the numbers of the checks, such as 1,8")  # fmt: skip
+
+
+CASE = Case("", measure, sheets, options=options)
+
+if __name__ == "__main__":
+    run_child(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

@@ -1,0 +1,60 @@
+"""Writes RESULTS.md from the figures of earlier runs, a section for each case that has been measured."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from bench.harness.case import Case, Figures
+from bench.harness.fingerprint import line
+from bench.harness.rounds import disturbed
+
+_QUIET_LOAD = 0.5
+_HEAD = """# Measured
+
+Written by `python -m bench results` from the figures of the cases; `python -m bench CASE --help` says how each
+measures. The figures are medians, with min-max over rounds in brackets.
+"""
+
+
+def write(cases: Mapping[str, Case], figures: Path, folder: Path) -> None:
+    """Writes RESULTS.md and the cases' plots into `folder`.
+
+    Args:
+        cases: Those that have been measured, by name.
+        figures: Holds ``NAME.json`` of each.
+        folder: Where to write.
+    """
+    parts = [_HEAD]
+    for name, case in cases.items():
+        if case.title:
+            parts += _section(name, case, json.loads((figures / f"{name}.json").read_text()), folder)
+    (folder / "RESULTS.md").write_text("\n".join(parts))
+
+
+def _section(name: str, case: Case, found: Figures, folder: Path) -> list[str]:
+    parts = ["\n".join([f"## {case.title}", "", *heading(found)])]
+    parts[0] += "".join(f"\n**{text}**" for text in warnings(found)) + "\n"
+    parts += [sheet.markdown() for sheet in case.sheets(found)]
+    if case.plot:
+        (folder / f"{name}.svg").write_text(case.plot(found))
+        parts.append(f"![{case.title}]({name}.svg)\n")
+    if remarks := case.remarks(found):
+        parts.append("".join(f"- {text}\n" for text in remarks))
+    return parts
+
+
+def heading(found: Figures) -> list[str]:
+    """The lines above a case's tables: the machine, the versions, the photos, the workers, the rounds."""
+    facts = [found["photos"]] if "photos" in found else []
+    facts += [f"{found['workers']} workers"] if "workers" in found else []
+    facts += [f"{len(found['rounds'])} rounds in {found['took_s']:.0f} s"] if "rounds" in found else []
+    return [f"{line(found['machine'])}.", *([f"{'; '.join(facts)}."] if facts else [])]
+
+
+def warnings(found: Figures) -> list[str]:
+    """Sentences that say why the figures are provisional."""
+    load = found["machine"]["load_before"]
+    busy = [f"The machine was not quiet (load {load:g} before the run): provisional."] if load > _QUIET_LOAD else []
+    return [*busy, *disturbed(found.get("rounds", []))]

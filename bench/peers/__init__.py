@@ -1,0 +1,1 @@
+"""The loaders that prepserver is compared with. Other Python interpreters import this, so it imports nothing."""

@@ -1,0 +1,1 @@
+"""One module per contender; `bench.harness.contender` says what each has."""

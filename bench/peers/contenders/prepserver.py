@@ -1,0 +1,38 @@
+"""prepserver: each job is a client of one daemon, which has all the workers.
+
+It reads a packed dataset if the configuration has ``data``, else the files of the list. ``size``, ``lag``,
+``join_wait_s`` and ``lends`` (lend batches, rather than copy them) may be given too.
+"""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from bench.harness.contender import SIZE
+
+
+def build(config: dict[str, Any]) -> None:
+    subprocess.run(
+        [sys.executable, "-m", "prepserver.cli", "pack", "--quiet", "--workers", str(config["workers"]),
+         config["list"], config["out"]], check=True,
+    )  # fmt: skip
+
+
+def prepare(_config: dict[str, Any]) -> None:
+    importlib.import_module("prepclient")
+
+
+def open_loader(config: dict[str, Any]) -> Iterable[Any]:
+    from prepclient import FileList, Packed, PrepClient, RandomHorizontalFlip, RandomResizedCrop
+
+    source = Packed(config["data"]) if "data" in config else FileList(config["list"])
+    ops = [RandomResizedCrop(config.get("size", SIZE)), RandomHorizontalFlip()]
+    return PrepClient(
+        source, ops, batch_size=config["batch"], shuffle=True, seed=config["seed"],
+        runtime_dir=config["runtime_dir"], lag=config.get("lag", "auto"), join_wait_s=config.get("join_wait_s", 10.0),
+        zero_copy=config.get("lends", False),
+    )  # fmt: skip
