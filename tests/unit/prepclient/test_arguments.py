@@ -162,7 +162,7 @@ def test_a_runtime_directory_is_a_path() -> None:
     ("op", "instead"),
     [
         (CenterCrop, r"is a class: write CenterCrop\(\.\.\.\)"), (lambda image: image, "apply it to the batches"),
-        (torch.nn.Identity(), "apply it to the batches, or choose among Decode, RandomResizedCrop"),
+        (torch.nn.Identity(), "apply it to the batches, or choose among CenterCrop, ColorJitter"),
     ],
 )  # fmt: skip
 def test_what_is_no_op_says_what_to_write(op: Any, instead: str) -> None:

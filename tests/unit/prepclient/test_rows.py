@@ -83,7 +83,7 @@ def test_each_view_is_an_array_of_its_own_whose_runs_are_as_those_of_one(rows: i
         for view, field in enumerate(field.name for field in layout.dense):
             written.row(field, row)[...] = 20 * view + row
         written.row("label", row)[...] = row
-    assert seen.views == writable.views == 3
+    assert seen.dense_fields == writable.dense_fields == 3
     start = 2 * rows - 2
     expected = [p % rows for p in range(start, start + 5)]
     for view in range(3):
