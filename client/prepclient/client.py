@@ -660,9 +660,10 @@ class PrepClient(Turns):
                 if self._allow_changed:
                     raise _Changed
                 raise SourceChanged(
-                    f"{_name_of(self.spec.source)} has changed since epoch {start.epoch} of this job was begun: it had "
-                    f"{numbers}. To go on at the same place, restore the dataset; to begin an epoch with what is there "
-                    f"now, call set_epoch({start.epoch + 1}), or load_state_dict(state, allow_changed=True) "
+                    f"{_name_of(self.spec.source)} has changed since epoch {start.epoch} of this job was begun, or is "
+                    f"another: it had {numbers}. To go on at the same place, restore the dataset; to begin an epoch "
+                    f"with what is there now, call set_epoch({start.epoch + 1}), or "
+                    "load_state_dict(state, allow_changed=True) "
                     f"to begin epoch {start.epoch} anew with it"
                 )
             log.warning(
