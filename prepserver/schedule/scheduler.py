@@ -45,10 +45,11 @@ TASKS_PER_WORKER = 2
 
 @dataclass(slots=True)
 class WorkerSlot:
-    """A worker and the tasks that it holds, oldest first."""
+    """A worker and the tasks that it holds, oldest first; how many of them are to take longer than `SLOW_NS`."""
 
     id: int
     tasks: list[int] = field(default_factory=list)
+    slow_tasks: int = 0
 
 
 @dataclass(slots=True)
@@ -484,7 +485,8 @@ class Scheduler:
         if task is None or stream is None:
             return []
         stream.took(task.chunk, took)
-        stream.served_ns += took.wall_ns - task.foreseen_ns
+        # A worker that was stopped for a minute is no debt of a minute.
+        stream.served_ns += min(took.wall_ns, 2 * task.foreseen_ns + SLOW_NS) - task.foreseen_ns
         self._acquit(stream, task.chunk)
         if self._hedged and (kills := self._twins(task)):
             # The other one that runs this chunk may still write values that are not final into rows that are:
@@ -614,6 +616,7 @@ class Scheduler:
         if slot is None or task_id not in slot.tasks:
             return None  # of a worker that was given up on: its rows were made by another
         slot.tasks.remove(task_id)
+        slot.slow_tasks -= self._tasks[task_id].foreseen_ns > SLOW_NS
         self._refile(slot)
         return self._tasks_end(task_id)
 
@@ -626,8 +629,7 @@ class Scheduler:
         """A worker holds other tasks now: where it stands among those that take more."""
         for free in self._free:
             free.pop(slot.id, None)
-        is_slow = any(self._tasks[task].foreseen_ns > SLOW_NS for task in slot.tasks)
-        if len(slot.tasks) < TASKS_PER_WORKER and not is_slow:
+        if len(slot.tasks) < TASKS_PER_WORKER and not slot.slow_tasks:
             self._free[len(slot.tasks)][slot.id] = slot
 
     def _tasks_end(self, task_id: int) -> Task | None:
@@ -665,6 +667,7 @@ class Scheduler:
             stream.started(task_id, chunk)
             say_soon = stream.is_awaited(chunk)
             slot.tasks.append(task_id)
+            slot.slow_tasks += foreseen_ns > SLOW_NS
             self._refile(slot)
             actions.append(Submit(slot.id, task_id, stream.id, chunk.lanes, chunk.position, chunk.count, say_soon))
             if self._early:
@@ -715,7 +718,9 @@ class Scheduler:
             return 1  # which may take a minute: nobody knows yet
         most = self.chunk_rows
         if stream.rows_filled >= SETTLED_CHUNKS * self.chunk_rows:
-            in_work = 2 * len(self.workers) * TASKS_PER_WORKER
-            grown = (min(times * self.chunk_rows, MAX_CHUNK_ROWS) for times in GROWN)
-            most = next((rows for rows in grown if in_work * rows <= stream.ring_rows), most)
+            for times in GROWN:
+                grown = min(times * self.chunk_rows, MAX_CHUNK_ROWS)
+                if 2 * len(self.workers) * TASKS_PER_WORKER * grown <= stream.ring_rows:
+                    most = grown
+                    break
         return max(1, min(most, SLOW_NS // max(1, row_ns)))

@@ -446,9 +446,9 @@ class Stream:
         self._pace = chunk.lanes, took.wall_ns // chunk.count
         if took.lanes_ns:
             self.spent.add(took.shared_ns, chunk.count)
-        for lane, ns in zip(chunk.lanes, took.lanes_ns, strict=False):
-            if lane in self.lanes:
-                self.lanes[lane].spent.add(ns, chunk.count)
+            for lane, ns in zip(chunk.lanes, took.lanes_ns, strict=False):
+                if lane in self.lanes:
+                    self.lanes[lane].spent.add(ns, chunk.count)
 
     def row_ns(self, lanes: tuple[int, ...]) -> int | None:
         """Time for a row in `lanes`, if the chunk that was done last was one in these."""
@@ -545,4 +545,4 @@ class Stream:
                 del self.bad[position]
 
     def _lanes_at(self, position: int) -> tuple[int, ...]:
-        return tuple(lane.id for lane in self.lanes.values() if lane.start <= position)
+        return tuple([lane.id for lane in self.lanes.values() if lane.start <= position])

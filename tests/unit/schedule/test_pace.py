@@ -203,7 +203,7 @@ class Pool:
         self.now_ns = 0
         self.made = dict.fromkeys(row_ns, 0)
         self.spent_ns = dict.fromkeys(row_ns, 0)
-        self.running: list[tuple[int, int, Submit]] = []  # (end, worker, task)
+        self.running: list[tuple[int, int, Submit, int]] = []  # (end, worker, task, how long it takes)
         self.queued: dict[int, list[Submit]] = {worker: [] for worker in range(workers)}
         for stream in row_ns:
             self.scheduler.add_stream(stream, f"key{stream}", "source", 10**9, lambda p: p, 0)
@@ -225,19 +225,22 @@ class Pool:
 
     def _start(self, submit: Submit) -> None:
         took_ns = submit.count * self.row_ns[submit.stream]
-        heapq.heappush(self.running, (self.now_ns + took_ns, submit.worker, submit))
+        heapq.heappush(self.running, (self.now_ns + took_ns, submit.worker, submit, took_ns))
 
     def go(self, seconds: float) -> None:
         while self.running and self.running[0][0] <= seconds * S:
-            self.now_ns, worker, submit = heapq.heappop(self.running)
-            took_ns = submit.count * self.row_ns[submit.stream]
-            self.made[submit.stream] += submit.count
-            self.spent_ns[submit.stream] += took_ns
-            self.queued[worker].pop(0)
-            if self.queued[worker]:
-                self._start(self.queued[worker][0])
-            self.do(self.scheduler.task_done(worker, submit.task, (), Took(took_ns)))
-            self.do(self.scheduler.give_out())
+            self.step()
+
+    def step(self) -> None:
+        """A chunk is done."""
+        self.now_ns, worker, submit, took_ns = heapq.heappop(self.running)
+        self.made[submit.stream] += submit.count
+        self.spent_ns[submit.stream] += took_ns
+        self.queued[worker].pop(0)
+        if self.queued[worker]:
+            self._start(self.queued[worker][0])
+        self.do(self.scheduler.task_done(worker, submit.task, (), Took(took_ns)))
+        self.do(self.scheduler.give_out())
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 8])
@@ -255,3 +258,16 @@ def test_a_stream_that_wants_little_gets_it_and_the_other_gets_the_rest() -> Non
     pool.go(100.0)
     assert 512 - 16 < pool.made[2] <= 512
     assert pool.made[1] > 190
+
+
+def test_a_stream_for_which_a_worker_was_stopped_once_is_not_made_to_pay_for_it() -> None:
+    pool = Pool(1, {1: 5 * MS, 2: 5 * MS})
+    pool.go(10.0)
+    pool.row_ns[1] = 20 * S
+    while pool.running[0][3] < S:
+        pool.step()
+    pool.row_ns[1] = 5 * MS
+    pool.step()
+    pool.spent_ns[1] = 0
+    pool.go(pool.now_ns / S + 4.0)
+    assert pool.spent_ns[1] > 1 * S
