@@ -9,6 +9,8 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import signal
+import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -190,10 +192,16 @@ class _Packing:
             data = _read(source, sample)
             return len(data), transcode(sample, data, transcoder)
 
+        def idle() -> None:
+            check()
+            self._report.progress(table.done)
+
+        check = _StoppedByHand()
         self._report.begin(len(source), table.done)
         try:
             crew = Crew(work, self._options.workers)
-            for answer in crew.run(table.done, len(source), lambda: self._report.progress(table.done)):
+            for answer in crew.run(table.done, len(source), idle):
+                check()
                 if answer.ok and answer.text in (DAMAGED, NO_IMAGE, ODD):
                     self._name(source, answer, "kept")
                 writer.append(answer.record if answer.ok else self._leave_out(source, answer))
@@ -201,6 +209,7 @@ class _Packing:
                 self._how[answer.text if answer.ok else "skipped"] += 1
                 self._report.progress(table.done)
         finally:
+            check.end()
             self._report.end()
 
     def _leave_out(self, source: Source, answer: Answer) -> bytes:
@@ -221,6 +230,33 @@ class _Packing:
             more = "; further ones are only counted" if self._named[what] == _NAMED_AT_MOST else ""
             why = answer.text.removeprefix("kept: ")
             self._report.say(f"{what} {printable(source.name(answer.sample))}: {why}{more}")
+
+
+class _StoppedByHand:
+    """Ctrl-C while samples are packed, raised where it is asked for.
+
+    As an exception of its own it could strike in a callback or a finalizer, where Python reports it and goes on.
+    """
+
+    def __init__(self) -> None:
+        self._is_due = False
+        self._before: Any = None
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGINT, self._note)
+
+    def _note(self, number: int, _frame: object) -> None:
+        self._is_due = True
+        signal.signal(number, signal.default_int_handler)  # the second time, wherever it strikes
+
+    def __call__(self) -> None:
+        """Raises: KeyboardInterrupt, if it has come."""
+        if self._is_due:
+            raise KeyboardInterrupt
+
+    def end(self) -> None:
+        """Leave Ctrl-C to whom it was before."""
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before)
 
 
 def _read(source: Source, sample: int) -> bytes:

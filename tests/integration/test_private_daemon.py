@@ -154,10 +154,12 @@ def test_under_a_long_temporary_directory_it_has_a_short_one(
     assert list(deep.iterdir()) == []
 
 
-def test_without_any_short_directory_it_says_what_to_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_any_short_directory_it_says_what_to_set(
+    tmp_path: Path, short_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     deep = tmp_path / ("x" * 120)
     deep.mkdir()
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "none"))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(short_path / "none"))
     monkeypatch.setattr(tempfile, "tempdir", str(deep))
     monkeypatch.setattr(private, "_LAST_BASE", str(deep))
     with (
@@ -165,7 +167,7 @@ def test_without_any_short_directory_it_says_what_to_set(tmp_path: Path, monkeyp
         pytest.raises(NoServer) as refused,
     ):
         len(client)
-    for word in (f"{tmp_path}/none: No such file", f"is {len(str(deep))} bytes long, and 67 leave room", "$TMPDIR"):
+    for word in (f"{short_path}/none: No such file", f"is {len(str(deep))} bytes long, and 67 leave room", "$TMPDIR"):
         assert word in str(refused.value)
     assert list(deep.iterdir()) == []
 

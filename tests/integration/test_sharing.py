@@ -128,11 +128,14 @@ def test_jobs_with_one_and_two_views_share_the_decode(server: Server, client_pro
         assert client.ask("attach") == COUNT // 40
     # the late ones begin early, on a stream of their own
     lanes = [lane for stream in server.status()["streams"] for lane in stream["lanes"]]
-    assert [(lane["views"], lane["jobs"]) for lane in lanes] == [(1, 1), (2, 2)]
+    assert [(sum(name.startswith("image") for name in lane["fields"]), lane["jobs"]) for lane in lanes] == [
+        (1, 1),
+        (2, 2),
+    ]
     one, two = (lane["ring_bytes"] / lane["rows"] for lane in lanes)
     assert 32 * 32 * 3 < one < 2 * 32 * 32 * 3 < two < 3 * 32 * 32 * 3
     shown = cli("status", "--runtime-dir", str(server.runtime_dir), COLUMNS="400").stdout
-    assert shown.count("rows of 2 views") == 1
+    assert shown.count("rows of image, image_1, label, index") == 1
     # The first runs already, so the others' epoch is the pass after its first.
     states = [client.ask("state") for client in clients]
     assert [state["position"] for state in states] == [0, COUNT, COUNT]
