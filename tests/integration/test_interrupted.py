@@ -35,7 +35,7 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-STRIDES = {"lent views": 3, "a device, lent": 3}
+STRIDES = {"a device": 2, "lent views": 3, "a device, lent": 3}
 """Not at each line where most lines are those of another way: an interrupted step attaches anew."""
 
 

@@ -96,7 +96,17 @@ def test_other_augmentations_of_the_same_stream_share_the_decode(server: Server,
     pipelines = (list(OPS), [RandomResizedCrop(24)], [Resize(40), CenterCrop(40)])
     filled_before = server.status()["rows_filled"]
     clients = [
-        PrepClient(tree, ops, fields="dict", shuffle=True, seed=4, batch_size=40, runtime_dir=server.runtime_dir)
+        PrepClient(
+            tree,
+            ops,
+            fields="dict",
+            shuffle=True,
+            seed=4,
+            batch_size=40,
+            runtime_dir=server.runtime_dir,
+            join_wait_s=100,
+            timeout_s=600,
+        )
         for ops in pipelines
     ]
     try:
