@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from prepserver.pipeline.kinds import Mask, Size
+from prepserver.transform.errors import BadSample
 from prepserver.transform.follower import Follower
 from prepserver.transform.moves import Cut, Mirror, Move, Scale
 from prepserver.transform.pillow import PillowImage
@@ -23,6 +24,7 @@ class MaskFollower(Follower):
     def __init__(self, value: Any) -> None:
         self._image = PillowImage(bytes(value))
         self._classes: Array | None = None
+        self._failure = ""  # a mask that failed must not be loaded again: see `PillowImage`
 
     @property
     def size(self) -> Size:
@@ -32,11 +34,21 @@ class MaskFollower(Follower):
     def make(self, moves: Sequence[Move], out: Array) -> None:
         """Cut, turn, and take the nearest pixel where the size changes."""
         if self._classes is None:
-            self._classes = self._image.classes()
+            self._load()
+        assert self._classes is not None
         mask = self._classes[:, :, None]
         for move in moves:
             mask = _moved(mask, move)
         out[...] = mask[:, :, 0]
+
+    def _load(self) -> None:
+        if not self._failure:
+            try:
+                self._classes = self._image.classes()
+            except BadSample as error:
+                self._failure = error.reason
+        if self._failure:
+            raise BadSample(self._failure)
 
 
 def _moved(mask: Array, move: Move) -> Array:

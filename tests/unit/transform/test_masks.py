@@ -172,6 +172,23 @@ def test_a_mask_that_cannot_be_is_a_bad_sample_that_says_why(mask: bytes, said: 
         rows_of([CenterCrop(8)], {**sample(), "mask": mask})
 
 
+@pytest.mark.parametrize("kept", [0.5, 0.9])
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "TIFF"])
+def test_a_damaged_mask_is_bad_for_every_lane_whoever_comes_first(kind: str, kept: float) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (HEIGHT, WIDTH), np.uint8)
+    buffer = io.BytesIO()
+    Picture.fromarray(noise).save(buffer, kind)
+    whole = buffer.getvalue()
+    record = {**sample(noise), "mask": whole[: int(len(whole) * kept)]}
+    pipelines = [Pipeline.from_ops([CenterCrop(side)], 1, COLUMNS) for side in (4, 8, 16)]
+    outs = [[np.zeros(f.shape, f.dtype) for f in pipeline.fields if f.shape] for pipeline in pipelines]
+    targets = [(row_makers(pipeline)[0], out) for pipeline, out in zip(pipelines, outs, strict=True)]
+    with pytest.raises(BadSample) as bad:
+        make_rows(record, SampleKey(0, 0, 0), targets)
+    assert sorted(bad.value.failures) == [0, 1, 2]
+    assert len(set(bad.value.failures.values())) == 1
+
+
 def test_only_limits_an_op_on_values_to_one_column() -> None:
     columns = {"left": Image(), "right": Image()}
     pipeline = Pipeline.from_ops([CenterCrop(8), Only("left", Grayscale(1))], 1, columns)
