@@ -35,10 +35,6 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-STRIDES = {"a device": 2, "lent views": 3, "a device, lent": 3}
-"""Not at each line where most lines are those of another way: an interrupted step attaches anew."""
-
-
 class Interrupted(BaseException):
     """What the handler raises."""
 
@@ -86,7 +82,7 @@ def test_a_step_broken_off_at_any_line_did_not_happen(way: str, server: Server) 
             states.append(undisturbed.state_dict())
     with make(SOURCE, OPS, **spec) as client, ThreadPoolExecutor(1) as other:
         batches, had = iter(client), 0
-        for line in itertools.count(1, STRIDES.get(way, 1)):
+        for line in itertools.count(1):
             try:
                 batch = next_interrupted(line, batches)
             except Interrupted:

@@ -54,12 +54,16 @@ class MaskFollower(Follower):
 def _moved(mask: Array, move: Move) -> Array:
     match move:
         case Cut(top, left, height, width, mode, fill):
-            # Three numbers are a colour, which no class is.
-            return window(mask, (top, left, height, width), mode, fill if len(fill) == 1 else (0.0,), None)
+            return window(mask, (top, left, height, width), mode, _class_of(fill), None)
         case Scale(height, width):
             return mask[_nearest(mask.shape[0], height)][:, _nearest(mask.shape[1], width)]
         case Mirror(axis):
             return np.flip(mask, axis)
+
+
+def _class_of(fill: tuple[float, ...]) -> tuple[float, ...]:
+    """The class of padding: the number that an image is padded with, or 0 where that is a colour or no class."""
+    return fill if len(fill) == 1 and fill[0] in range(256) else (0.0,)
 
 
 def _nearest(length: int, wanted: int) -> Array:

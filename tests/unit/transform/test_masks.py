@@ -172,6 +172,14 @@ def test_a_mask_that_cannot_be_is_a_bad_sample_that_says_why(mask: bytes, said: 
         rows_of([CenterCrop(8)], {**sample(), "mask": mask})
 
 
+@pytest.mark.parametrize(("fill", "wanted"), [(255, 255), ((1, 2, 3), 0), (300, 0), (-1, 0), (0.5, 0)])
+def test_padding_is_a_class_or_nothing(fill: Any, wanted: int) -> None:
+    floats = [] if fill in (255, (1, 2, 3)) else [ToDtype("float32")]
+    made = rows_of([*floats, Pad(2, fill=fill), CenterCrop((HEIGHT + 4, WIDTH + 4))], sample())
+    assert (made["mask"][:2] == wanted).all()
+    assert (made["mask"][2:-2, 2:-2] == places()).all()
+
+
 @pytest.mark.parametrize("kept", [0.5, 0.9])
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "TIFF"])
 def test_a_damaged_mask_is_bad_for_every_lane_whoever_comes_first(kind: str, kept: float) -> None:
