@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from prepserver.audit.history import History
 from prepserver.audit.proof import Account
-from prepserver.audit.records import Attached, Bad, Job, Left, Passed, Progress, Record, Rows
+from prepserver.audit.records import Attached, Bad, Job, Left, Progress, Record, Rows
 from prepserver.audit.stays import Stay, chains
 from prepserver.audit.training import judged
 from prepserver.order import make_order
@@ -123,13 +123,6 @@ def test_a_rank_that_never_came_has_its_rows_before_it() -> None:
     assert (first.once, first.untaken, first.missing) == (50, 50, [])
 
 
-def test_rows_that_passed_a_slow_rank_are_lost_and_those_of_its_siblings_are_not() -> None:
-    slow = stay(200, 200, world_size=2, batch_size=5)
-    slow.passed = [(20, 40)]
-    (first, *_) = accounts(slow, stay(205, 205, world_size=2, batch_size=5, rank=1))
-    assert (first.once, len(first.lost), first.missing) == (90, 10, [])
-
-
 def test_batches_are_numbered_as_the_rank_got_them() -> None:
     history = History([stay(100, 48), stay(100, 64, position=48, batch_size=16, resumed=True, daemon="2")])
     batches = history.epochs[0].batches(0)
@@ -142,15 +135,15 @@ def test_clients_that_share_a_name_are_told_apart_by_what_they_read_and_by_being
         Job(1, "j", 0), ROWS, replace(stay(0, 0).attached, rows=1), Progress(2, 100, 100),
         other, replace(stay(0, 0).attached, rows=4), Progress(5, 100, 100), Left(5, "t", 100),
         replace(stay(0, 0).attached, rows=1), Progress(8, 50, 48), Left(2, "t", 100),
-        Bad(8, [(3, 4, "bad")]), Passed(8, 16, 24),
-        replace(stay(0, 0, epoch=1, epoch_start=N, position=N).attached, rows=1), Progress(13, 200, 200),
+        Bad(8, [(3, 4, "bad")]),
+        replace(stay(0, 0, epoch=1, epoch_start=N, position=N).attached, rows=1), Progress(12, 200, 200),
     ]  # fmt: skip
     found, wrong = chains([list(enumerate(log))])
     assert wrong == []
     assert [len(chain) for chain in found] == [2, 1, 1]
     assert [s.first for s in found[0]] == [0, N]
     assert found[1][0].rows == other
-    assert (found[2][0].bad, found[2][0].passed) == ({3: (4, "bad")}, [(16, 24)])
+    assert found[2][0].bad == {3: (4, "bad")}
 
 
 def runs(*stays: Stay) -> list[list[str]]:

@@ -47,7 +47,7 @@ def test_the_end_of_a_client_that_said_nothing_is_the_end(pair: tuple[socket.soc
     assert peer.receive() is None
 
 
-MOVED = [Moved(64 * number, (0, 0), {"number": number}) for number in range(3)]
+MOVED = [Moved(64 * number, {"number": number}) for number in range(3)]
 
 
 def fill(peer: Peer) -> int:

@@ -136,6 +136,12 @@ class Room:
         return self.scheduler.stream_of(cursor).cursors[cursor].lane
 
 
+def test_a_client_of_an_older_release_hears_what_to_use_instead_of_skip() -> None:
+    with pytest.raises(Refusal, match=r"lag = 'skip' .* With 'detach' the job loses nothing; 'auto'") as e:
+        jobs_room.check(dataclasses.replace(ATTACH, lag="skip"))
+    assert (e.value.message.code, e.value.message.field) == ("spec", "lag")
+
+
 @pytest.fixture
 def room() -> Iterator[Room]:
     made = Room()

@@ -133,6 +133,14 @@ def test_all_arguments_of_a_dataloader_are_named_at_once() -> None:
         client(num_workers=4, batchsize=3)
 
 
+def test_skip_is_refused_and_the_error_names_what_to_use() -> None:
+    with pytest.raises(InvalidSpec, match=r"lag = 'skip' .* With 'detach' the job loses nothing; 'auto'") as e:
+        client(lag="skip")
+    assert e.value.field == "lag"
+    with pytest.raises(InvalidSpec, match=r"lag = 5 is not one of 'auto', 'wait', 'detach'$"):
+        client(lag=5)
+
+
 @pytest.mark.parametrize("name", ["drop_last", "zero_copy", "inline"])
 def test_flags_are_true_or_false(name: str) -> None:
     for value in ("no", "False", None, 2, 0.5, []):

@@ -59,7 +59,7 @@ def many_descriptors() -> Iterator[None]:
 def test_a_move_is_waited_for_whatever_the_number_of_its_descriptor(tmp_path: Path, many_descriptors: None) -> None:
     ring = os.memfd_create("ring")
     lease, peer = leased(tmp_path, WELCOME, ring, lambda: Lease(tmp_path, ATTACH, 60.0, lambda _samples: None))
-    moved = Moved(64, (0, 0), LAYOUT)
+    moved = Moved(64, LAYOUT)
     assert peer.send(moved, ring)
     ((found, fd),) = lease.moves(1)
     assert found == moved

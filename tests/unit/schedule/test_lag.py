@@ -86,20 +86,18 @@ class Timed(World):
 
 
 @pytest.mark.parametrize("rows_per_s", [200.0, 500.0, 1500.0])
-@pytest.mark.parametrize("lag", ["detach", "skip"])
 @pytest.mark.parametrize("pipeline", [0, 1])
-def test_jobs_of_one_speed_stay_together_after_an_early_start(rows_per_s: float, lag: str, pipeline: int) -> None:
+def test_jobs_of_one_speed_stay_together_after_an_early_start(rows_per_s: float, pipeline: int) -> None:
     """The joiner is ahead by a window from then on, and takes its batches at once: it waits for nobody."""
     world = Timed()
-    world.begin(rows_per_s, lag=lag)
+    world.begin(rows_per_s)
     world.go(1000 / rows_per_s)
-    late = world.begin(rows_per_s, lag=lag, pipeline=pipeline)
+    world.begin(rows_per_s, pipeline=pipeline)
     assert world.where.into is not None
     world.until_joined()
     world.go(40.0)
     assert not world.parted
     assert len(world.streams) == 1
-    assert late.session.lost_batches == 0
 
 
 @pytest.mark.parametrize("began_s", [0.4 + 0.1 * k for k in range(20)])
@@ -140,35 +138,6 @@ def test_a_job_that_is_hardly_slower_is_waited_for() -> None:
     world.begin(500.0)
     world.go(100.0)
     assert not world.parted
-
-
-def test_a_slower_job_loses_rows_with_skip() -> None:
-    world = Timed()
-    slow, quick = world.begin(100.0, lag="skip", batch=200), world.begin(1000.0, batch=200)
-    world.go(90.0)
-    assert {(parting.groups, parting.skip) for parting in world.parted} == {((slow.group,), True)}
-    assert slow.session.lost_batches > 0
-    assert quick.session.lost_batches == 0
-
-
-@pytest.mark.parametrize("slower", [100.0, 0.0])
-def test_a_job_that_is_always_slower_and_loses_rows_costs_one_ring_more_and_keeps_nobody(slower: float) -> None:
-    world = Timed()
-    slow, quick = world.begin(500.0, lag="skip"), world.begin(1000.0)
-    world.go(10.0)
-    world.rows_per_s[slow.cursor] = slower
-    had, lost = len(quick.had), slow.session.lost_batches
-    for _ in range(300):
-        world.go(1.0)
-        told = range(slow.session.released_upto, slow.told)
-        assert len({slow.lane_at(p) for p in told} | {world.scheduler.cursor(slow.cursor).lane}) <= 2
-    assert (len(quick.had) - had) * BATCH > 0.9 * 300.0 * 1000.0
-    assert (slow.session.lost_batches > lost + 900) == (slower > 0)
-    world.rows_per_s[slow.cursor] = 1000.0
-    world.go(10.0)
-    begins = len(slow.had)
-    world.go(10.0)
-    assert (len(slow.had) - begins) * BATCH > 0.9 * 10.0 * 1000.0  # back with the others
 
 
 def test_a_job_that_stops_after_a_batch_holds_the_others_back_for_its_patience() -> None:

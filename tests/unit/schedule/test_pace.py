@@ -158,32 +158,6 @@ def test_all_jobs_of_a_slow_pipeline_part_together_also_ranks_that_have_not_come
     world.settle(20)
 
 
-def test_a_job_that_was_left_behind_goes_with_the_others_of_its_pipeline(world: World) -> None:
-    world.sample_ns = {}
-    quick, slow, lost = begin(world, 0, 0), begin(world, 1, 1), begin(world, 1, 1, lag="skip")
-    world.worker_up()
-
-    def go_on_without_it(rounds: int) -> None:
-        for _ in range(rounds):
-            world.wait(0.2)
-            for worker in list(world.workers):
-                if world.workers[worker]:
-                    world.finish(worker)
-            for client in (quick, slow):
-                while world.pick_up(client):
-                    world.give_back(client, 0)
-
-    go_on_without_it(40)
-    assert lost.behind
-    world.sample_ns = {1: 1 * S}
-    while not any(is_apart(stream.key) for stream in world.scheduler.streams.values()):
-        go_on_without_it(1)
-    assert world.parted[-1].groups == (slow.group, lost.group)
-    assert lost.behind
-    world.settle(20)
-    assert not lost.behind
-
-
 def test_slow_pipelines_of_two_users_part_from_the_third_and_from_each_other(world: World) -> None:
     begin(world, 0, 0), begin(world, 1, 1), begin(world, 1, 2)
     go_on(world, 2 * LEAST_SAMPLES)
