@@ -13,11 +13,21 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from prepserver.checksum import crc32
-from prepserver.protocol.packed import INDEXED, KEPT, BrokenRecordError, IndexedScan, read_record
+from prepserver.protocol.packed import (
+    INDEXED,
+    KEPT,
+    BrokenRecordError,
+    Head,
+    IndexedScan,
+    read_head,
+    read_record,
+    sample_crc,
+)
 from prepserver.source.container import BrokenContainerError, Container
 from prepserver.source.errors import SampleError, SourceError, unusable
 from prepserver.source.files import FileSource
@@ -117,19 +127,24 @@ class PackedSource:
     """A `Source` over a packed dataset.
 
     Its index has the sections of `FileTable`; the further numbers of each sample are the number of the shard (uint32),
-    the offset in it (uint64), the length of the record (uint32) and the CRC-32 of the image (uint32).
+    the offset in it (uint64), the length of its records (uint32) and their `sample_crc` (uint32).
     """
 
-    def __init__(self, container: Container, root: str, roots: Roots | None = None) -> None:
+    def __init__(
+        self, container: Container, root: str, roots: Roots | None = None, wanted: Sequence[str] = ("image", "label")
+    ) -> None:
         """Look where the sections are; O(1) but for the names of the classes and the sizes of the shards.
 
         Args:
             container: From `open_index`.
             root: Absolute path of the dataset.
             roots: Where shards must lie.
+            wanted: The columns that samples shall have.
         """
         self._roots = roots
         self._root = root
+        self._columns = columns_of(container.meta)
+        self._wanted = tuple(wanted)
         # Labels and names are kept as those of files are; only their bytes lie elsewhere.
         self._files = FileSource(container, root, more="IQII")
         self._sizes: list[int] = container.meta["shards"]
@@ -142,7 +157,7 @@ class PackedSource:
         """As `Source.read`; the data of an indexed sample is an `IndexedScan`."""
         label, _, shard, offset, length, crc = self._files.more(index)
         try:
-            record = os.pread(self._descriptor(shard), length, offset)
+            data = os.pread(self._descriptor(shard), length, offset)
         except SampleError:
             raise
         except OSError as error:
@@ -150,16 +165,36 @@ class PackedSource:
                 raise
             raise SampleError(f"cannot read {shard_name(shard)}: {error.strerror}") from error
         try:
-            if len(record) != length:
-                raise BrokenRecordError(f"only {len(record)} of {length} bytes are there")
-            head, lengths, image = read_record(record)
-            if head.image_crc != crc or head.kind not in (KEPT, INDEXED):
-                raise BrokenRecordError("another record lies there")
-            if crc32(record, len(record) - len(image)) != head.image_crc:
-                raise BrokenRecordError("the checksum of its image is wrong")
+            if len(data) != length:
+                raise BrokenRecordError(f"only {len(data)} of {length} bytes are there")
+            values = self._values(data, crc)
         except BrokenRecordError as error:
             raise SampleError(f"{shard_name(shard)} is damaged at {offset}: {error}") from error
-        return {"image": IndexedScan(head, lengths, image) if head.kind == INDEXED else bytes(image), "label": label}
+        values["label"] = label
+        return {name: values[name] for name in self._wanted}
+
+    def _values(self, data: bytes, crc: int) -> dict[str, Any]:
+        """Take the records of a sample apart, which lie one after the other, and check them.
+
+        Raises:
+            BrokenRecordError: Not whole, or not this sample's.
+        """
+        values: dict[str, Any] = {}
+        heads: list[Head] = []
+        at = 0
+        for column in self._columns:
+            record = data
+            if len(self._columns) > 1:
+                record = data[at : at + read_head(data, at).record_bytes]
+            head, lengths, body = read_record(record)
+            if crc32(record, len(record) - len(body)) != head.image_crc:
+                raise BrokenRecordError(f"the checksum of its {column} is wrong")
+            values[column] = IndexedScan(head, lengths, body) if head.kind == INDEXED else bytes(body)
+            heads.append(head)
+            at += len(record)
+        if at != len(data) or sample_crc(heads) != crc or any(head.kind not in (KEPT, INDEXED) for head in heads):
+            raise BrokenRecordError("another record lies there")
+        return values
 
     def label(self, index: int) -> int:
         """As `Source.label`."""
@@ -197,6 +232,11 @@ class PackedSource:
         # A source has no close of its own: it lives as long as its worker, or as the client's iterator.
         for descriptor in self.__dict__.get("_open", {}).values():
             os.close(descriptor)
+
+
+def columns_of(meta: Mapping[str, Any]) -> tuple[str, ...]:
+    """The columns that shards hold of each sample, in their order, by what the index says of itself."""
+    return ("image", *meta.get("columns", ()))
 
 
 def info_of(container: Container) -> tuple[int, int, str, str]:

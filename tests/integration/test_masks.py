@@ -11,7 +11,8 @@ import pytest
 import torch
 from PIL import Image as Picture
 
-from prepclient import ColorJitter, ImageFolder, PrepClient, RandomHorizontalFlip, RandomResizedCrop
+from prepclient import ColorJitter, ImageFolder, Packed, PrepClient, RandomHorizontalFlip, RandomResizedCrop
+from tests.support.complete import needs_jpegtran
 from tests.support.device_client import DeviceClient
 from tests.support.server import Server, cli
 
@@ -94,3 +95,22 @@ def test_replay_makes_the_very_mask_again(server: Server, source: ImageFolder, t
     wrong = cli("replay", *place, "--field", "boxes")
     assert wrong.returncode == 2
     assert "a row has image, mask, label" in wrong.stderr
+
+
+@needs_jpegtran
+def test_packed_masks_are_the_very_masks(server: Server, source: ImageFolder, tmp_path: Path) -> None:
+    """Also where the image is decoded only around the crop."""
+    out = tmp_path / "packed"
+    done = cli("pack", source.root, str(out), "--masks", str(source.masks), "--quiet")
+    assert f'use it as Packed("{out}", masks=True)' in done.stdout, done.stderr
+    packed = Packed(out, masks=True)
+    expected = epoch(PrepClient, source, inline=True)
+    assert_equal(epoch(PrepClient, packed, runtime_dir=server.runtime_dir), expected)
+    assert_equal(
+        epoch(PrepClient, packed, runtime_dir=server.runtime_dir, views=2),
+        epoch(PrepClient, source, inline=True, views=2),
+    )
+    assert_equal(
+        epoch(PrepClient, Packed(out), inline=True, on_error="skip")[:1],
+        epoch(PrepClient, ImageFolder(source.root), inline=True, on_error="skip")[:1],
+    )

@@ -10,7 +10,7 @@ from prepserver.pack.plan import LISTING_NAME
 from prepserver.pack.run import Options, Summary, pack
 from prepserver.pack.transcode import Transcoder
 from prepserver.pipeline.sources import FileList, ImageFolder, Packed, SourceSpec, SyntheticImages
-from prepserver.source import build_index, open_source
+from prepserver.source import SourceError, build_index, open_source
 from tests.support.photos import jpeg, pixels, saved
 
 
@@ -220,8 +220,14 @@ def pack_index(tmp_path: Path) -> Path:
         raise PackError(str(error)) from error
 
 
-def test_masks_are_refused_before_anything_is_made(tmp_path: Path) -> None:
+def test_masks_are_not_packed_with_smaller_images(tmp_path: Path) -> None:
     (tmp_path / "list.csv").write_text("a.jpg,0,a.png")
-    with pytest.raises(PackError, match="has a column mask, which cannot be packed yet"):
-        pack(FileList(tmp_path / "list.csv", masks=True), tmp_path / "packed", Options(Transcoder(None)), Told())
+    with pytest.raises(PackError, match="leave out one of the two"):
+        do(FileList(tmp_path / "list.csv", masks=True), tmp_path / "packed", max_side=100)
     assert not (tmp_path / "packed").exists()
+
+
+def test_masks_that_were_not_packed_are_missed_by_name(tmp_path: Path) -> None:
+    do(tree(tmp_path / "data"), tmp_path / "out")
+    with pytest.raises(SourceError, match="was packed without mask: pack its source again with --masks"):
+        build_index(Packed(tmp_path / "out", masks=True), tmp_path / "cache")

@@ -10,12 +10,15 @@ from prepserver.pack.errors import PackError
 from prepserver.pack.shards import UNFINISHED, ShardWriter
 from prepserver.protocol.packed import kept_record, skipped_record
 
-RECORDS = [skipped_record(k, "gone") if k == 5 else kept_record(k, bytes([k]) * (20 + 7 * k)) for k in range(12)]
+RECORDS = [
+    skipped_record(k, "gone") if k == 5 else kept_record(k, bytes([k]) * 7 * k) + kept_record(k, bytes([9 * k]) * 20)
+    for k in range(12)
+]
 SHARD_BYTES = 500
 
 
 def writer(folder: Path) -> ShardWriter:
-    return ShardWriter(folder, SHARD_BYTES, lambda _found: None)
+    return ShardWriter(folder, SHARD_BYTES, columns=2)
 
 
 def write(folder: Path, records: list[bytes]) -> None:
@@ -41,7 +44,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 
 
 def test_shards_are_no_larger_than_they_may_be_and_hold_all_records_in_order(uninterrupted: dict[str, bytes]) -> None:
-    assert len(uninterrupted) == 3
+    assert len(uninterrupted) == 4
     assert all(len(data) <= SHARD_BYTES for data in uninterrupted.values())
     assert b"".join(data for _, data in sorted(uninterrupted.items())) == b"".join(RECORDS)
 
