@@ -35,7 +35,8 @@ def restarts(server: Server) -> int:
     return sum(int(worker["restarts"]) for worker in server.status()["workers"])
 
 
-def test_damaged_files_give_the_same_rows_everywhere_and_kill_no_worker(server: Server, tmp_path: Path) -> None:
+def test_damaged_files_give_the_same_rows_and_kill_no_worker(server: Server, tmp_path: Path) -> None:
+    """A server of any number of workers and inline mode make the same rows."""
     rng = np.random.default_rng(5)
     source = photo_tree(tmp_path, 20)
     kinds = {"jpg": jpeg(1, 64, 64), "png": encoded(picture(2), "PNG"), "webp": encoded(picture(3), "WEBP")}
@@ -82,7 +83,7 @@ def test_what_is_no_regular_file_is_a_bad_sample(server: Server, tmp_path: Path)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_sample_that_takes_too_long_twice_is_quarantined_and_named(
+def test_a_sample_that_twice_takes_too_long_is_quarantined(
     new_server: NewServer, tmp_path: Path, slow_sample: bytes, workers: int
 ) -> None:
     source = photo_tree(tmp_path, 40)
@@ -109,7 +110,7 @@ def test_a_sample_that_takes_too_long_twice_is_quarantined_and_named(
     assert server.log().count("after its time for one sample") == 2
 
 
-def test_a_sample_on_which_workers_are_killed_again_and_again_is_quarantined(
+def test_a_sample_that_keeps_killing_workers_is_quarantined(
     new_server: NewServer, tmp_path: Path, slow_sample: bytes
 ) -> None:
     source = photo_tree(tmp_path, 40)
@@ -138,9 +139,7 @@ def test_a_sample_on_which_workers_are_killed_again_and_again_is_quarantined(
     assert len(killed) >= 3
 
 
-def test_a_worker_that_hangs_on_a_good_sample_is_replaced_and_the_sample_is_kept(
-    new_server: NewServer, tmp_path: Path
-) -> None:
+def test_a_hung_worker_is_replaced_and_its_good_sample_kept(new_server: NewServer, tmp_path: Path) -> None:
     source = photo_tree(tmp_path, 1500)
     server = new_server(workers=2, settings={"sample_timeout_s": 3.0})
     rows = []
@@ -155,7 +154,7 @@ def test_a_worker_that_hangs_on_a_good_sample_is_replaced_and_the_sample_is_kept
         os.kill(pid, signal.SIGCONT)
 
 
-def test_an_index_that_is_cut_in_use_ends_its_job_and_kills_no_worker(new_server: NewServer, tmp_path: Path) -> None:
+def test_an_index_cut_in_use_ends_its_job_and_kills_no_worker(new_server: NewServer, tmp_path: Path) -> None:
     (tmp_path / "one.jpg").write_bytes(jpeg(1))
     source = listed(tmp_path / "list.txt", [("one.jpg", 0)] * 20_000)  # more than a ring holds
     server = new_server(workers=2)

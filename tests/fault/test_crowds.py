@@ -180,7 +180,7 @@ def test_a_flood_costs_no_memory_and_ends_its_own_job_only(
     assert_others_get_in(small_server)
 
 
-def test_one_who_reads_nothing_and_asks_without_end_costs_no_memory(
+def test_a_client_that_asks_and_never_reads_costs_no_memory(
     small_server: SmallServer, honest: Callable[[], None]
 ) -> None:
     words = b"".join(bytes([0, len(data)]) + data for data in (encode(Hello(0)), *[encode(Sync(0))] * 2000))

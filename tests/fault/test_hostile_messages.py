@@ -238,9 +238,7 @@ def test_an_attached_client_that_lies_on_its_lease_is_dropped(
     wait_until(lambda: len(server.status()["jobs"]) == 1, why=server.log)
 
 
-def test_an_attached_client_that_says_nothing_more_costs_its_own_ring_only(
-    server: Server, honest: Callable[[], None]
-) -> None:
+def test_an_attached_client_that_goes_silent_costs_only_its_ring(server: Server, honest: Callable[[], None]) -> None:
     with Attached(server, SOURCE):
         for _ in range(5):
             honest()

@@ -80,7 +80,7 @@ def test_clients_killed_at_any_moment_of_attaching_leave_nothing(
     wait_until(lambda: server.status()["jobs"] == [], why=server.log)
 
 
-def test_a_stopped_client_makes_the_others_wait_and_loses_nothing(
+def test_a_stopped_client_makes_others_wait_and_loses_nothing(
     server: Server, client_process: Start, tree: ImageFolder, expected: Rows
 ) -> None:
     stopped = client_process(server, tree, **SPEC)
@@ -109,7 +109,7 @@ def test_a_stopped_client_makes_the_others_wait_and_loses_nothing(
         client.ask("close")
 
 
-def test_a_client_that_was_stopped_for_long_learns_that_it_was_left_behind(
+def test_a_client_stopped_for_long_learns_it_was_left_behind(
     new_server: Callable[..., Server], client_process: Start
 ) -> None:
     """By then its connection holds as many announcements as it can, so that nothing more can be said at once."""
@@ -166,7 +166,7 @@ def test_a_rank_that_dies_holds_no_place_for_ever(server: Server, client_process
         client.ask("close")
 
 
-def test_a_write_into_a_view_ends_its_process_and_reaches_nobody_else(
+def test_a_write_into_a_view_ends_its_process_only(
     server: Server, client_process: Start, tree: ImageFolder, expected: Rows
 ) -> None:
     other = client_process(server, tree, **SPEC)

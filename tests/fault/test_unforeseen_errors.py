@@ -95,9 +95,7 @@ def test_a_job_comes_back_and_loses_no_row(server: Server, order: Callable[[str]
         assert rows == inline_rows(SOURCE, **OTHER)
 
 
-def test_a_job_that_was_not_told_of_its_new_ring_gets_no_row_of_the_old_one(
-    server: Server, order: Callable[[str], None]
-) -> None:
+def test_a_job_not_told_of_its_new_ring_gets_no_row_of_the_old(server: Server, order: Callable[[str], None]) -> None:
     source, spec = SyntheticImages(2000, 32), {**OTHER, "lag": "detach"}
     where = {"fields": "dict", "runtime_dir": server.runtime_dir}
     with PrepClient(source, OPS, **where, **spec) as slow, PrepClient(source, OPS, **where, **spec) as quick:

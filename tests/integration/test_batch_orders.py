@@ -68,9 +68,8 @@ def test_batches_that_cross_epochs_are_the_endless_line(
         assert read(client, batches=5) == line[3 * 19 * 32 :][: 5 * 32]
 
 
-def test_ranks_whose_batches_cross_epochs_get_as_many_of_them_and_share_the_decode(
-    server: Server, tree: ImageFolder
-) -> None:
+def test_ranks_whose_batches_cross_epochs_share_the_decode(server: Server, tree: ImageFolder) -> None:
+    """Each rank gets as many batches as the others."""
     spec = {"shuffle": "full", "seed": 3, "batch_size": 24}
     line = inline_rows(tree, epochs=4, **spec)
     ranks = [open_client(server, tree, order=CROSSING, rank=r, world_size=2, job="ranks", **spec) for r in range(2)]

@@ -222,9 +222,7 @@ def bad_indices(source: sources.ImageFolder) -> list[int]:
     return [paths.index(name) for name in sorted(BROKEN)]
 
 
-def test_a_bad_sample_raises_with_its_path_and_the_next_batches_are_to_be_had(
-    server: Server, damaged: sources.ImageFolder
-) -> None:
+def test_a_bad_sample_raises_with_its_path_and_batches_go_on(server: Server, damaged: sources.ImageFolder) -> None:
     bad = bad_indices(damaged)
     with PrepClient(damaged, OPS, fields="dict", batch_size=1, runtime_dir=server.runtime_dir) as client:
         raised = []
@@ -249,7 +247,7 @@ def test_a_bad_sample_raises_with_its_path_and_the_next_batches_are_to_be_had(
 
 
 @pytest.mark.parametrize("batch_size", [8, 43])
-def test_skip_and_mask_replace_bad_samples_by_the_same_rule_everywhere(
+def test_skip_and_mask_replace_bad_samples_by_one_rule(
     server: Server, damaged: sources.ImageFolder, batch_size: int
 ) -> None:
     expected = inline_rows(damaged, batch_size=batch_size, shuffle="full", on_error="skip")

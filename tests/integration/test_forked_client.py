@@ -47,7 +47,7 @@ def in_fork(work: Callable[[], None]) -> int:
 
 
 @pytest.mark.parametrize("way", [{"inline": True}, {}, {"zero_copy": True}])
-def test_a_used_client_says_so_in_a_fork_and_goes_on_in_its_parent(way: dict[str, Any], server: Server) -> None:
+def test_a_used_client_raises_in_a_fork_and_works_in_its_parent(way: dict[str, Any], server: Server) -> None:
     with PrepClient(SOURCE, OPS, runtime_dir=server.runtime_dir, **SPEC, **way) as client:
         batches = iter(client)
         rows = rows_of(next(batches))

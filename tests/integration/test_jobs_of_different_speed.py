@@ -43,7 +43,7 @@ def expected() -> list[list[tuple[int, str]]]:
 
 
 @pytest.mark.parametrize("lag", ["detach", "auto"])
-def test_a_job_that_stops_reading_is_left_behind_and_loses_nothing(
+def test_a_job_that_stops_reading_is_detached_and_loses_nothing(
     new_server: Callable[..., Server], expected: list[list[tuple[int, str]]], lag: str
 ) -> None:
     """The one that reads gets all its epoch while the other holds its rows; then that one gets all of its own."""
@@ -132,7 +132,7 @@ def test_with_skip_it_loses_rows_and_says_how_many(
         assert len(server.status()["streams"]) == 1
 
 
-def test_with_skip_a_job_that_is_always_slower_costs_one_ring_more(
+def test_with_skip_a_job_that_is_always_slower_costs_one_ring(
     new_server: Callable[..., Server], expected: list[list[tuple[int, str]]]
 ) -> None:
     """It is left behind again and again; the others get all, and memory stays at two rings."""

@@ -43,7 +43,7 @@ def in_turn(ranks: list[Rows], size: int) -> Rows:
     return [row for at in range(0, len(ranks[0]), size) for rows in ranks for row in rows[at : at + size]]
 
 
-def test_two_machines_of_two_ranks_have_each_sample_once_together(
+def test_two_machines_of_two_ranks_have_each_sample_once(
     new_server: NewServer, client_process: Start, tree: ImageFolder, tmp_path: Path
 ) -> None:
     machines = [new_server(workers=1) for _ in range(2)]
@@ -103,7 +103,7 @@ def test_two_machines_of_two_ranks_have_each_sample_once_together(
 
 
 @pytest.mark.parametrize("shuffle", ["full", False])
-def test_the_shards_of_other_orders_have_each_sample_once_together(
+def test_shards_of_other_orders_have_each_sample_once_together(
     new_server: NewServer, tree: ImageFolder, shuffle: Any
 ) -> None:
     machines = [new_server(workers=1) for _ in range(2)]
@@ -125,9 +125,10 @@ def test_the_shards_of_other_orders_have_each_sample_once_together(
 
 
 @pytest.mark.parametrize("explicit", [{}, {"num_shards": 1}])
-def test_machines_begin_at_one_place_although_one_of_them_has_a_stream_to_join(
+def test_machines_begin_at_one_place_though_one_could_join(
     new_server: NewServer, client_process: Start, explicit: dict[str, int]
 ) -> None:
+    """One of them has a stream that it could join elsewhere."""
     source = SyntheticImages(3 * 8192, 32)
     server = new_server(workers=1)
     spec = {"shuffle": True, "seed": 4, "batch_size": 64, **explicit}
@@ -167,7 +168,7 @@ def test_a_shard_goes_on_after_its_daemon_was_started_again(
     assert rows == inline_rows(tree, epochs=2, **spec)
 
 
-def test_a_shard_of_a_job_that_once_joined_late_comes_back_to_its_pass(
+def test_a_shard_of_a_job_that_joined_late_returns_to_its_pass(
     new_server: NewServer, client_process: Start, tree: ImageFolder
 ) -> None:
     """The other machines' daemons were not started again: they are in the second pass after that of the state."""

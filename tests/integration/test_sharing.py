@@ -32,7 +32,7 @@ def indices(rows: Rows) -> list[int]:
     return [index for index, _ in rows]
 
 
-def test_three_processes_share_one_pass_and_each_gets_the_whole_epoch(
+def test_three_processes_share_one_pass_and_get_the_whole_epoch(
     server: Server, client_process: Start, tree: ImageFolder
 ) -> None:
     arguments = {"shuffle": True, "batch_size": 48, "seed": 1, "drop_last": False}
@@ -165,7 +165,7 @@ def test_jobs_with_one_and_two_views_share_the_decode(server: Server, client_pro
     assert stream["rows_delivered"] >= 4 * COUNT
 
 
-def test_a_late_joiner_starts_its_epoch_at_a_block_and_sees_everything_once(server: Server) -> None:
+def test_a_late_joiner_starts_at_a_block_and_sees_all_once(server: Server) -> None:
     source = SyntheticImages(16384 + 3, 16, seed=1)  # two blocks
     ops = [RandomResizedCrop(8)]
     arguments = {"shuffle": True, "seed": 6, "batch_size": 512}
@@ -210,7 +210,7 @@ def test_jobs_of_other_seeds_do_not_mix(server: Server, tree: ImageFolder) -> No
 
 @pytest.mark.parametrize("shuffle", [True, "full", False])
 @pytest.mark.parametrize("drop_last", [False, True])
-def test_three_ranks_get_equal_counts_and_together_everything_once(
+def test_three_ranks_get_equal_counts_and_everything_once(
     server: Server, client_process: Start, tree: ImageFolder, shuffle: bool | str, drop_last: bool
 ) -> None:
     arguments = {"shuffle": shuffle, "seed": 8, "batch_size": 32, "drop_last": drop_last, "job": "ranks"}
@@ -276,7 +276,7 @@ def test_set_epoch_goes_to_that_epoch(server: Server, tree: ImageFolder) -> None
         assert client.epoch == 2
 
 
-def test_a_state_goes_on_at_the_very_next_sample_in_another_process(
+def test_a_state_resumes_at_the_next_sample_in_another_process(
     server: Server, client_process: Start, tree: ImageFolder
 ) -> None:
     for shuffle in (True, "full"):
@@ -300,7 +300,7 @@ def test_a_state_goes_on_at_the_very_next_sample_in_another_process(
         assert third.ask("state")["epoch"] == 2
 
 
-def test_a_state_of_one_process_serves_ranks_and_a_life_without_a_server(server: Server, tree: ImageFolder) -> None:
+def test_a_state_of_one_process_serves_ranks_and_inline_mode(server: Server, tree: ImageFolder) -> None:
     arguments = {"shuffle": True, "seed": 5, "fields": "dict"}
     with PrepClient(tree, OPS, batch_size=40, runtime_dir=server.runtime_dir, **arguments) as whole:
         rows = read(whole, batches=7)
@@ -333,7 +333,7 @@ def test_a_state_of_another_stream_is_refused(server: Server, tree: ImageFolder)
         other.load_state_dict(state)
 
 
-def test_a_forked_child_ends_neither_its_parents_job_nor_keeps_it(
+def test_a_forked_child_neither_ends_nor_keeps_its_parents_job(
     server: Server, client_process: Start, tree: ImageFolder
 ) -> None:
     client = client_process(server, tree, shuffle=True, batch_size=50)

@@ -59,7 +59,8 @@ def test_what_was_taken_between_two_runs_is_not_in_the_log() -> None:
     assert [parted(a) for a in accounts(stay(1, 0, 0, 2), later)] == [(8, 0, 53, 0, 0), (31, 0, 0, 0, 0)]
 
 
-def test_what_one_rank_lacks_where_another_was_through_is_missing() -> None:
+def test_what_only_one_rank_lacks_is_missing() -> None:
+    """The other rank was through with it."""
     ranks = [stay(1, 0, 0, rounds, rank=rank, world_size=2) for rank, rounds in ((0, 3), (1, 2))]
     assert [parted(a) for a in accounts(*ranks, stay(2, 0, 12, None))] == [(20 + 19, 18, 0, 0, 4)]
 
@@ -69,14 +70,15 @@ def test_an_epoch_that_was_left_for_a_fresh_one_stays_untaken() -> None:
     assert [parted(a) for a in accounts(stay(1, 0, 0, 2), fresh)] == [(8, 0, 0, 53, 0), (31, 0, 0, 0, 0)]
 
 
-def test_batches_that_cross_epochs_reach_into_one_that_goes_on_in_shards() -> None:
+def test_batches_across_epochs_may_reach_into_a_sharded_one() -> None:
     shape = {"n": 60, "batching": "shuffle-repeat-batch", "batch_size": 8}
     whole = stay(1, 0, 0, 8, **shape)  # 64, of which 4 are of the next epoch
     half = stay(2, 1, 32, None, epoch=1, epoch_start=30, **shape)
     assert [parted(a) for a in accounts(whole, half)][:2] == [(60, 0, 0, 0, 0), (4 + 28, 28, 0, 0, 0)]
 
 
-def test_shards_that_are_read_here_at_once_are_one_training_and_two_numbers_of_them_are_two() -> None:
+def test_concurrent_shards_are_one_training_if_they_agree() -> None:
+    """Two different numbers of shards at the same time are two trainings."""
     log: list[Record] = [Job(1, "j", 0)]
     for shards, index in ((2, 0), (2, 1), (1, 0), (2, 1)):
         log.append(replace(ROWS, num_shards=shards, shard_index=index))
@@ -129,7 +131,7 @@ def runs(draw: st.DrawFn) -> tuple[list[Leg], list[list[Stay]]]:
 
 
 @given(runs())
-def test_each_machine_proves_what_it_took_and_what_only_others_can(made: tuple[list[Leg], list[list[Stay]]]) -> None:
+def test_each_machine_proves_its_part_and_names_what_others_can(made: tuple[list[Leg], list[list[Stay]]]) -> None:
     legs, logs = made
     of_place: dict[int, int] = {}
     for leg in legs:

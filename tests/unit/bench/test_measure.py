@@ -25,12 +25,13 @@ def record(epochs: int, batches: int, every_ms: int, pause_ms: int) -> dict[str,
 
 
 @pytest.mark.parametrize("pause_ms", [10, 90, 2000])
-def test_the_steady_rate_knows_nothing_of_the_waits_between_epochs(pause_ms: int) -> None:
+def test_the_steady_rate_ignores_waits_between_epochs(pause_ms: int) -> None:
     seen = record(4, 50, 10, pause_ms)
     assert steady_per_s(seen, 0, seen["came_ns"][-1]) == pytest.approx(6400)
 
 
-def test_the_steady_rate_takes_batches_across_the_edges_of_the_window_in_proportion() -> None:
+def test_the_steady_rate_takes_batches_at_its_edges_in_part() -> None:
+    """A batch that crosses an edge of the window counts in proportion."""
     seen = record(1, 100, 10, 10)
     assert steady_per_s(seen, 103 * MS, 208 * MS) == pytest.approx(6400)
     assert delivered(seen, 103 * MS, 208 * MS) == pytest.approx(64 * 10.5)

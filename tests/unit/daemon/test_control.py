@@ -60,7 +60,7 @@ def test_each_client_has_a_line_that_says_who_it_is(control: Control, poll: Poll
         assert heard(control, poll) == [(2, Sync(7))]
 
 
-def test_nothing_is_left_in_the_directory_that_anybody_could_connect_to(control: Control, tmp_path: Path) -> None:
+def test_the_directory_keeps_nothing_to_connect_to(control: Control, tmp_path: Path) -> None:
     os.close(control.open(1))
     assert list(tmp_path.iterdir()) == []
 

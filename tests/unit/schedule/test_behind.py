@@ -34,7 +34,8 @@ def read(world: World, *clients: Client) -> int:
     return taken
 
 
-def test_who_has_used_up_all_is_not_left_behind_for_a_worker_that_does_not_die() -> None:
+def test_nobody_is_left_behind_for_a_worker_that_does_not_die() -> None:
+    """That holds even for a job that has used up all its patience."""
     world = World(4, N, BLOCK)
     stuck, works = workers(world, 2)
     loses, other = begin(world, 10, "skip", 24), begin(world, 4, "wait", 36)
@@ -57,7 +58,7 @@ def test_who_has_used_up_all_is_not_left_behind_for_a_worker_that_does_not_die()
 
 
 @pytest.mark.parametrize("place", range(2080, 2208, 16))
-def test_whoever_comes_back_in_a_ring_of_two_of_its_batches_holds_nothing_that_it_has_lost(place: int) -> None:
+def test_returning_to_a_ring_of_two_batches_holds_nothing_lost(place: int) -> None:
     world = World(16, N, BLOCK)
     (works,) = workers(world, 1)
     quick, slow = begin(world, 4, "wait", 608), begin(world, 308, "skip")

@@ -93,9 +93,7 @@ def decibels(row: Pixels, exact: npt.NDArray[np.float64]) -> float:
 @given(
     st.tuples(st.integers(1, 9000), st.integers(1, 9000)), st.tuples(st.integers(1, 500), st.integers(1, 500))
 )  # fmt: skip
-def test_the_scale_is_the_greatest_that_leaves_enough_to_the_resize(
-    part: tuple[int, int], size: tuple[int, int]
-) -> None:
+def test_the_scale_is_the_greatest_that_the_resize_allows(part: tuple[int, int], size: tuple[int, int]) -> None:
     def fits(scale: int) -> bool:
         return all(has >= wants * scale * RESIDUAL for has, wants in zip(part, size, strict=True))
 
@@ -113,7 +111,7 @@ def test_a_scale_of_the_whole_divides_its_sides(height: int, width: int, scale: 
 
 
 @given(st.tuples(st.integers(1, 3000), st.integers(1, 3000)), st.integers(0, 10**9))
-def test_a_part_is_the_one_that_was_drawn_or_less_than_a_scale_beside_it(size: tuple[int, int], index: int) -> None:
+def test_a_part_is_the_drawn_one_or_off_by_less_than_a_scale(size: tuple[int, int], index: int) -> None:
     op, key = RandomResizedCrop(48), key_of(index)
     plan = RowMaker(Pipeline.from_ops([op])).plan(*size, key)
     top, left, rows, columns = RandomResizedCropStage(op, 1).box(*size, Draws(key, 1))
@@ -230,7 +228,7 @@ def expected(data: bytes, maker: RowMaker, key: SampleKey, orientation: int = 1,
 @pytest.mark.usefixtures("each_path")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("size", [(320, 408), (331, 405)])
-def test_a_row_is_made_of_the_part_of_a_whole_decode_at_the_scale(kind: str, size: tuple[int, int]) -> None:
+def test_a_row_comes_from_a_part_of_a_whole_decode_at_the_scale(kind: str, size: tuple[int, int]) -> None:
     data = file_of(kind, *size)
     scales = set()
     for maker in (maker_of(CROP, RandomHorizontalFlip()), maker_of(Resize(24), CenterCrop(24))):
