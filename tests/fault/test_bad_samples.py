@@ -6,7 +6,9 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -49,7 +51,7 @@ def test_damaged_files_give_the_same_rows_and_kill_no_worker(server: Server, tmp
             del data[int(rng.integers(len(data))) :]
         (tmp_path / "cats" / f"hurt{number:03d}.{kind}").write_bytes(bytes(data))
     before = restarts(server)
-    arguments = {"batch_size": 35, "shuffle": "full", "on_error": "skip"}
+    arguments: dict[str, Any] = {"batch_size": 35, "shuffle": "full", "on_error": "skip"}
     expected = inline_rows(source, epochs=2, **arguments)
     with PrepClient(source, OPS, fields="dict", runtime_dir=server.runtime_dir, **arguments) as client:
         assert read(client) + read(client) == expected
@@ -122,16 +124,18 @@ def test_a_sample_that_keeps_killing_workers_is_quarantined(
         len(client)
 
         killed: list[int] = []
-        filled, began_s = -1, {}
+        filled = -1
+        began_s: dict[int, float] = {}
         while not (status := server.status())["quarantined"]:
             assert len(killed) < 30, server.log()
             if status["rows_filled"] != filled:
-                filled, began_s = status["rows_filled"], {}
+                filled = status["rows_filled"]
+                began_s.clear()
             for pid in [w["pid"] for w in status["workers"] if w["state"] == "busy"]:
                 # A worker that computes for so long while no row gets done is at the slow sample.
                 if leaks.cpu_s(pid) - began_s.setdefault(pid, leaks.cpu_s(pid)) > 0.3:
                     os.kill(pid, signal.SIGKILL)
-                    wait_until(lambda pid=pid: not leaks.state(pid))
+                    wait_until(partial(leaks.gone, pid))
                     killed.append(pid)
             time.sleep(0.01)
         (batch,) = list(client)
@@ -158,7 +162,7 @@ def test_an_index_cut_in_use_ends_its_job_and_kills_no_worker(new_server: NewSer
     (tmp_path / "one.jpg").write_bytes(jpeg(1))
     source = listed(tmp_path / "list.txt", [("one.jpg", 0)] * 20_000)  # more than a ring holds
     server = new_server(workers=2)
-    arguments = {"batch_size": 8, "runtime_dir": server.runtime_dir}
+    arguments: dict[str, Any] = {"batch_size": 8, "runtime_dir": server.runtime_dir}
     with PrepClient(source, OPS, **arguments) as client:
         batches = iter(client)
         next(batches)

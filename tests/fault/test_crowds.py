@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -104,7 +105,7 @@ def test_a_crowd_that_says_nothing_locks_nobody_out(
             if number % 300 == 0:
                 honest()
         wait_until(lambda: sum(leaks.fds(small_server.pid).values()) < LIMIT - 64, why=small_server.log)
-        spec = SPEC | {"seed": 8}
+        spec: dict[str, Any] = SPEC | {"seed": 8}
         newcomer = client_process(small_server, SOURCE, uid=OTHER, **spec)
         assert newcomer.read() == inline_rows(SOURCE, **spec)
         newcomer.ask("close")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.fault
 
 Start = Callable[..., ClientProcess]
 COUNT = 1500
-SPEC = {"shuffle": True, "seed": 4, "batch_size": 30}
+SPEC: dict[str, Any] = {"shuffle": True, "seed": 4, "batch_size": 30}
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +116,7 @@ def test_a_client_stopped_for_long_learns_it_was_left_behind(
     """By then its connection holds as many announcements as it can, so that nothing more can be said at once."""
     server = new_server(settings={"chunk_rows": 1})
     source = SyntheticImages(2000, size=(48, 64))
-    spec = {"shuffle": True, "seed": 4, "batch_size": 2}
+    spec: dict[str, Any] = {"shuffle": True, "seed": 4, "batch_size": 2}
     stopped, other = (client_process(server, source, lag="detach", prefetch=1600, **spec) for _ in range(2))
     attached(server, stopped, other)
     rows = stopped.read(1)

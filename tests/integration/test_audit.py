@@ -28,7 +28,7 @@ pytestmark = pytest.mark.integration
 NewServer = Callable[..., Server]
 Start = Callable[..., ClientProcess]
 SOURCE = SyntheticImages(200, 32)
-SPEC = {"shuffle": True, "seed": 3, "batch_size": 16}
+SPEC: dict[str, Any] = {"shuffle": True, "seed": 3, "batch_size": 16}
 
 
 def where(server: Server) -> tuple[str, ...]:
@@ -79,7 +79,7 @@ def test_a_job_is_proven_while_it_runs_and_after(server: Server) -> None:
 
 def test_runs_of_one_name_are_proven_each_for_itself(server: Server) -> None:
     """The first is cut short, the second gets a wrong checkpoint, the third is whole: one name, as of one script."""
-    spec = {"job": "thrice", "fields": "dict", "runtime_dir": server.runtime_dir, **SPEC}
+    spec: dict[str, Any] = {"job": "thrice", "fields": "dict", "runtime_dir": server.runtime_dir, **SPEC}
     for number, batches in enumerate((5, 4, None)):
         with PrepClient(SOURCE, OPS, **spec) as client:
             read(client, batches)
@@ -100,7 +100,7 @@ def test_runs_of_one_name_are_proven_each_for_itself(server: Server) -> None:
 
 
 def test_replay_is_of_the_last_run_unless_another_is_named(server: Server, tmp_path: Path) -> None:
-    spec = {"job": "anew", "runtime_dir": server.runtime_dir, "batch_size": 16, "fields": "dict"}
+    spec: dict[str, Any] = {"job": "anew", "runtime_dir": server.runtime_dir, "batch_size": 16, "fields": "dict"}
     for start in (0, 200):
         with PrepClient(SOURCE, OPS, start=start, **spec) as client:
             read(client)
@@ -401,7 +401,7 @@ def test_a_quarantined_sample_is_remembered_listed_and_cleared(
 def test_a_jobs_last_word_finds_room_with_a_slow_daemon(new_server: NewServer) -> None:
     """A ring of 512 batches is given back while the daemon stands still, more than a connection takes."""
     server = new_server(workers=1)
-    spec = {"batch_size": 1, "zero_copy": True, "job": "talks"}
+    spec: dict[str, Any] = {"batch_size": 1, "zero_copy": True, "job": "talks"}
     with PrepClient(SyntheticImages(2000, size=(40, 40)), OPS, runtime_dir=server.runtime_dir, **spec) as client:
         batches = iter(client)
         next(batches)

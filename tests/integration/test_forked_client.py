@@ -100,7 +100,8 @@ def used(server: Server) -> Iterator[PrepClient]:
 @pytest.mark.parametrize("inline", [True, False])
 def test_a_client_made_in_a_child_works(method: str, inline: bool, used: PrepClient, server: Server) -> None:
     where = None if inline else str(server.runtime_dir)
-    process = multiprocessing.get_context(method).Process(target=read_in_another_process, args=(where,))
+    context: Any = multiprocessing.get_context(method)  # mypy knows no Process of it
+    process = context.Process(target=read_in_another_process, args=(where,))
     process.start()
     process.join(PATIENCE_S)
     ended = process.exitcode

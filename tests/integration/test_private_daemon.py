@@ -23,7 +23,7 @@ pytestmark = pytest.mark.integration
 
 Start = Callable[..., ClientProcess]
 SOURCE = SyntheticImages(200, 32)
-SPEC = {"shuffle": True, "batch_size": 16}
+SPEC: dict[str, Any] = {"shuffle": True, "batch_size": 16}
 
 
 @pytest.fixture

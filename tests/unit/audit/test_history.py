@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -87,7 +88,7 @@ def test_an_epoch_begun_anew_elsewhere_replaces_the_first_try() -> None:
 def test_ranks_that_return_repeatedly_have_each_row_once(
     world_size: int, batch_size: int, drop_last: bool, random: object
 ) -> None:
-    shape = {"world_size": world_size, "batch_size": batch_size, "drop_last": drop_last}
+    shape: dict[str, Any] = {"world_size": world_size, "batch_size": batch_size, "drop_last": drop_last}
     if drop_last and world_size * batch_size > N:
         return
     cuts = [random.randrange(4) for _ in range(world_size)]  # type: ignore[attr-defined]
@@ -112,7 +113,7 @@ def test_ranks_that_return_repeatedly_have_each_row_once(
 
 
 def test_ranks_at_other_daemons_are_not_missed() -> None:
-    local = {"world_size": 4, "local_ranks": (0, 2), "batch_size": 5}
+    local: dict[str, Any] = {"world_size": 4, "local_ranks": (0, 2), "batch_size": 5}
     stays = [stay(100, 200, rank=rank, **local) for rank in (0, 1)]
     (first, *_) = accounts(*stays)
     assert (first.once, first.elsewhere, first.missing, first.untaken) == (50, 50, [], 0)
@@ -198,7 +199,7 @@ def test_a_checkpoint_is_of_the_last_training_that_came_so_far() -> None:
 def test_ranks_begin_another_training_together() -> None:
     """It does not matter which of them comes first."""
 
-    def rank(number: int, run: str, left: bool = True, **more: object) -> Stay:
+    def rank(number: int, run: str, left: bool = True, **more: Any) -> Stay:
         return stay(100, 200, 200 if left else None, rank=number, world_size=2, time=f"{run}.{number}", **more)
 
     both = [rank(0, "1", left=False), rank(1, "1")]
@@ -227,7 +228,7 @@ def test_records_of_what_is_not_there_are_reported() -> None:
     assert [text.split(":")[0] for text in wrong] == ["line 2", "line 3", "line 5"]
 
 
-CROSSING = {"batching": "shuffle-repeat-batch", "batch_size": 8}
+CROSSING: dict[str, Any] = {"batching": "shuffle-repeat-batch", "batch_size": 8}
 
 
 def test_a_batch_that_crosses_epochs_counts_for_both() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -71,7 +72,7 @@ def test_an_epoch_that_was_left_for_a_fresh_one_stays_untaken() -> None:
 
 
 def test_batches_across_epochs_may_reach_into_a_sharded_one() -> None:
-    shape = {"n": 60, "batching": "shuffle-repeat-batch", "batch_size": 8}
+    shape: dict[str, Any] = {"n": 60, "batching": "shuffle-repeat-batch", "batch_size": 8}
     whole = stay(1, 0, 0, 8, **shape)  # 64, of which 4 are of the next epoch
     half = stay(2, 1, 32, None, epoch=1, epoch_start=30, **shape)
     assert [parted(a) for a in accounts(whole, half)][:2] == [(60, 0, 0, 0, 0), (4 + 28, 28, 0, 0, 0)]
@@ -113,7 +114,7 @@ def runs(draw: st.DrawFn) -> tuple[list[Leg], list[list[Stay]]]:
         count = len(of)
         start = draw(st.sampled_from([place for place in places if place % count == 0]))
         rounds = draw(st.one_of(st.none(), st.integers(0, 4)))
-        shape = {"batch_size": 2 + number, "world_size": draw(st.integers(1, 2)), "daemon": str(number)}
+        shape: dict[str, Any] = {"batch_size": 2 + number, "world_size": draw(st.integers(1, 2)), "daemon": str(number)}
         stops = set()
         for index, machine in enumerate(of):
             for rank in range(int(shape["world_size"])):

@@ -13,7 +13,10 @@ MS = 1_000_000
 
 def record(epochs: int, batches: int, every_ms: int, pause_ms: int) -> dict[str, Any]:
     """A job that gets a batch of 64 every so often, and waits longer for the first of each epoch but the first."""
-    asked, came, begins, now = [], [], [], 0
+    asked: list[float] = []
+    came: list[float] = []
+    begins: list[float] = []
+    now = 0
     for epoch in range(epochs):
         if epoch:
             begins.append(len(came))

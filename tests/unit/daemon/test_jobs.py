@@ -8,7 +8,6 @@ import select
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -77,7 +76,7 @@ class Room:
         peer = Peer(ours)
         peer.uid = peer.uid if uid < 0 else uid
         self.others.append(peer.sock)
-        listing = work.Indexed(Path("/none"), N, 0, "digest", "content")
+        listing = work.Indexed("/none", N, 0, "digest", "content")
         welcome, _, actions = self.jobs.admit(peer, jobs_room.check(attach), listing)
         self.do(actions)
         return self.jobs.attachments[welcome.job_id]

@@ -30,7 +30,7 @@ def mapped(**changed: bool | int) -> Mapping:
 
 
 def bytes_of(mapping: Mapping) -> npt.NDArray[np.uint8]:
-    return np.frombuffer(mapping.buffer, np.uint8)
+    return np.ctypeslib.as_array(mapping.buffer)
 
 
 def is_mapped(address: int) -> bool:

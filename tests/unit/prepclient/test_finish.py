@@ -186,8 +186,9 @@ def test_what_does_not_fit_the_rows_is_refused_with_its_field(finish: Finish, lo
 def test_images_in_small_groups_are_bitwise_the_whole_batch(
     side: int, stored: Layout, seen: Layout, dtype: torch.dtype, normalize: Any
 ) -> None:
-    look = RowLook((side, side, 3) if stored == "HWC" else (3, side, side), stored=stored, seen=seen)
-    images = rows(5, look.shape)
+    shape = (side, side, 3) if stored == "HWC" else (3, side, side)
+    look = RowLook(shape, stored=stored, seen=seen)
+    images = rows(5, shape)
     got = Finisher(Finish(normalize=normalize, dtype=dtype), look, CPU)([images[:3], images[3:]])
     mean, std = normalize or ((0.0,), (1.0,))
     axis = (-1, 1, 1) if seen == "CHW" else (-1,)

@@ -118,7 +118,7 @@ def test_it_prints_what_it_is() -> None:
 def test_skipping_batches_by_a_sampler_says_what_to_do() -> None:
     train = client(SyntheticImages(N, 16))
     # as accelerate's skip_first_batches does
-    skipping = DataLoader(train.dataset, batch_sampler=train.batch_sampler)  # type: ignore[arg-type]
+    skipping: Any = DataLoader(train.dataset, batch_sampler=train.batch_sampler)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"load_state_dict\(\), not accelerate's skip_first_batches"):
         next(iter(skipping))
 

@@ -187,5 +187,5 @@ def test_a_spec_may_nest_to_a_bound(depth: int) -> None:
 
 
 def test_as_many_bad_rows_as_a_task_has_fit_one_message() -> None:
-    bad = [(2**62, 2**48, "", []) for _ in range(work.MAX_CHUNK_ROWS)]
+    bad: list[tuple[int, int, str, list[int]]] = [(2**62, 2**48, "", []) for _ in range(work.MAX_CHUNK_ROWS)]
     assert len(encode(work.Filled(2**48, bad, 2**62, 2**62, 2**62, [2**62] * 64))) <= MAX_MESSAGE_BYTES

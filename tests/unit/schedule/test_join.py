@@ -35,7 +35,7 @@ def stream(
 
 
 def request(**changed: Any) -> Request:
-    fields = {
+    fields: dict[str, Any] = {
         "stream_key": "key", "lane_key": KEY, "shuffle": "cyclic", "n": N, "rows_needed": 128, "epoch": 0,
         "position": None, "epoch_start": None, "join_wait_s": 10.0,
     }  # fmt: skip

@@ -147,7 +147,7 @@ def test_a_turned_photo_has_a_mask_of_its_upright_size() -> None:
 def test_a_palette_says_classes_and_its_colours_nothing() -> None:
     picture = Picture.fromarray(places()).convert("P")
     picture.putpalette([255 - n % 256 for n in range(768)])
-    picture.putdata(list(places().flatten()))
+    picture.putdata(places().flatten().tolist())
     buffer = io.BytesIO()
     picture.save(buffer, "PNG")
     made = rows_of([CenterCrop((HEIGHT, WIDTH))], {**sample(), "mask": buffer.getvalue()})

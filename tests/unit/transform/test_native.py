@@ -21,7 +21,7 @@ import simplejpeg
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from PIL import Image
+from PIL import Image, _imaging
 
 from prepserver.pipeline.ops import CenterCrop, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
 from prepserver.pipeline.pipeline import Pipeline
@@ -488,7 +488,7 @@ def test_threads_do_not_share_what_the_decoder_keeps(kernels: Kernels, photo: Ph
     def work(which: int) -> None:
         for _ in range(200):
             found = region(kernels, files[which], box)
-            if found is None or not np.array_equal(found, expected[which]):
+            if found is None or not np.array_equal(found, np.asarray(expected[which])):
                 wrong.append(which)
 
     for _ in range(2):  # a second set of threads comes where the first has ended
@@ -719,7 +719,7 @@ def test_rows_with_damaged_restart_markers_are_the_pure_paths(
     assert header is not None
     marks = [match.start() for match in re.finditer(rb"\xff[\xd0-\xd7]", file) if match.start() >= header.scan_at]
     at = data.draw(st.sampled_from(marks))
-    changes: dict[str, bytes] = {
+    changes: dict[str, bytes | bytearray] = {
         "number": bytes([0xFF, data.draw(st.integers(0xD0, 0xD7))]), "gone": b"", "twice": file[at : at + 2] * 2,
         "fill": b"\xff" + file[at : at + 2], "end": b"\xff\xd9", "bytes": b"\x12\x34" + file[at : at + 2],
         "none": file[at : at + 2],
@@ -853,7 +853,7 @@ def test_a_library_that_another_one_reaches_into_is_not_bound(kernels: Kernels, 
         missing = library.prep_bind(str(other).encode())
         assert missing == b"jpeg_finish_decompress is of another library than jpeg_read_header"
     finally:
-        assert library.prep_bind(str(native._imaging.__file__).encode()) is None
+        assert library.prep_bind(str(_imaging.__file__).encode()) is None
 
 
 def test_what_was_not_built_is_named_with_its_cause_and_remedy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

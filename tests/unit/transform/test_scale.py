@@ -163,8 +163,10 @@ def quality(files: Sequence[bytes], op: RandomResizedCrop | Resize) -> dict[int,
     maker = maker_of(op)
     for index, data in enumerate(files):
         whole = decoded_at(data, 1)
-        plan = maker.plan(*whole.shape[:2], key_of(index))
-        exact = float_resize(plan.part.of(whole), maker.row.shape[:2], op.interpolation)
+        height, width, _ = whole.shape
+        plan = maker.plan(height, width, key_of(index))
+        side = maker.row.shape
+        exact = float_resize(plan.part.of(whole), (side[0], side[1]), op.interpolation)
         found.setdefault(plan.scale, []).append(decibels(row_of(data, maker, key_of(index)), exact))
     return found
 
@@ -205,7 +207,7 @@ def tiled(files: Sequence[Path], length: int, seed: int) -> Pixels:
     """A square of photos side by side, each with its own detail."""
     rng, canvas = np.random.default_rng(seed), np.zeros((length, length, 3), np.uint8)
     for top, left in itertools.product(range(0, length, 250), range(0, length, 250)):
-        with Image.open(files[rng.integers(len(files))]) as image:
+        with Image.open(files[int(rng.integers(len(files)))]) as image:
             tile = np.asarray(image.convert("RGB").crop((0, 0, 250, 250)))
         canvas[top : top + 250, left : left + 250] = tile[: length - top, : length - left]
     return canvas

@@ -101,7 +101,7 @@ def test_parts_at_a_scale_are_those_of_the_whole_at_it(
 
 
 def small(data: bytes, height: int, width: int, scale: int) -> np.ndarray:
-    return simplejpeg.decode_jpeg(data, min_height=-(-height // scale), min_width=-(-width // scale))
+    return np.asarray(simplejpeg.decode_jpeg(data, min_height=-(-height // scale), min_width=-(-width // scale)))
 
 
 @pytest.mark.parametrize("subsampling", PILLOW_SUBSAMPLINGS)
