@@ -42,7 +42,7 @@ def expected() -> list[list[tuple[int, str]]]:
 
 
 @pytest.mark.parametrize("lag", ["detach", "auto"])
-def test_a_job_that_stops_reading_is_left_behind_and_loses_nothing(
+def test_a_job_that_stops_reading_is_detached_and_loses_nothing(
     new_server: Callable[..., Server], expected: list[list[tuple[int, str]]], lag: str
 ) -> None:
     """The one that reads gets all its epoch while the other holds its rows; then that one gets all of its own."""

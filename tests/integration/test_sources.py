@@ -80,7 +80,7 @@ def test_a_changed_dataset_is_noticed_at_the_next_attach(server: Server, tmp_pat
     assert len(inline_rows(source, batch_size=50)) == 31
 
 
-def test_jobs_on_the_old_and_the_new_state_of_a_dataset_run_side_by_side(server: Server, tmp_path: Path) -> None:
+def test_jobs_on_old_and_new_states_of_a_dataset_run_together(server: Server, tmp_path: Path) -> None:
     source = photo_tree(tmp_path, 30)
     expected_old = inline_rows(source, batch_size=10)
     with (

@@ -10,6 +10,7 @@ import copy
 import dataclasses
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from prepclient.session import Session, Shape
 from prepserver.order import make_order
@@ -275,7 +276,7 @@ class World:
         self.present(min(c.cursor for c in self.clients.values() if c.group == group))
         return where, group
 
-    def _next_start(self, shuffle: str) -> Callable[[int], int]:
+    def _next_start(self, shuffle: Any) -> Callable[[int], int]:
         if shuffle == "cyclic":
             return lambda position: -(-position // self.block) * self.block
         return make_order(shuffle, self.n, 0).next_start
