@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import tarfile
 from pathlib import Path
 
 import pytest
 
-from prepclient import FileList, ImageFolder, PrepClient
+from prepclient import FileList, ImageFolder, PrepClient, Tar
 from tests.support.clients import OPS, inline_rows, read
 from tests.support.odd_images import listed
 from tests.support.server import Server
@@ -93,3 +94,20 @@ def test_jobs_on_old_and_new_states_of_a_dataset_run_together(server: Server, tm
         assert len(server.status()["streams"]) == 2
         assert read(old) == expected_old
         assert read(new) == inline_rows(source, batch_size=10)
+
+
+def test_tar_shards_give_the_rows_of_their_files(server: Server, tmp_path: Path) -> None:
+    source = photo_tree(tmp_path / "tree", 30)
+    files = sorted((tmp_path / "tree").rglob("*.jpg"))
+    for shard in range(3):
+        with tarfile.open(tmp_path / f"train-{shard}.tar", "w") as archive:
+            for number in range(10 * shard, 10 * shard + 10):
+                (tmp_path / "cls").write_text(str(["cats", "dogs"].index(files[number].parent.name)))
+                archive.add(files[number], f"{number:04}.jpg")
+                archive.add(tmp_path / "cls", f"{number:04}.cls")
+    tar = Tar(tmp_path / "train-{0..2}.tar")
+    served = {"runtime_dir": server.runtime_dir}
+    for shuffle in (False, True):
+        with PrepClient(tar, OPS, fields="dict", batch_size=8, shuffle=shuffle, **served) as client:
+            assert client.samples == 30
+            assert read(client) == inline_rows(source, epochs=1, batch_size=8, shuffle=shuffle)

@@ -210,7 +210,7 @@ def test_folders_that_hold_no_packed_dataset_say_what_to_do(dataset: Dataset, tm
 
 
 def test_more_shards_than_may_be_open_are_read_all_the_same(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("prepserver.source.packed._OPEN_SHARDS", 1)
+    monkeypatch.setattr("prepserver.source.shards._OPEN_AT_MOST", 1)
     before = len(os.listdir("/proc/self/fd"))
     source = dataset.open()
     mapped = len(os.listdir("/proc/self/fd"))
