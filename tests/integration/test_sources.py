@@ -106,8 +106,9 @@ def test_tar_shards_give_the_rows_of_their_files(server: Server, tmp_path: Path)
                 archive.add(files[number], f"{number:04}.jpg")
                 archive.add(tmp_path / "cls", f"{number:04}.cls")
     tar = Tar(tmp_path / "train-{0..2}.tar")
-    served = {"runtime_dir": server.runtime_dir}
     for shuffle in (False, True):
-        with PrepClient(tar, OPS, fields="dict", batch_size=8, shuffle=shuffle, **served) as client:
+        with PrepClient(
+            tar, OPS, batch_size=8, shuffle=shuffle, fields="dict", runtime_dir=server.runtime_dir
+        ) as client:
             assert client.samples == 30
             assert read(client) == inline_rows(source, epochs=1, batch_size=8, shuffle=shuffle)

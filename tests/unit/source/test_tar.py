@@ -81,7 +81,7 @@ def test_whatever_is_written_is_read(
     tmp_path_factory: pytest.TempPathFactory, samples: list[tuple[bytes, int]], form: str
 ) -> None:
     folder = tmp_path_factory.mktemp("any")
-    files = {}
+    files: dict[str, bytes] = {}
     for number, (data, label) in enumerate(samples):
         files |= {f"{number:04}.png": data, f"{number:04}.cls": str(label).encode()}
     write(folder / "a.tar", files, FORMATS[form])
@@ -200,4 +200,4 @@ def test_the_spec_travels_and_checks_its_extensions() -> None:
     assert list(spec.columns) == ["image", "mask", "label"]
     for wrong in ({"image": ""}, {"image": None}, {"label": 3}, {"mask": "a/b"}):
         with pytest.raises(SpecError, match="must be an extension"):
-            Tar("/data/a.tar", **wrong)  # type: ignore[arg-type]
+            Tar("/data/a.tar", **wrong)
