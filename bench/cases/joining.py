@@ -13,7 +13,6 @@ the second job's rows, if it shares no stream). Chunks that are in work count fo
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,9 +23,7 @@ from bench.harness.case import Case, Figures, Run
 from bench.harness.jobs import Job
 from bench.harness.server import Server, running_server
 from bench.harness.tables import Sheet
-from prepserver import __version__
-from prepserver.cli.ask import ask
-from prepserver.protocol.messages import AskStatus
+from prepserver.cli.ask import ask_status
 
 _BLOCK = 8192
 _JOIN_WAIT_S = 30.0
@@ -95,12 +92,7 @@ def join(server: Server, config: dict[str, Any], place: float) -> dict[str, Any]
 
 def state(server: Server) -> dict[str, Any]:
     """The daemon's status, asked in this process: `Server.status` takes too long to follow a job."""
-    answer, fd, _ = ask(str(server.runtime_dir), AskStatus(__version__))
-    try:
-        found: dict[str, Any] = json.loads(os.pread(fd, answer.nbytes, 0))
-    finally:
-        os.close(fd)
-    return found
+    return ask_status(str(server.runtime_dir))
 
 
 def by_name(found: dict[str, Any]) -> dict[str, dict[str, Any]]:

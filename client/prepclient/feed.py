@@ -19,23 +19,20 @@ from typing import NamedTuple, Protocol
 from prepclient.chain import RingChain
 from prepclient.errors import (
     BatchTimeout,
-    InvalidSpec,
     MemoryRefused,
     PrepClientError,
     ProtocolViolation,
     ServerBusy,
-    ServerGone,
-    SourceUnavailable,
 )
 from prepclient.rows import Rows
 from prepclient.session import Session
 from prepclient.spec import Spec
-from prepclient.transport import Lease, ask_status
+from prepclient.transport import Connection, ask, ask_status, unexpected
 from prepserver import __version__
 from prepserver.memory.errors import SegmentError
 from prepserver.memory.mapping import Mapping
 from prepserver.protocol.layout import RingLayout
-from prepserver.protocol.messages import PROTOCOL, Attach, Fault, Hello, Moved, Ready, Release, Sync
+from prepserver.protocol.messages import PROTOCOL, Attach, Moved, Ready, Release, Sync, Welcome
 from prepserver.protocol.schema import ProtocolError
 
 log = logging.getLogger("prepclient")
@@ -47,7 +44,6 @@ _SAY_AFTER_S = 30.0
 _SAY_JOINING_AFTER_S = 1.0
 _JOIN_WAITS = 3  # so many times what was foreseen must fit into timeout_s
 _LEAST_WAIT_S = 0.0005
-_HELLO_WAIT_S = 5.0
 _BUSY_FIRST_S = 0.1
 _BUSY_MOST_S = 2.0
 _STATUS_S = 1.0
@@ -158,8 +154,10 @@ class Feed(Protocol):
         """Ends. Idempotent."""
 
 
-def _admitted(runtime_dir: Path, attach: Attach, timeout_s: float, on_scanning: Callable[[int], None]) -> Lease:
-    """A lease, asked for again and again while the daemon is busy.
+def _admitted(
+    runtime_dir: Path, attach: Attach, timeout_s: float, on_scanning: Callable[[int], None]
+) -> tuple[Connection, Welcome]:
+    """A job's connection, asked for again and again while the daemon is busy.
 
     Raises:
         ServerBusy: It still was after `timeout_s`.
@@ -168,7 +166,11 @@ def _admitted(runtime_dir: Path, attach: Attach, timeout_s: float, on_scanning: 
     pause_s = _BUSY_FIRST_S
     while True:
         try:
-            return Lease(runtime_dir, attach, timeout_s, on_scanning)
+            connection, answer = ask(runtime_dir, attach, timeout_s, on_scanning)
+            if isinstance(answer, Welcome):
+                return connection, answer
+            connection.close()
+            raise unexpected(answer)
         except ServerBusy as e:
             left_s = deadline_s - time.monotonic()
             if left_s <= 0:
@@ -235,26 +237,27 @@ class ServedFeed:
             shard_index=spec.shape.shard.index,
             batching=spec.shape.batching,
         )
-        self._lease = _admitted(runtime_dir, attach, timeout_s, on_scanning)
+        self._connection, welcome = _admitted(runtime_dir, attach, timeout_s, on_scanning)
         self._pid = os.getpid()
         self._session: Session | None = None
-        welcome = self._lease.welcome
+        self._job_id = welcome.job_id
         # The descriptors of the rings, kept so that a device can map one a second time, to write.
         self._fds: dict[int, int] = {}
-        self._end = weakref.finalize(self, _let_all_go, self._lease, self._fds)
+        self._end = weakref.finalize(self, _let_all_go, self._connection, self._fds)
         self._end.atexit = False  # the kernel closes them as well
         try:
             self.layout = RingLayout.from_wire(welcome.layout)
-            first = Rows.map(self._lease.segment_fd, self.layout)
+            first = self._map(welcome.ring, self.layout)
         except SegmentError as e:
             self._end()
             raise MemoryRefused(f"the daemon's ring cannot be mapped: {e}") from e
         except ProtocolError as e:
             self._end()
             raise ProtocolViolation(f"from the daemon: {e}") from e
+        except BaseException:
+            self._end()
+            raise
         self.rows = RingChain(first)
-        self._fds[id(first)] = self._lease.segment_fd
-        self._lease.segment_fd = -1
         self.listing = Listing(welcome.samples, welcome.content_digest, welcome.source_digest)
         self.num_classes = welcome.num_classes
         self.epoch_start = welcome.epoch_start
@@ -266,7 +269,6 @@ class ServedFeed:
     def attach(self, session: Session) -> None:
         """See `Feed`."""
         self._session = session
-        self._lease.send(Hello(session.released_upto), wait_s=_HELLO_WAIT_S)
 
     def poll(self, session: Session) -> None:
         """See `Feed`."""
@@ -301,7 +303,7 @@ class ServedFeed:
             if not held_up():
                 sync_s = now_s + _SYNC_AFTER_S
             if now_s >= sync_s:
-                self._lease.send(Sync(session.released_upto))
+                self._connection.send(Sync(session.released_upto))
                 sync_s = now_s + _SYNC_AFTER_S
             if now_s >= say_s:
                 log.warning("%s", self._what_is_missing(session, now_s - began_s))
@@ -317,33 +319,38 @@ class ServedFeed:
             self._alone_upto = 0
 
     def _take(self, session: Session, timeout_s: float) -> None:
-        for message in self._lease.receive(timeout_s):
+        """Takes what has arrived, waiting up to `timeout_s` for the first message."""
+        message = self._connection.receive(timeout_s)
+        while message is not None:
             match message:
-                case Ready(upto, bad, moves):
-                    for moved, fd in self._lease.moves(moves):
-                        self._move(moved, fd)
+                case Ready(upto, bad):
                     session.ready(upto, bad)
+                case Moved():
+                    self._move(message)
                 case _:
-                    raise self._gone(message)
+                    raise unexpected(message)
+            message = self._connection.receive(0.0)
 
-    def _move(self, moved: Moved, fd: int) -> None:
+    def _move(self, moved: Moved) -> None:
         try:
-            rows = Rows.map(fd, RingLayout.from_wire(moved.layout))
+            rows = self._map(moved.ring, RingLayout.from_wire(moved.layout))
         except (SegmentError, ProtocolError) as e:
-            os.close(fd)
             raise ProtocolViolation(f"the daemon's new ring cannot be used: {e}") from e
-        self._fds[id(rows)] = fd
         self._let_go(self.rows.add(moved.start, rows))
+
+    def _map(self, ring: int, layout: RingLayout) -> Rows:
+        fd = self._connection.take(ring)
+        try:
+            rows = Rows.map(fd, layout)
+        except BaseException:
+            os.close(fd)
+            raise
+        self._fds[id(rows)] = fd
+        return rows
 
     def _let_go(self, gone: list[Rows]) -> None:
         for rows in gone:
             os.close(self._fds.pop(id(rows)))
-
-    def _gone(self, fault: Fault) -> PrepClientError:
-        kinds: dict[str, type[PrepClientError]] = {
-            "protocol": ProtocolViolation, "source": SourceUnavailable, "spec": InvalidSpec,
-        }  # fmt: skip
-        return kinds.get(fault.code, ServerGone)(f"the daemon ended this job: {fault.text}")
 
     def _what_is_missing(self, session: Session, waited_s: float) -> str:
         return (
@@ -356,13 +363,14 @@ class ServedFeed:
         """See `Feed`."""
         totals = session.handed.totals
         self._let_go(self.rows.forget_below(session.released_upto))
-        self._lease.release(Release(session.released_upto, totals.wait_ns, totals.batches))
+        # One that finds no room is no loss: the next one says the same and more.
+        self._connection.send(Release(session.released_upto, totals.wait_ns, totals.batches))
 
     def sharing_factor(self) -> float | None:
         """See `Feed`. Asks the daemon, which takes some milliseconds."""
         try:
             jobs = ask_status(self._runtime_dir, _STATUS_S)["jobs"]
-            return next((float(job["sharing_factor"]) for job in jobs if job["id"] == self._lease.welcome.job_id), None)
+            return next((float(job["sharing_factor"]) for job in jobs if job["id"] == self._job_id), None)
         except (PrepClientError, LookupError, TypeError, ValueError) as e:
             log.debug("the sharing factor cannot be learnt: %s", e)  # a statistic is no reason to fail
             return None
@@ -375,12 +383,12 @@ class ServedFeed:
         """See `Feed`."""
         # In a forked child the connection is its parent's: a Bye from here would end the parent's job.
         if self._session is not None and os.getpid() == self._pid:
-            self._lease.say_bye(self._session.stands)
+            self._connection.leave(self._session.stands)
         self._session = None
         self._end()
 
 
-def _let_all_go(lease: Lease, fds: dict[int, int]) -> None:
-    lease.close()
+def _let_all_go(connection: Connection, fds: dict[int, int]) -> None:
+    connection.close()
     while fds:
         os.close(fds.popitem()[1])

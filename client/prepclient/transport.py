@@ -1,4 +1,4 @@
-"""Sockets to the daemon: the lease on `attach.sock`, which carries positions too, and the control line beside it.
+"""The client's end of what connects it to a daemon: the lease on `attach.sock`, and the line, which is ZeroMQ.
 
 Thin: it moves messages and notices that the daemon is gone. What they mean is the session's business.
 """
@@ -10,7 +10,6 @@ import errno
 import json
 import os
 import resource
-import select
 import socket
 import struct
 import time
@@ -25,30 +24,22 @@ from prepserver import __version__
 from prepserver.protocol.codec import MAX_MESSAGE_BYTES, decode, encode
 from prepserver.protocol.messages import (
     ATTACH_SOCKET,
-    FROM_ATTACH,
+    FROM_DAEMON,
+    FROM_LEASE,
     AskStatus,
-    Attach,
     Bye,
-    Fault,
-    Moved,
-    Ready,
+    Descriptor,
     Refused,
-    Release,
     Scanning,
     Status,
-    Welcome,
 )
 from prepserver.protocol.schema import ProtocolError
 
 _MOST_FDS = 4
-_WELCOME_FDS = 2  # the segment, and the socket of the control line
-_LINE = "ipc://control-line"  # libzmq wants a name for a socket that it is given
-_UNREAD_MOST = 64
-"""A connection takes some 270 messages of ours that the daemon does not read."""
-_MOVE_TIMEOUT_S = 10.0  # it was sent before the message that counts it
-
-# As plain numbers: to join flags of an enumeration takes longer than to send with them.
-_AT_ONCE = int(socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+_LINE = "ipc://line"  # libzmq wants a name for a socket that it is given
+_DESCRIPTOR_TIMEOUT_S = 10.0  # it was sent before the message that names it
+_BYE_TIMEOUT_S = 1.0
+_POLLIN = int(zmq.POLLIN)  # a plain number: an enumeration's member takes a microsecond to compare with
 
 _contexts: dict[int, zmq.Context[zmq.Socket[bytes]]] = {}
 
@@ -58,6 +49,7 @@ rest is for whatever is opened for a moment, such as an import, and by other thr
 
 _REFUSALS: dict[str, type[errors.PrepClientError]] = {
     "busy": errors.ServerBusy,
+    "internal": errors.ServerGone,  # it may take the job in again
     "memory": errors.MemoryRefused,
     "permission": errors.NoPermission,
     "protocol": errors.VersionMismatch,
@@ -66,70 +58,30 @@ _REFUSALS: dict[str, type[errors.PrepClientError]] = {
 }
 
 
-class Lease:
-    """An attachment to a daemon, from Welcome to `close`.
+class Connection:
+    """A lease and its line.
 
     Args:
         runtime_dir: The daemon's.
-        attach: What to ask for.
-        timeout_s: For the daemon's answer; scanning a source starts it anew with every sign of progress.
-        on_scanning: Called with the number of samples found, while the daemon lists the source.
-
-    Attributes:
-        welcome: The daemon's answer.
-        segment_fd: Descriptor of the ring; whoever maps it closes it.
+        timeout_s: For the line.
 
     Raises:
         PrepClientError: One of `prepclient.errors`, naming why not.
     """
 
-    def __init__(self, runtime_dir: Path, attach: Attach, timeout_s: float, on_scanning: Callable[[int], None]) -> None:
+    def __init__(self, runtime_dir: Path, timeout_s: float) -> None:
         self.runtime_dir = runtime_dir
+        self._given: dict[int, int] = {}
         self._dealer: zmq.Socket[bytes] | None = None
-        self.segment_fd = -1
-        self._moves: list[tuple[Moved, int]] = []
-        self._moves_taken = 0
-        self._unread = 0  # messages on the lease since the daemon last showed that it reads
-        self._early: list[Any] = []  # announcements that came while a move was waited for
-        self._attach = connect(runtime_dir)
+        self._lease = connect(runtime_dir)
         try:
-            self._ask(attach)
-            self.welcome, self.segment_fd, line = self._await_welcome(timeout_s, on_scanning)
-            self._open_line(line)
+            self._open_line(self.take(0, timeout_s))
+            self._poller = zmq.Poller()
+            self._poller.register(self._lease.fileno(), zmq.POLLIN)
+            self._poller.register(self._dealer, zmq.POLLIN)
         except BaseException:
             self.close()
             raise
-
-    def _ask(self, attach: Attach) -> None:
-        try:
-            self._attach.send(encode(attach))
-        except OSError as e:  # it was killed with our connection still in its queue, or has refused us already
-            with contextlib.suppress(errors.ServerGone, errors.BatchTimeout):
-                message, _ = receive(self._attach, 0.0, self.runtime_dir)
-                if isinstance(message, Refused):
-                    raise refusal(message) from e
-            raise errors.ServerGone(
-                f"the prepserver daemon in {self.runtime_dir} ended while this client was attaching: {e.strerror}"
-            ) from e
-
-    def _await_welcome(self, timeout_s: float, on_scanning: Callable[[int], None]) -> tuple[Welcome, int, int]:
-        while True:
-            message, fds = _receive_within(self._attach, timeout_s, self.runtime_dir)
-            match message:
-                case Scanning(samples):
-                    on_scanning(samples)
-                case Welcome():
-                    if len(fds) != _WELCOME_FDS:
-                        _close_all(fds)
-                        raise errors.ProtocolViolation(
-                            f"the daemon's welcome came with {len(fds)} descriptors instead of {_WELCOME_FDS}"
-                        )
-                    segment, line = fds
-                    return message, segment, line
-                case Refused():
-                    raise refusal(message)
-                case _:
-                    raise errors.ProtocolViolation(f"unexpected {type(message).__name__} from the daemon")
 
     def _open_line(self, listener: int) -> None:
         """Takes the daemon's connection, which waits on `listener`."""
@@ -148,131 +100,151 @@ class Lease:
             os.close(listener)
             if e.errno == errno.EMFILE:
                 raise _too_few_descriptors(2) from e
-            raise errors.PrepClientError(f"no control line to the daemon in {self.runtime_dir}: {e.strerror}") from e
-        self._attach.setblocking(False)
-        self._attached = select.poll()
-        self._attached.register(self._attach, select.POLLIN)
+            raise errors.PrepClientError(f"no line to the daemon in {self.runtime_dir}: {e.strerror}") from e
 
-    def moves(self, count: int) -> list[tuple[Moved, int]]:
-        """What `Moved` messages have come since the last call, with their descriptors (the caller's from here on).
-
-        Args:
-            count: How many there must have been in all: a `Ready` has said so, and they were sent before it.
-
-        Raises:
-            PrepClientError: The daemon ended meanwhile, or something else came.
-        """
-        deadline_s = time.monotonic() + _MOVE_TIMEOUT_S
-        while self._moves_taken + len(self._moves) < count:
-            # Not select: a training process may have more than its 1024 descriptors.
-            if not self._attached.poll(max(0.0, deadline_s - time.monotonic()) * 1000):
-                raise errors.ProtocolViolation("the daemon counted a move that it did not send")
-            self._early += self._drain_attach()
-        taken, self._moves = self._moves, []
-        self._moves_taken += len(taken)
-        return taken
-
-    def send(self, message: Any, wait_s: float = 0.0) -> bool:
-        """Sends on the control line.
+    def send(self, message: Any, timeout_s: float = 0.0) -> bool:
+        """Sends `message`.
 
         Returns:
-            False if it could not be queued in `wait_s` (not connected, or the daemon does not read): the
-            next `Release` or `Sync` says the same and more.
+            False if it could not be queued within `timeout_s`: the line is not there yet, or the daemon does not read.
         """
         assert self._dealer is not None
-        data = encode(message)
-        if wait_s and not self._dealer.poll(int(wait_s * 1000), zmq.POLLOUT):
+        if timeout_s and not self._dealer.poll(_ms(timeout_s), zmq.POLLOUT):
             return False
         try:
-            self._dealer.send(data, zmq.DONTWAIT)
+            self._dealer.send(encode(message), zmq.DONTWAIT)
         except zmq.Again:
             return False
         return True
 
-    def release(self, message: Release) -> None:
-        """Tells what is given back: on the attach connection, which wakes no thread; if that is full, on the other."""
-        if self._unread >= _UNREAD_MOST:
-            self.send(message)  # the last word must find room
-            return
-        self._unread += 1
-        try:
-            self._attach.send(encode(message), _AT_ONCE)
-        except BlockingIOError:
-            self.send(message)
-        except OSError:
-            pass  # the daemon has ended: `receive` says so
-
-    def receive(self, timeout_s: float) -> list[Any]:
-        """What the daemon says, waiting up to `timeout_s` for the first message.
+    def receive(self, timeout_s: float) -> Any | None:
+        """What the daemon says next, waiting up to `timeout_s` for it; None if nothing.
 
         Raises:
-            ServerGone: The daemon's end of the lease is closed.
-            ProtocolViolation: A message that the protocol does not allow.
+            PrepClientError: The daemon has ended, or its last word.
         """
-        got = self._take()
-        if got or timeout_s <= 0:
-            return got
-        # poll counts in milliseconds and a device's copies end in between.
-        return self._take_one() if self._attached.poll(max(1, round(timeout_s * 1000))) else []
+        deadline_s = time.monotonic() + timeout_s
+        while (message := self._receive()) is None:
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0:
+                return None
+            if any(end != self._dealer for end, _ in self._poller.poll(_ms(left_s))):
+                try:
+                    self._read_lease(0.0)
+                except BlockingIOError:
+                    pass
+                except errors.ServerGone:
+                    if (message := self._receive()) is None:  # what it said before counts; the end is seen again
+                        raise
+                    break
+        if isinstance(message, Refused):
+            raise refusal(message)
+        return message
 
-    def _take(self) -> list[Any]:
-        got, self._early = self._early, []
-        return [*got, *self._drain_attach()]
-
-    def _drain_attach(self) -> list[Any]:
-        """What has come on the attach connection: announcements and moves.
-
-        Raises:
-            PrepClientError: It is at its end and held nothing more, or the daemon's last word.
-        """
-        got: list[Any] = []
+    def _receive(self) -> Any | None:
+        assert self._dealer is not None
         # Asked first: it is mostly nothing, and an exception that says so costs several times as much.
-        while self._attached.poll(0):
-            try:
-                got += self._take_one()
-            except errors.ServerGone:
-                if got:
-                    return got  # what came before the end counts; the end is seen again
-                raise
-        return got
-
-    def _take_one(self) -> list[Any]:
+        if not int(self._dealer.getsockopt(zmq.EVENTS)) & _POLLIN:
+            return None
         try:
-            message, fds = _read(self._attach, self.runtime_dir)
-        except BlockingIOError:
-            return []
-        self._unread = 0
-        match message:
-            case Ready() | Fault():
-                return [message]
-            case Moved() if len(fds) == 1:
-                self._moves.append((message, fds[0]))
-                return []
-            case Refused(code="internal"):
-                raise errors.ServerGone(f"the daemon ended this job: {message.text}")  # it may take it in again
-            case Refused():
-                raise refusal(message)
-            case _:
-                raise errors.ProtocolViolation(f"unexpected {type(message).__name__} from the daemon")
+            return decode(self._dealer.recv(zmq.DONTWAIT), FROM_DAEMON)
+        except ProtocolError as e:
+            raise errors.ProtocolViolation(f"from the daemon: {e}") from e
 
-    def say_bye(self, upto: int) -> None:
-        """The last word: this rank's training loop got its batches that start below `upto`."""
-        # On the attach connection: the control line may lose what is sent just before its end.
-        with contextlib.suppress(OSError):
-            self._attach.send(encode(Bye(upto)), _AT_ONCE)
+    def take(self, number: int, timeout_s: float = _DESCRIPTOR_TIMEOUT_S) -> int:
+        """The descriptor of this number, which is the caller's from here on.
+
+        Raises:
+            PrepClientError: It does not come, or something else.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        while number not in self._given:
+            try:
+                self._read_lease(max(0.001, deadline_s - time.monotonic()))
+            except (TimeoutError, BlockingIOError) as e:
+                raise errors.BatchTimeout(
+                    f"the daemon in {self.runtime_dir} did not give descriptor {number} within {timeout_s:g} s: see "
+                    "its log, and `prepserver status`"
+                ) from e
+        return self._given.pop(number)
+
+    def _read_lease(self, timeout_s: float) -> None:
+        self._lease.settimeout(timeout_s)
+        try:
+            data, fds = _receive_with_fds(self._lease)
+        except (TimeoutError, BlockingIOError):
+            raise
+        except OSError as e:
+            raise errors.ServerGone(f"the daemon in {self.runtime_dir} ended: {e.strerror}") from e
+        try:
+            if not data:
+                raise errors.ServerGone(
+                    f"the prepserver daemon in {self.runtime_dir} ended or was killed. Its log says why; start it "
+                    "again with `prepserver start` and go on from `state_dict()`"
+                )
+            message = decode(data, FROM_LEASE)
+            if isinstance(message, Refused):
+                raise refusal(message)
+            assert isinstance(message, Descriptor)
+            if len(fds) != 1:
+                raise ProtocolError(f"{len(fds)} descriptors instead of one")
+            self._given[message.number] = fds.pop()
+        except ProtocolError as e:
+            raise errors.ProtocolViolation(f"from the daemon: {e}") from e
+        finally:
+            _close_all(fds)
+
+    def leave(self, upto: int) -> None:
+        """Says `Bye`, and waits until the daemon hangs up: what was said just before a close may be lost."""
+        if self.send(Bye(upto)):
+            deadline_s = time.monotonic() + _BYE_TIMEOUT_S
+            with contextlib.suppress(errors.PrepClientError, OSError):
+                while (left_s := deadline_s - time.monotonic()) > 0:
+                    self._read_lease(left_s)
 
     def close(self) -> None:
-        """Ends the lease. Idempotent; a forked child only drops its copies."""
+        """Ends it. Idempotent; a forked child only drops its copies."""
         if self._dealer is not None:
             self._dealer.close(linger=0)
             self._dealer = None
-        self._attach.close()
-        for _, fd in self._moves:
-            os.close(fd)
-        self._moves = []
-        if self.segment_fd >= 0:
-            os.close(self.segment_fd)
-            self.segment_fd = -1
+        self._lease.close()
+        while self._given:
+            os.close(self._given.popitem()[1])
+
+
+def ask(
+    runtime_dir: Path, question: Any, timeout_s: float, on_scanning: Callable[[int], None] = lambda _samples: None
+) -> tuple[Connection, Any]:
+    """Connects, and asks one question.
+
+    Args:
+        runtime_dir: The daemon's.
+        question: `Attach`, for example.
+        timeout_s: For the daemon's answer; scanning a source starts it anew with every sign of progress.
+        on_scanning: Called with the number of samples found, while the daemon lists the source.
+
+    Returns:
+        The connection, and the answer.
+
+    Raises:
+        PrepClientError: One of `prepclient.errors`, naming why not.
+    """
+    connection = Connection(runtime_dir, timeout_s)
+    try:
+        answer = Scanning(0) if connection.send(question, timeout_s) else None
+        while isinstance(answer, Scanning):
+            answer = connection.receive(timeout_s)
+            if isinstance(answer, Scanning):
+                on_scanning(answer.samples)
+        if answer is None:
+            raise errors.BatchTimeout(
+                f"the daemon in {runtime_dir} did not answer within timeout_s = {timeout_s:g}: see its log, and "
+                "`prepserver status`"
+            )
+    except BaseException:
+        connection.close()
+        raise
+    return connection, answer
 
 
 def _context() -> zmq.Context[zmq.Socket[bytes]]:
@@ -363,78 +335,28 @@ def ask_status(runtime_dir: Path, timeout_s: float) -> dict[str, Any]:
     Raises:
         PrepClientError: It is not there, or gives no proper answer within `timeout_s`.
     """
-    with connect(runtime_dir) as sock:
-        with contextlib.suppress(OSError):  # as in `Lease`
-            sock.send(encode(AskStatus(__version__)))
-        message, fd = receive(sock, timeout_s, runtime_dir)
-    try:
-        if isinstance(message, Refused):
-            raise refusal(message)
-        if not isinstance(message, Status) or fd < 0:
-            raise errors.ProtocolViolation(f"unexpected {type(message).__name__} from the daemon")
-        found = json.loads(os.pread(fd, message.nbytes, 0))
-    except ValueError as e:
-        raise errors.ProtocolViolation(f"the daemon's state is no JSON: {e}") from e
-    finally:
-        if fd >= 0:
-            os.close(fd)
+    connection, answer = ask(runtime_dir, AskStatus(__version__), timeout_s)
+    with contextlib.closing(connection):
+        if not isinstance(answer, Status):
+            raise unexpected(answer)
+        with open(connection.take(answer.memory), "rb") as memory:
+            try:
+                found = json.loads(os.pread(memory.fileno(), answer.nbytes, 0))
+            except ValueError as e:
+                raise errors.ProtocolViolation(f"the daemon's state is no JSON: {e}") from e
     if not isinstance(found, dict):
         raise errors.ProtocolViolation(f"the daemon's state is a {type(found).__name__}")
     return found
 
 
-def receive(sock: socket.socket, timeout_s: float, runtime_dir: Path) -> tuple[Any, int]:
-    """The next message on an attach connection and the descriptor that came with it (-1 if none).
-
-    Raises:
-        PrepClientError: See `_receive_within`.
-    """
-    message, fds = _receive_within(sock, timeout_s, runtime_dir)
-    _close_all(fds[1:])
-    return message, fds[0] if fds else -1
+def unexpected(message: Any) -> errors.ProtocolViolation:
+    """The error for a message that has no place where it came."""
+    return errors.ProtocolViolation(f"unexpected {type(message).__name__} from the daemon")
 
 
-def _receive_within(sock: socket.socket, timeout_s: float, runtime_dir: Path) -> tuple[Any, list[int]]:
-    """The next message on an attach connection and the descriptors that came with it.
-
-    Raises:
-        ServerGone: The connection ended.
-        BatchTimeout: Nothing within `timeout_s`.
-        ProtocolViolation: Not a message of this channel.
-        TooFewDescriptors: The descriptor that came with it could not be taken.
-    """
-    sock.settimeout(max(0.001, timeout_s))
-    try:
-        return _read(sock, runtime_dir)
-    except TimeoutError as e:
-        raise errors.BatchTimeout(
-            f"the daemon in {runtime_dir} did not answer within timeout_s = {timeout_s:g}: "
-            "see its log, and `prepserver status`"
-        ) from e
-
-
-def _read(sock: socket.socket, runtime_dir: Path) -> tuple[Any, list[int]]:
-    try:
-        try:
-            data, fds = _receive_with_fds(sock)
-        except ConnectionResetError:
-            # The daemon closed with something of ours unread. Linux says that once, and before the daemon's last word.
-            data, fds = _receive_with_fds(sock)
-    except (TimeoutError, BlockingIOError):
-        raise
-    except OSError as e:
-        raise errors.ServerGone(f"the daemon in {runtime_dir} ended: {e.strerror}") from e
-    if not data:
-        _close_all(fds)
-        raise errors.ServerGone(
-            f"the prepserver daemon in {runtime_dir} ended or was killed. Its log says why; start it again with "
-            "`prepserver start` and go on from `state_dict()`"
-        )
-    try:
-        return decode(data, FROM_ATTACH), fds
-    except ProtocolError as e:
-        _close_all(fds)
-        raise errors.ProtocolViolation(f"from the daemon: {e}") from e
+def _ms(seconds: float) -> int:
+    # poll counts in milliseconds, and a device's copies end in between.
+    return max(1, round(seconds * 1000))
 
 
 def _receive_with_fds(sock: socket.socket) -> tuple[bytes, list[int]]:

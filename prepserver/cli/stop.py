@@ -18,7 +18,7 @@ _SLACK_S = 5.0
 def stop(arguments: argparse.Namespace) -> int:
     """Runs the command."""
     try:
-        answer, _, path = ask(arguments.runtime_dir, AskStop(__version__))
+        answer, path = ask(arguments.runtime_dir, AskStop(__version__))
     except AskError as e:
         sys.stderr.write(f"prepserver stop: {e}\n")
         return e.code

@@ -1,8 +1,8 @@
-"""The attach socket: who is there, what they ask first, and how their death is seen.
+"""The attach socket: who is there, which descriptors they are given, and how their death is seen.
 
 A plain unix SEQPACKET socket, because it alone gives kernel credentials, descriptor passing and a pidfd of
 the peer. A connection is a lease: it stays open as long as the job, and its end is the job's end. The pidfd
-sees a death that an inherited copy of the socket would hide.
+sees a death that an inherited copy of the socket would hide. What is said goes over the peer's line.
 """
 
 from __future__ import annotations
@@ -10,37 +10,38 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import select
 import socket
 import struct
 import time
-from collections import deque
 from pathlib import Path
 from typing import Any
 
+from prepserver.daemon.line import Line, open_line
 from prepserver.daemon.runtime_dir import Door
-from prepserver.protocol.codec import MAX_MESSAGE_BYTES, decode, encode
-from prepserver.protocol.messages import TO_ATTACH, Bye, Refused, Release
-from prepserver.protocol.schema import ProtocolError
+from prepserver.protocol.codec import encode
+from prepserver.protocol.messages import TO_DAEMON, Descriptor, Refused
 
 _SO_PEERPIDFD = 77  # Linux 6.5
 _UCRED = struct.Struct("3i")
 _BACKLOG = 128
-_KEPT_MOST = 4
 _NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
 _PAUSE_S = 0.01
 
+OUT_OF_DESCRIPTORS = Refused("busy", "the daemon is out of descriptors: try again later")
+
 
 class Peer:
-    """One connection on the attach socket.
+    """One connection on the attach socket, and the line that belongs to it.
 
     Attributes:
-        sock: The connection, non-blocking.
+        sock: The lease, non-blocking.
+        line: What is said; None before `open`.
         pidfd: Readable when the process is dead, or -1 where the kernel gives none.
         pid: As the kernel says, in the daemon's pid namespace.
         uid: As the kernel says.
-        since_s: When it was accepted, monotonic.
+        since_s: When it was accepted, or was told the last word, monotonic.
         asked: True after its one question: a second one is an error.
+        is_told: Whether it was told the last word: it is to hang up.
         cursor: The daemon's number of its attachment, once it has one.
     """
 
@@ -51,102 +52,67 @@ class Peer:
             sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
         )
         self.pidfd = _peer_pidfd(sock, self.pid)
+        self.line: Line | None = None
         self.since_s = time.monotonic()
         self.asked = False
+        self.is_told = False
         self.cursor: int | None = None
-        self._kept: deque[tuple[Any, int]] = deque()  # with descriptors of our own
+        self._given = 0
 
     def fileno(self) -> int:
-        """Of the connection."""
+        """Of the lease."""
         return self.sock.fileno()
 
-    def receive(self) -> Any | None:
-        """The peer's message, or None at the end of the connection.
-
-        Raises:
-            ProtocolError: Not a message that belongs here.
-            BlockingIOError: Nothing to read.
-        """
-        try:
-            data = self._read()
-        except ConnectionResetError:
-            return None
-        if not data:
-            return None
-        message = decode(data, TO_ATTACH)
-        if self.asked and not isinstance(message, Release | Bye):
-            raise ProtocolError("one question per connection")
-        self.asked = True
-        return message
-
-    def has_said_more(self) -> bool:
-        """Whether there is something to read, the end of the connection included; False once it is closed here."""
-        if self.fileno() < 0:
-            return False
-        poll = select.poll()
-        poll.register(self.sock, select.POLLIN)
-        return bool(poll.poll(0))
-
-    def _read(self) -> bytes:
-        # No room for ancillary data: descriptors that a peer sends are closed by the kernel.
-        try:
-            return self.sock.recv(MAX_MESSAGE_BYTES + 1)
-        except ConnectionResetError:
-            # A peer that closes with announcements unread resets the connection. Linux says that once, and before
-            # what the peer had sent: its last word is still to be read.
-            return self.sock.recv(MAX_MESSAGE_BYTES + 1)
-
-    def send(self, message: Any, *fds: int) -> bool:
-        """Sends `message`, with descriptors if any are given. False if the peer is gone or does not read."""
-        try:
-            if fds:
-                socket.send_fds(self.sock, [encode(message)], fds, socket.MSG_NOSIGNAL)
-            else:
-                self.sock.send(encode(message), socket.MSG_NOSIGNAL)
-        except (OSError, ProtocolError):
-            return False
-        return True
-
-    def send_or_keep(self, message: Any, fd: int) -> None:
-        """Sends `message` with a descriptor, or keeps both for `send_kept`: one who does not read may only be stopped.
-
-        Raises:
-            OSError: There was no room, and it cannot be kept: no descriptor is left, or too many are kept already.
-        """
-        if self._kept or not self.send(message, fd):
-            if len(self._kept) >= _KEPT_MOST:
-                raise OSError(errno.ENOBUFS, f"{_KEPT_MOST} moves wait for a client that reads nothing")
-            self._kept.append((message, os.dup(fd)))
-
     @property
-    def is_owed(self) -> bool:
-        """Whether messages are kept that must come before all others."""
-        return bool(self._kept)
+    def is_listening(self) -> bool:
+        """Whether there is any point in telling it something."""
+        return self.fileno() >= 0 and not self.is_told
 
-    def send_kept(self) -> bool:
-        """Sends what was kept, in its order. False if some is left."""
-        while self._kept and self.send(*self._kept[0]):
-            os.close(self._kept.popleft()[1])
-        return not self._kept
+    def open(self, path: Path) -> None:
+        """Gives the peer its line.
 
-    def turn_away(self, text: str) -> None:
-        """Says that the daemon is busy, and closes."""
-        # A question that is left unread would reset the connection, and the client would read that first.
+        Args:
+            path: Where its socket is for a moment.
+
+        Raises:
+            OSError: No descriptor is left, or the peer is gone.
+        """
+        self.line, theirs = open_line(path, TO_DAEMON)
+        with theirs:
+            self.give(theirs.fileno())
+
+    def give(self, fd: int) -> int:
+        """Gives the peer a descriptor.
+
+        Returns:
+            Its number, for the message that names it.
+
+        Raises:
+            OSError: The peer is gone, or takes none of those that it was given.
+        """
+        number, self._given = self._given, self._given + 1
+        socket.send_fds(self.sock, [encode(Descriptor(number))], [fd], socket.MSG_NOSIGNAL)
+        return number
+
+    def send(self, message: Any) -> bool:
+        """Sends `message` on the line. False if the peer is gone, or has left too much unread."""
+        return self.line is not None and self.line.send(message)
+
+    def turn_away(self, refused: Refused) -> None:
+        """Tells one who has asked nothing why not. Its connection is to be closed then."""
         with contextlib.suppress(OSError):
-            self.sock.recv(1)
-        self.send(Refused("busy", text))
-        self.close()
+            self.sock.send(encode(refused), socket.MSG_NOSIGNAL)
 
     def hang_up(self) -> None:
-        """Ends the connection; that is then read from it, as if the peer had ended it."""
+        """Ends the lease; that is then read from it, as if the peer had ended it."""
         with contextlib.suppress(OSError):
             self.sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Ends the lease."""
+        """Ends the lease and the line."""
         self.sock.close()
-        while self._kept:
-            os.close(self._kept.popleft()[1])
+        if self.line is not None:
+            self.line.close()
         if self.pidfd >= 0:
             os.close(self.pidfd)
             self.pidfd = -1
@@ -200,7 +166,9 @@ class Listener:
             if spare >= 0:
                 os.close(spare)
             sock, _ = self.sock.accept()
-            Peer(sock).turn_away("the daemon is out of descriptors: try again later")
+            peer = Peer(sock)
+            peer.turn_away(OUT_OF_DESCRIPTORS)
+            peer.close()
             self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
             time.sleep(_PAUSE_S)

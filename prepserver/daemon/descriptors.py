@@ -7,10 +7,10 @@ import resource
 
 MOST_CLIENTS = 4096
 _FEWEST_CLIENTS = 4
-_OWN = 64  # the daemon's files, libzmq's, the log's, indexers, and a reserve
+_OWN = 64  # the daemon's files, the log's, indexers, and a reserve
 _PER_WORKER = 6
-_PER_CLIENT = 8
-"""Connection, pidfd, the control line's two, its ring and one that it leaves, and moves that wait to be sent."""
+_PER_CLIENT = 6
+"""Lease, line, pidfd, its ring and one that it leaves, and one more while the line is made."""
 
 
 class DescriptorsShort(RuntimeError):

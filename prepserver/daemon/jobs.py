@@ -77,8 +77,6 @@ class Attachment:
         lane: Whose rows it reads.
         group: The job that it is a rank of.
         epoch_start: Where the epoch `attach.epoch` begins, in the line of its shard.
-        connected: Whether it has said Hello on its control line.
-        is_owed: Whether an announcement found no room on its connection: then everything is to be said again.
         moves: How often it was moved to another ring.
         since_s: When it attached, monotonic.
     """
@@ -90,8 +88,6 @@ class Attachment:
     lane: int
     group: int
     epoch_start: int
-    connected: bool = False
-    is_owed: bool = False
     moves: int = 0
     since_s: float = field(default_factory=time.monotonic)
 
@@ -253,7 +249,8 @@ class Jobs:
         attachment.stream = self._scheduler.stream_of(move.cursor).id
         attachment.moves += 1
         try:
-            attachment.peer.send_or_keep(Moved(move.start, ring.layout.to_wire()), ring.fd)
+            given = attachment.peer.give(ring.fd)
+            attachment.peer.send(Moved(move.start, ring.layout.to_wire(), given))
         except OSError as e:  # it can come back to its place, and not go on without its rows
             attach = attachment.attach
             log.warning(

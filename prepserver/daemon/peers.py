@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Generic, Protocol, TypeVar
 
-FIRST_WORD_S = 10.0
-"""Whoever has asked nothing for so long is hung up on."""
+SILENCE_S = 10.0
+"""Whoever has asked nothing for so long is hung up on, and whoever was told the last word so long ago."""
 
 
 class Connected(Protocol):
@@ -43,7 +43,7 @@ class Peers(Generic[P]):
         self.most = most
         self._own_uid = own_uid
         self._by_fd: dict[int, P] = {}  # oldest first
-        self._silent: dict[int, P] = {}  # those that have asked nothing, likewise
+        self._silent: dict[int, P] = {}  # those that have asked nothing or are to hang up, likewise
         self._of_uid: Counter[int] = Counter()
 
     def __len__(self) -> int:
@@ -61,6 +61,10 @@ class Peers(Generic[P]):
     def asked(self, peer: P) -> None:
         """A peer has said its first word."""
         self._silent.pop(peer.fileno(), None)
+
+    def told(self, peer: P) -> None:
+        """A peer was told the last word, and is to hang up: as if it had asked nothing."""
+        self._silent[peer.fileno()] = peer
 
     def remove(self, peer: P) -> None:
         """One less; before it is closed. An unknown one is ignored."""
@@ -95,7 +99,7 @@ class Peers(Generic[P]):
         """Those that should have asked something by now."""
         found = []
         for peer in self._silent.values():
-            if now_s - peer.since_s < FIRST_WORD_S:
+            if now_s - peer.since_s < SILENCE_S:
                 break
             found.append(peer)
         return found

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from prepserver.protocol.messages import ATTACH_SOCKET, CONTROL_SOCKET
+from prepserver.protocol.messages import ATTACH_SOCKET, LINE_SOCKET
 from prepserver.protocol.places import MAX_SOCKET_PATH_BYTES, PRIVATE_LOG, runtime_dirs
 
 
@@ -78,8 +78,8 @@ class RuntimeDir:
         self._is_private = is_private
         _let_pass(self.path, group)
         self.attach_socket = self.path / ATTACH_SOCKET
-        self.control_socket = self.path / CONTROL_SOCKET
-        longest = max(len(os.fsencode(p)) for p in (self.attach_socket, self.control_socket))
+        self.line_socket = self.path / LINE_SOCKET
+        longest = max(len(os.fsencode(p)) for p in (self.attach_socket, self.line_socket))
         if longest > MAX_SOCKET_PATH_BYTES:
             raise RuntimeDirError(
                 f"runtime_dir = {self.path} is too long: a socket's path has at most {MAX_SOCKET_PATH_BYTES} bytes, "
@@ -113,7 +113,7 @@ class RuntimeDir:
 
     def _remove_sockets(self) -> None:
         self.remove_attach_socket()
-        self.control_socket.unlink(missing_ok=True)
+        self.line_socket.unlink(missing_ok=True)
 
     def renew_pid(self) -> None:
         """Names this process as the holder, after a fork that detached it."""

@@ -14,6 +14,7 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec
 
@@ -22,16 +23,15 @@ from prepserver.config import ConfigError, Settings
 from prepserver.daemon import jobs as jobs_room
 from prepserver.daemon import quarantine
 from prepserver.daemon.access import Access, Denied
-from prepserver.daemon.attach import Listener, Peer
+from prepserver.daemon.attach import OUT_OF_DESCRIPTORS, Listener, Peer
 from prepserver.daemon.complaints import Complaints
-from prepserver.daemon.control import Control
 from prepserver.daemon.descriptors import MOST_CLIENTS
 from prepserver.daemon.gpus import Gpus
 from prepserver.daemon.jobs import Attachment, Jobs, Refusal
 from prepserver.daemon.ledger import Ledger, rows_of
 from prepserver.daemon.listings import Listings
 from prepserver.daemon.notify import Notifier
-from prepserver.daemon.peers import FIRST_WORD_S, Crowded, Peers
+from prepserver.daemon.peers import SILENCE_S, Crowded, Peers
 from prepserver.daemon.poll import Poll
 from prepserver.daemon.pool import WorkerPool
 from prepserver.daemon.quarantine import Quarantine
@@ -42,12 +42,11 @@ from prepserver.daemon.status import Rates, counts, snapshot
 from prepserver.memory.budget import machine_free_bytes
 from prepserver.protocol import work
 from prepserver.protocol.messages import (
+    PROTOCOL,
     AskStatus,
     AskStop,
     Attach,
     Bye,
-    Fault,
-    Hello,
     Ready,
     Refused,
     Release,
@@ -171,7 +170,6 @@ class Daemon:
         self._peers: Peers[Peer] = Peers(most_clients, os.getuid())
         self._complaints = Complaints(log)
         self._listener: Listener | None = None
-        self._control: Control | None = None
         self._failed_in_a_row: Counter[tuple[int, int | None]] = Counter()  # by stream, and lane if one is to blame
         self._bad_said: set[tuple[int, str]] = set()
         self._last_end = ""  # of a worker, in words
@@ -200,7 +198,6 @@ class Daemon:
         try:
             self._pool.start()
             self._listener = Listener(self._dir.attach_socket, self._door, self._passed)
-            self._control = Control(self._dir.control_socket, self._peers.most, self._poll)
             self._poll.watch(self._listener.fileno(), self._accept)
             log.info(
                 "ready in %s: %d workers, %d MiB for rings, up to %d connections, sandbox: %s",
@@ -232,17 +229,16 @@ class Daemon:
                     self.admit(*question)
                 self._complaints.tick(now_s)
                 for silent in self._peers.overdue(now_s):
-                    self._drop_silent(silent, f"nothing was asked within {FIRST_WORD_S:g} s")
+                    self._drop_silent(silent, f"nothing was asked within {SILENCE_S:g} s")
+                for peer in self._peers:
+                    self._flush(peer)
                 for worker in self._scheduler.overdue(now_s, self._settings.sample_timeout_s):
                     self._pool.end_if_idle(worker)
             if now_s >= next_mark_s:
                 next_mark_s = now_s + 1.0
                 self._rates.mark(now_s, counts(self._scheduler, self._jobs, self._pool))
                 self._sign_of_life()
-            assert self._control is not None
-            self._read_control()
-            # what was answered just now may have made it due again
-            self._poll.run_once(0.0 if self._control.is_due else max(0.0, next_tick_s - time.monotonic()))
+            self._poll.run_once(max(0.0, next_tick_s - time.monotonic()))
 
     def _sign_of_life(self) -> None:
         if self._notifier.watchdog_s is not None:
@@ -321,8 +317,6 @@ class Daemon:
             self._listener.close()
         for peer in self._peers:
             self._drop(peer)
-        if self._control is not None:
-            self._control.close()
         clean = self._pool.close(KILL_S)
         self._rings.close()
         self._gpus.close()
@@ -339,7 +333,7 @@ class Daemon:
             log.error("stopped, but a worker waits inside the kernel and ends when its storage answers")
         return clean
 
-    # -- the attach socket --------------------------------------------------------------------------
+    # -- leases and lines --------------------------------------------------------------------------
 
     def _accept(self) -> None:
         assert self._listener is not None
@@ -354,63 +348,111 @@ class Daemon:
         try:
             while (silent := self._peers.in_the_way_of(peer)) is not None:
                 self._drop_silent(silent, "others need the place of a client that asks nothing: try again later")
+            self._peers.add(peer)
+            peer.open(self._dir.line_socket)
         except Crowded as e:
             self._complaints.warn(peer.uid, "pid %d (uid %d) turned away: %s", peer.pid, peer.uid, e)
-            peer.turn_away(str(e))
+            peer.turn_away(Refused("busy", str(e)))
+            peer.close()
             return
-        self._peers.add(peer)
-        self._poll.watch(peer.fileno(), lambda: self._read_peer(peer))
+        except OSError:
+            peer.turn_away(OUT_OF_DESCRIPTORS)
+            self._drop(peer)
+            return
+        assert peer.line is not None
+        self._poll.watch(peer.line.fileno(), lambda: self._read_line(peer))
+        self._poll.watch(peer.fileno(), lambda: self._read_lease(peer))
         if peer.pidfd >= 0:
-            self._poll.watch(peer.pidfd, lambda: self._died(peer))
-        self._read_peer(peer)  # its question is mostly there already
+            self._poll.watch(peer.pidfd, lambda: self._ended(peer))
 
     @_at_word_of
     def _drop_silent(self, peer: Peer, text: str) -> None:
-        """Hangs up on a peer that has asked nothing, unless its question has come meanwhile."""
-        if peer.has_said_more():
-            self._read_peer(peer)
-        else:
-            peer.send(Refused("busy", text))
+        """Hangs up on a peer that has asked nothing, unless its question has come meanwhile, or does not hang up."""
+        if not peer.is_told:
+            self._read_line(peer)
+        if not peer.asked:
+            peer.turn_away(Refused("busy", text))
+        if peer.is_told or not peer.asked:
             self._drop(peer)
 
     @_at_word_of
-    def _read_peer(self, peer: Peer) -> None:
+    def _read_line(self, peer: Peer) -> None:
+        assert peer.line is not None
         try:
-            message = peer.receive()
+            message = peer.line.receive()
+            if message is None:
+                self._drop(peer)
+            else:
+                self._hear(peer, message)
         except BlockingIOError:
-            return
-        except ProtocolError as e:
-            self._complaints.warn(peer.uid, "pid %d (uid %d) on the attach socket: %s", peer.pid, peer.uid, e)
-            peer.send(Refused("protocol", str(e)[:4000]))
-            self._drop(peer)
-            return
-        self._peers.asked(peer)
+            pass
+        except (ProtocolError, ReleaseError) as e:
+            self._complaints.warn(peer.uid, "pid %d (uid %d) breaks the protocol: %s", peer.pid, peer.uid, e)
+            self._end(peer, Refused("protocol" if peer.cursor is None else "violation", str(e)[:4000]))
+
+    def _hear(self, peer: Peer, message: Any) -> None:
+        """Does what a message asks.
+
+        Raises:
+            ProtocolError: It has no place here.
+            ReleaseError: See `Scheduler.release`.
+        """
+        attachment = None if peer.cursor is None else self._jobs.attachments.get(peer.cursor)
         match message:
+            case Release(upto, wait_ns, batches) if attachment is not None:
+                self._released(attachment, upto, wait_ns, batches)
+            case Sync(upto, wait_ns, batches) if attachment is not None:
+                self._released(attachment, upto, wait_ns, batches)
+                if peer.line is not None and not peer.line.is_behind:  # else it has all of it still to read
+                    self._announce(self._scheduler.repeat(attachment.cursor))
+                self._cursor(attachment).asks()
+            case Bye(upto) if attachment is not None:
+                self._ledger.left(attachment.cursor, upto)
+                self._drop(peer)
+            case Attach() | AskStatus() | AskStop() if not peer.asked:
+                peer.asked = True
+                self._peers.asked(peer)
+                self._answer(peer, message)
+            case _:
+                state = "has not attached" if attachment is None else "has attached"
+                raise ProtocolError(f"{type(message).__name__} of one who {state}: one question per connection")
+
+    def _answer(self, peer: Peer, question: Attach | AskStatus | AskStop) -> None:
+        match question:
             case Attach():
-                self._asked(peer, message)
+                self._asked(peer, question)
             case AskStatus():
                 self._send_status(peer)
             case AskStop():
                 self._asked_to_stop(peer)
-            case Release() if peer.cursor in self._jobs.attachments:
-                self._heard(peer, message)
-            case Bye(upto) if peer.cursor is not None:
-                self._ledger.left(peer.cursor, upto)
-                self._drop(peer)
-            case None:
-                self._drop(peer)
-            case _:
-                peer.send(Refused("protocol", f"{type(message).__name__} of one who has not attached"))
-                self._drop(peer)
 
     @_at_word_of
-    def _died(self, peer: Peer) -> None:
-        # Up to its last word, which may be there still; as many as fit a connection. A child of it may talk on.
+    def _read_lease(self, peer: Peer) -> None:
+        try:
+            said = peer.sock.recv(1)
+        except BlockingIOError:
+            return
+        except OSError:
+            said = b""
+        if said:
+            text = f"messages take the line, and not the attach socket: update this client to protocol {PROTOCOL}"
+            self._complaints.warn(peer.uid, "pid %d (uid %d) on the attach socket: %s", peer.pid, peer.uid, text)
+            peer.turn_away(Refused("protocol", text))
+        self._ended(peer)
+
+    @_at_word_of
+    def _ended(self, peer: Peer) -> None:
+        # Up to its last word, which may be there still. A child of it may talk on.
         for _ in range(_LAST_WORDS):
-            if peer.cursor is None or not peer.has_said_more():
+            if peer.cursor is None or peer.line is None or not peer.line.has_more():
                 break
-            self._read_peer(peer)
+            self._read_line(peer)
         self._drop(peer)
+
+    @_at_word_of
+    def _flush(self, peer: Peer) -> None:
+        if peer.line is not None and not peer.line.flush():
+            self._drop(peer)
 
     def _asked(self, peer: Peer, attach: Attach) -> None:
         try:
@@ -433,7 +475,7 @@ class Daemon:
         Where memory is short while a job's ring is on its way out, the question is asked again a little later: a
         script that is started anew must not be refused for the ring of its own last run.
         """
-        if peer.fileno() < 0:
+        if not peer.is_listening:
             return
         self._recall_quarantine(listing.digest)
         try:
@@ -451,14 +493,9 @@ class Daemon:
             return
         self._enter_in_ledger(peer, asked, listing, welcome)
         try:
-            assert self._control is not None
-            line = self._control.open(welcome.job_id)
-        except OSError as e:
-            self._do(actions)
-            self._refuse(peer, Refusal("busy", f"the daemon cannot take another job now: {e}"))
-            return
-        sent = peer.send(welcome, fd, line)
-        os.close(line)
+            sent = peer.send(replace(welcome, ring=peer.give(fd)))
+        except OSError:
+            sent = False
         self._do(actions)
         if not sent:
             self._drop(peer)
@@ -487,21 +524,19 @@ class Daemon:
 
     def refuse(self, peer: Peer, code: str, text: str) -> None:
         """Ends a question with the reason why not."""
-        if peer.fileno() >= 0:
+        if peer.is_listening:
             self._refuse(peer, Refusal(code, text))
 
     def _refuse(self, peer: Peer, refusal: Refusal) -> None:
         self._complaints.warn(peer.uid, "pid %d (uid %d) refused: %s", peer.pid, peer.uid, refusal.message.text)
-        peer.send(refusal.message)
-        self._drop(peer)
+        self._end(peer, refusal.message)
 
     def fail(self, peer: Peer, error: Exception) -> None:
         """Ends a connection for an error that is ours. One that has attached will come back, to the very same rows."""
         what = f"{type(error).__name__}: {error}"
         self._complaints.error(peer.uid, error, "pid %d (uid %d) loses its connection: %s", peer.pid, peer.uid, what)
         text = f"an error in the daemon, of which its log has more; please report it: {what}"[:4000]
-        peer.send(Refused("internal", text))
-        self._drop(peer)
+        self._end(peer, Refused("internal", text))
 
     def _send_status(self, peer: Peer) -> None:
         state = "stopping" if self._stops else "running"
@@ -518,10 +553,11 @@ class Daemon:
             return
         try:
             os.write(fd, data)
-            peer.send(Status(len(data)), fd)
+            self._end(peer, Status(len(data), peer.give(fd)))
+        except OSError:
+            self._drop(peer)
         finally:
             os.close(fd)
-        self._drop(peer)
 
     def _asked_to_stop(self, peer: Peer) -> None:
         if not self._access.may_stop(peer.uid):
@@ -529,63 +565,40 @@ class Daemon:
                 peer, Refusal("permission", f"only uid {os.getuid()} and root may stop this daemon, not uid {peer.uid}")
             )
             return
-        peer.send(Stopping(os.getpid(), self._drain_s + KILL_S))
-        self._drop(peer)
+        self._end(peer, Stopping(os.getpid(), self._drain_s + KILL_S))
         self._stop("prepserver stop")
+
+    def _end(self, peer: Peer, last_word: Refused | Status | Stopping) -> None:
+        """Tells a peer the last word. It hangs up then, or is hung up on."""
+        self._leave(peer)
+        if not peer.asked and isinstance(last_word, Refused):
+            peer.turn_away(last_word)
+        if peer.line is None or not peer.asked or not peer.is_listening or not peer.send(last_word):
+            self._drop(peer)
+            return
+        self._poll.forget(peer.line.fileno())
+        peer.is_told = True
+        peer.since_s = time.monotonic()
+        self._peers.told(peer)
+
+    def _leave(self, peer: Peer) -> None:
+        """Ends the attachment of a peer, if it has one."""
+        cursor, peer.cursor = peer.cursor, None
+        if cursor is not None and cursor in self._jobs.attachments:
+            attach = self._jobs.attachments[cursor].attach
+            log.info("job %r rank %d (pid %d) is gone", attach.job, attach.rank, peer.pid)
+            self._ledger.left(cursor)
+            self._do(self._jobs.leave(cursor))
 
     def _drop(self, peer: Peer) -> None:
         """Ends a connection, and with it the attachment that it leases."""
-        fd = peer.fileno()
-        if fd < 0:
+        if peer.fileno() < 0:
             return
-        if peer.cursor is not None and peer.cursor in self._jobs.attachments:
-            attach = self._jobs.attachments[peer.cursor].attach
-            log.info("job %r rank %d (pid %d) is gone", attach.job, attach.rank, peer.pid)
-            self._ledger.left(peer.cursor)
-            self._do(self._jobs.leave(peer.cursor))
-            assert self._control is not None
-            self._control.shut(peer.cursor)
-        self._poll.forget(fd)
-        if peer.pidfd >= 0:
-            self._poll.forget(peer.pidfd)
+        self._leave(peer)
+        for fd in (peer.fileno(), peer.pidfd, -1 if peer.line is None else peer.line.fileno()):
+            self._poll.forget(fd)
         self._peers.remove(peer)
         peer.close()
-
-    # -- the control lines ------------------------------------------------------------------------
-
-    def _read_control(self) -> None:
-        assert self._control is not None
-        for received in self._control.receive() if self._control.is_due else ():
-            self._heard(self._jobs.attachments[received.cursor].peer, received.message)
-
-    @_at_word_of
-    def _heard(self, peer: Peer, message: Any) -> None:
-        assert peer.cursor is not None
-        attachment = self._jobs.attachments[peer.cursor]
-        try:
-            match message:
-                case Exception():
-                    raise message
-                case Hello():
-                    attachment.connected = True
-                    self._announce(self._scheduler.repeat(attachment.cursor))
-                case Release(upto, wait_ns, batches):
-                    self._released(attachment, upto, wait_ns, batches)
-                    if attachment.is_owed or peer.is_owed:  # it reads again
-                        self._announce(self._scheduler.repeat(attachment.cursor))
-                case Sync(upto, wait_ns, batches):
-                    attachment.connected = True
-                    self._released(attachment, upto, wait_ns, batches)
-                    self._announce(self._scheduler.repeat(attachment.cursor))
-                    self._cursor(attachment).asks()
-                case _:
-                    assert isinstance(message, Bye)
-                    self._ledger.left(attachment.cursor, message.upto)
-                    self._drop(peer)
-        except (ProtocolError, ReleaseError) as e:
-            self._complaints.warn(peer.uid, "job %r (pid %d): %s", attachment.attach.job, peer.pid, e)
-            peer.send(Fault("protocol", str(e)[:4000]))
-            self._drop(peer)
 
     def _released(self, attachment: Attachment, upto: int, wait_ns: int, batches: int) -> None:
         self._cursor(attachment).says(wait_ns, batches)
@@ -645,35 +658,25 @@ class Daemon:
 
     def _announce(self, announce: Announce) -> None:
         attachment = self._jobs.attachments.get(announce.cursor)
-        if attachment is None or not attachment.connected:
+        if attachment is None:
             return
         if attachment.moves != self._cursor(attachment).moves:
             # An error came between what the scheduler decided and its doing. The old ring's rows are others now.
             log.error("job %r was not told of its new ring, and must attach anew", attachment.attach.job)
             attachment.peer.hang_up()
             return
-        if attachment.is_owed:  # something was lost on the way, and this may not hold it
-            announce = self._scheduler.repeat(announce.cursor)
-        # ORDER: what counts a move comes after it.
-        attachment.is_owed = not (attachment.peer.send_kept() and self._tell(attachment, announce))
-        if not attachment.is_owed:
-            # The client waits, the log's reader does not: it comes second, as its thread wants this interpreter.
-            self._ledger.announced(announce.cursor, announce.upto, announce.bad)
-
-    @staticmethod
-    def _tell(attachment: Attachment, announce: Announce) -> bool:
-        """The short way: from this process to that one, with no thread of libzmq's to be woken on either side.
-
-        Returns:
-            False where the client has not read for so long that its connection is full. Nothing is kept for it: it is
-            told everything when it reads again.
-        """
         bad = [(position, index, _cut(reason)) for position, index, reason in announce.bad]
+        sent = True
         while len(bad) > _BAD_ROWS_MOST:  # a folder full of bad files must not make a message too large
-            if not attachment.peer.send(Ready(0, bad[:_BAD_ROWS_MOST], attachment.moves)):
-                return False
+            sent = attachment.peer.send(Ready(0, bad[:_BAD_ROWS_MOST]))
             bad = bad[_BAD_ROWS_MOST:]
-        return attachment.peer.send(Ready(announce.upto, bad, attachment.moves))
+        if not attachment.peer.send(Ready(announce.upto, bad)) or not sent:
+            # It is gone, or has left more unread than it is ever told of rows that are in its ring.
+            log.warning("job %r does not read, and must attach anew", attachment.attach.job)
+            attachment.peer.hang_up()
+            return
+        # The client waits, the log's reader does not: it comes second, as its thread wants this interpreter.
+        self._ledger.announced(announce.cursor, announce.upto, announce.bad)
 
     def _rows_per_s(self) -> float:
         # before anything was measured: what a core decodes of ordinary photos
@@ -736,8 +739,7 @@ class Daemon:
         text = f"the workers cannot make {what}: {reason}"[:4000]
         for attachment in [a for a in self._jobs.attachments.values() if a.stream == stream]:
             if lane in (None, self._cursor(attachment).lane):
-                attachment.peer.send(Refused(code, text, None if lane is None else "pipeline"))
-                self._drop(attachment.peer)
+                self._end(attachment.peer, Refused(code, text, None if lane is None else "pipeline"))
 
 
 def _cut(reason: str) -> str:
@@ -757,11 +759,11 @@ class _Admission:
     @property
     def is_gone(self) -> bool:
         """See `Waiting`."""
-        return self._peer.fileno() < 0
+        return not self._peer.is_listening
 
     def scanning(self, samples: int) -> None:
         """See `Waiting`."""
-        if self._peer.fileno() >= 0:
+        if self._peer.is_listening:
             self._peer.send(Scanning(samples))
 
     def listed(self, listing: work.Indexed) -> None:

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from prepserver import __version__
-from prepserver.protocol.codec import MAX_MESSAGE_BYTES, decode, encode
-from prepserver.protocol.messages import ATTACH_SOCKET, FROM_ATTACH, AskStatus
+from prepserver.daemon.question import ask
+from prepserver.protocol.messages import ATTACH_SOCKET, AskStatus
 
 _START_S = 60.0
 _STOP_S = 10.0
@@ -145,14 +145,8 @@ class DemoServer(NamedTuple):
     def rows(self) -> tuple[int, int]:
         """Rows (made, delivered) of the streams that run now; (0, 0) if the daemon does not answer."""
         try:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
-                sock.settimeout(_ANSWER_S)
-                sock.connect(os.fspath(self.attach_socket))
-                sock.send(encode(AskStatus(__version__)))
-                data, fds, _, _ = socket.recv_fds(sock, MAX_MESSAGE_BYTES + 1, 1)
-            with open(fds[0], "rb") as file:
-                streams = json.loads(os.pread(file.fileno(), decode(data, FROM_ATTACH).nbytes, 0))["streams"]
-        except (OSError, ValueError, IndexError):
+            streams = ask(self.attach_socket, AskStatus(__version__), _ANSWER_S)["streams"]
+        except (OSError, ValueError, TypeError):  # a refusal has no streams
             return 0, 0
         return sum(s["rows_filled"] for s in streams), sum(s["rows_delivered"] for s in streams)
 

@@ -1,12 +1,15 @@
-"""What a client and the daemon say to each other, on two channels.
+"""What a client and the daemon say to each other.
 
-`attach.sock` (SEQPACKET) opens and closes a lease: Attach, then Scanning while the source is listed, then
-Welcome with the segment's descriptor, or Refused. The connection stays open as the lease.
-The control line (ZeroMQ, one connection per lease) carries positions while the job runs: Hello, and Sync after silence.
-Its socket comes with the Welcome, too. Ready and Release take the attach connection, which wakes no thread on its way;
-a Release takes the control line where that is full.
-Both ends treat every Ready and Release as "at least up to here", so a lost or repeated one does no harm, and
-Sync asks for the latest after silence.
+All messages take the *line*, one ZeroMQ connection for each client: Attach, then Scanning while the source is listed,
+then Welcome, or Refused; while the job runs Ready and Release; at the end Bye. Or one question, such as AskStatus, and
+its answer. After its last word the daemon waits for the client to hang up.
+
+The *lease*, a connection on `attach.sock` (SEQPACKET), carries descriptors only, each with its number (`Descriptor`);
+the first one is the line. A message names a descriptor that was sent before it. The end of the lease is the job's end.
+Who gets no line, or asks nothing on it, is refused on the lease.
+
+Both ends treat every Ready and Release as "at least up to here". What is sent arrives, in its order; but nothing is
+gained by trusting in that: Sync asks for the latest after silence.
 """
 
 from __future__ import annotations
@@ -31,11 +34,11 @@ from prepserver.protocol.schema import (
     Word,
 )
 
-PROTOCOL = 2
+PROTOCOL = 3
 """Raised when an old peer could misread a new one. A field with a default does not need that."""
 
 ATTACH_SOCKET = "attach.sock"
-CONTROL_SOCKET = "ctl.sock"
+LINE_SOCKET = "line.sock"
 
 Shuffle = Literal["none", "full", "cyclic"]
 Batching = Literal["shuffle-batch-repeat", "shuffle-repeat-batch", "batch-shuffle-repeat"]
@@ -118,9 +121,7 @@ class Scanning:
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """The job's rows; two descriptors come with this message: the segment, and the socket of the control line.
-
-    That socket listens, and the daemon's connection waits on it.
+    """The job's rows.
 
     Attributes:
         protocol: The version that both speak from here on.
@@ -136,6 +137,7 @@ class Welcome:
         alone_upto: Not 0: an early start. Below this position the job has a stream of its own, and may have to
             wait there for the shared one.
         content_digest: Names the listing wherever the dataset lies; empty if the daemon does not know it.
+        ring: Number of the ring's descriptor.
     """
 
     protocol: Small
@@ -150,26 +152,33 @@ class Welcome:
     layout: Tree
     alone_upto: Position = 0
     content_digest: Word = ""
+    ring: Small = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """From `start` on the job's rows are in another ring, whose descriptor comes with this message.
-
-    Sent on the attach connection, before the first `Ready` that counts it.
+    """From `start` on the job's rows are in another ring. Sent before the first `Ready` for rows there.
 
     Attributes:
         start: First position in the new ring; what is below stays where it was, untouched.
         layout: See `prepserver.protocol.layout`.
+        ring: Number of the new ring's descriptor.
     """
 
     start: Position
     layout: Tree
+    ring: Small
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Why not. `code` is one of the words that `prepclient.errors` knows; `text` says what to do."""
+    """Why not, or why not any longer: the daemon's last word.
+
+    Attributes:
+        code: One of the words that `prepclient.errors` knows.
+        text: What to do.
+        field: Which argument of the client is to blame, if one is.
+    """
 
     code: Word
     text: Text
@@ -185,9 +194,10 @@ class AskStatus:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """The state is in the memfd that comes with this message, `nbytes` long."""
+    """The state is in a memfd, the descriptor of number `memory`, `nbytes` long."""
 
     nbytes: Count
+    memory: Small
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,13 +213,6 @@ class Stopping:
 
     pid: Small
     within_s: Seconds
-
-
-@dataclass(frozen=True, slots=True)
-class Hello:
-    """First message of a client on the control line."""
-
-    released: Position
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +241,7 @@ class Sync:
 
 @dataclass(frozen=True, slots=True)
 class Bye:
-    """The job is done; its rows may go at once. Said on the lease, behind the releases there, which leave room for it.
+    """The job is done; its rows may go at once. The daemon hangs up.
 
     Attributes:
         upto: Start of the first batch of this rank that its training loop did not get.
@@ -254,22 +257,22 @@ class Ready:
     Attributes:
         upto: The end of a batch of this rank.
         bad: (position, sample index, reason) of rows among them that hold a replacement.
-        moves: How many `Moved` were sent before this; the client reads them first.
     """
 
     upto: Position
     bad: BadSamples = field(default_factory=list)
-    moves: Count = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
-    """The daemon cannot go on serving this job."""
+class Descriptor:
+    """On the lease: the descriptor that comes with it has this number. 0 is the line, a listening socket.
 
-    code: Word
-    text: Text
+    The daemon's connection waits on it.
+    """
+
+    number: Small
 
 
-TO_ATTACH = registry(Attach, AskStatus, AskStop, Release, Bye)
-FROM_ATTACH = registry(Scanning, Welcome, Moved, Ready, Fault, Refused, Status, Stopping)
-TO_CONTROL = registry(Hello, Release, Sync, Bye)
+FROM_LEASE = registry(Descriptor, Refused)
+TO_DAEMON = registry(Attach, AskStatus, AskStop, Release, Sync, Bye)
+FROM_DAEMON = registry(Scanning, Welcome, Refused, Moved, Ready, Status, Stopping)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import stat
 import subprocess
 import sys
@@ -257,15 +256,13 @@ def test_a_descriptor_that_is_kept_counts_against_its_user(world: World) -> None
     world.serve(limits="memory_per_uid = '1600K'")  # for one ring, and not even the smallest second one
     stranger = Stranger(world.server, uid=MEMBER, gid=MEMBER)
     stranger.send_map(stranger.attach(world.source))
-    fds: list[int] = []
-    while not fds:
-        _, fds, _, _ = socket.recv_fds(stranger.sock, 1 << 17, 1)
+    ring = os.dup(stranger.fds[stranger.welcomed().ring])
     stranger.close()
     wait_until(lambda: not world.server.status()["jobs"])
     assert "memory_per_uid" in world.refused(MEMBER).text
     other = world.client(None)
     assert other.ask("attach") == 4
-    os.close(fds[0])
+    os.close(ring)
     again = world.client(MEMBER)
     assert again.ask("attach") == 4
     for client in (other, again):

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from prepserver.cli import main
-from prepserver.daemon import control, jobs, server
-from prepserver.daemon.attach import Peer
+from prepserver.daemon import jobs, line, server
 from prepserver.daemon.ledger import Ledger
 from prepserver.daemon.peers import Peers
 from prepserver.schedule.scheduler import Scheduler
@@ -22,7 +21,7 @@ from prepserver.schedule.scheduler import Scheduler
 FAULTS = Path(os.environ.get("FAULTS", "/nonexistent"))
 PLACES: dict[str, tuple[Any, str]] = {
     "take in": (Peers, "add"),
-    "receive": (Peer, "receive"),
+    "receive": (line.Line, "receive"),
     "status": (server, "snapshot"),
     "check": (jobs, "check"),
     "admit": (jobs.Jobs, "admit"),
@@ -30,7 +29,7 @@ PLACES: dict[str, tuple[Any, str]] = {
     "present": (Scheduler, "cursor_present"),
     "release": (Scheduler, "release"),
     "repeat": (Scheduler, "repeat"),
-    "control line": (control, "decode"),
+    "line": (line, "decode"),
 }
 """Where each of them strikes."""
 

@@ -2,33 +2,40 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import select
 import socket
-import struct
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import msgpack
-import zmq
 
 from prepserver import __version__
+from prepserver.daemon.line import Line
 from prepserver.pipeline.ops import Op, RandomResizedCrop
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.pipeline.sources import SourceSpec
+from prepserver.protocol import zmtp
 from prepserver.protocol.codec import decode
-from prepserver.protocol.messages import FROM_ATTACH, PROTOCOL, Fault, Ready, Refused
+from prepserver.protocol.messages import FROM_DAEMON, FROM_LEASE, PROTOCOL, Descriptor
 from tests.support.server import Server
 from tests.support.waiting import PATIENCE_S
 
 
 class Stranger:
-    """A connection to the attach socket.
+    """A connection to the attach socket, and the line that comes with it once it is spoken on.
 
     Args:
         server: Whose.
         uid: Connect as this user (as root only): the kernel notes who called connect.
         gid: And as a member of this group.
+
+    Attributes:
+        sock: The lease.
+        said: The line, once it is spoken on.
+        fds: Descriptors that came with it, by number, but for the line's.
     """
 
     def __init__(self, server: Server, uid: int | None = None, gid: int | None = None) -> None:
@@ -44,6 +51,9 @@ class Stranger:
                 os.seteuid(0)
             os.setegid(os.getgid())
         self.sock.settimeout(PATIENCE_S)
+        self.fds: dict[int, int] = {}
+        self.said: socket.socket | None = None
+        self._line: Line | None = None
 
     def attach(self, source: SourceSpec, ops: Sequence[Op] = (RandomResizedCrop(32),)) -> dict[str, Any]:
         """The wire form of an honest question, to be spoilt."""
@@ -63,40 +73,85 @@ class Stranger:
         }
 
     def send(self, data: bytes) -> None:
-        """As it is. The daemon may have hung up before."""
-        self.sock.send(data)
+        """A message as it is."""
+        self.say(zmtp.frame(data))
 
     def send_map(self, message: Any) -> None:
-        """As msgpack."""
+        """A message as msgpack."""
         self.send(msgpack.packb(message))
 
+    def say(self, data: bytes) -> None:
+        """Bytes on the line, which need be no message.
+
+        Raises:
+            ConnectionError: The daemon has hung up.
+        """
+        if self.said is None:
+            assert self._read_lease() is None
+        assert self.said is not None
+        self.said.sendall(data)
+
     def receive(self) -> Any | None:
-        """What the daemon says next (a descriptor that comes along is closed), None when it hangs up."""
-        message, fds = self._receive()
-        for fd in fds:
-            os.close(fd)
-        return message
+        """What the daemon says next, on the lease or the line; None when it hangs up."""
+        poll = select.poll()
+        while True:
+            for sock in filter(None, (self.sock, self.said)):
+                poll.register(sock, select.POLLIN)
+            ready = {fd for fd, _ in poll.poll(PATIENCE_S * 1000)}
+            assert ready, "the daemon says nothing"
+            if self.sock.fileno() in ready:  # first: why there is no line any more
+                if (said := self._read_lease()) is not None:
+                    return said or None
+            elif self._line is not None:
+                with contextlib.suppress(BlockingIOError):
+                    return self._line.receive()
 
-    def welcomed(self) -> tuple[Any, int]:
-        """The answer to an honest question, once the source is listed, and the socket of the control line."""
-        while type((got := self._receive())[0]).__name__ == "Scanning":
-            pass
-        message, (segment, line) = got
-        os.close(segment)
-        return message, line
-
-    def _receive(self) -> tuple[Any | None, list[int]]:
+    def _read_lease(self) -> Any | None:
+        """Takes a descriptor and returns None, or the refusal in its place; False at the end of the lease."""
         try:
             data, fds, _, _ = socket.recv_fds(self.sock, 1 << 17, 4)
         except ConnectionResetError:
-            return None, []
-        return decode(data, FROM_ATTACH) if data else None, list(fds)
+            return False
+        if not data:
+            return False
+        message = decode(data, FROM_LEASE)
+        if not isinstance(message, Descriptor):
+            return message
+        (fd,) = fds
+        if message.number:
+            self.fds[message.number] = fd
+            return None
+        with socket.socket(fileno=fd) as listener:
+            listener.settimeout(PATIENCE_S)
+            self.said, _ = listener.accept()
+        self.said.settimeout(PATIENCE_S)
+        quiet = self.said.dup()  # with a timeout of its own
+        quiet.setblocking(False)
+        self._line = Line(quiet, FROM_DAEMON)
+        return None
+
+    def welcomed(self) -> Any:
+        """The answer to an honest question, once the source is listed."""
+        while type(message := self.receive()).__name__ == "Scanning":
+            pass
+        return message
+
+    def ended(self) -> bool:
+        """Waits until the daemon refuses to go on, or hangs up; what it has announced before is passed over."""
+        while (said := self.receive()) is not None and type(said).__name__ != "Refused":
+            assert type(said).__name__ == "Ready"
+        return True
 
     def close(self) -> None:
         """Hangs up."""
         self.sock.close()
+        if self.said is not None and self._line is not None:
+            self.said.close()
+            self._line.close()
+        while self.fds:
+            os.close(self.fds.popitem()[1])
 
-    def __enter__(self) -> Stranger:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -105,80 +160,17 @@ class Stranger:
         self.close()
 
 
-class Attached:
+class Attached(Stranger):
     """A client of ours that is attached and may say anything.
 
     Args:
         server: To which.
         source: What it asked for.
         uid: See `Stranger`.
-        raw: Speak ZeroMQ's protocol by hand; `say` then sends bytes that libzmq would not.
         job: Its name.
     """
 
-    def __init__(
-        self, server: Server, source: SourceSpec, uid: int | None = None, *, raw: bool = False, job: str = "stranger"
-    ) -> None:
-        self.stranger = Stranger(server, uid)
-        self.stranger.send_map({**self.stranger.attach(source), "batch_size": 20, "job": job})
-        self.welcome, line = self.stranger.welcomed()
-        self._raw: socket.socket | None = None
-        if raw:
-            self._raw = _shake_hands(line)
-            return
-        self._context = zmq.Context()
-        self.socket = self._context.socket(zmq.DEALER)
-        self.socket.setsockopt(zmq.LINGER, 0)
-        self.socket.setsockopt(zmq.USE_FD, line)
-        self.socket.bind("ipc://line")
-
-    def say(self, data: bytes) -> None:
-        """Bytes on the control line.
-
-        Raises:
-            ConnectionError: The daemon has hung up.
-        """
-        assert self._raw is not None
-        self._raw.sendall(data)
-
-    def ended(self) -> bool:
-        """Waits until the daemon hangs up; what it has announced before that is passed over."""
-        while (last := self.stranger.receive()) is not None:
-            assert isinstance(last, Ready | Fault | Refused)
-        return True
-
-    def close(self) -> None:
-        """Hangs up."""
-        if self._raw is not None:
-            self._raw.close()
-        else:
-            self.socket.close(linger=1000)
-            self._context.term()
-        self.stranger.close()
-
-    def __enter__(self) -> Attached:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-def _shake_hands(line: int) -> socket.socket:
-    """Takes the daemon's connection as a DEALER would (ZMTP 3.0)."""
-    with socket.socket(fileno=line) as listener:
-        listener.settimeout(PATIENCE_S)
-        sock, _ = listener.accept()
-    sock.settimeout(PATIENCE_S)
-    sock.sendall(b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32))
-    ready = b"\x05READY\x0bSocket-Type" + struct.pack(">I", 6) + b"DEALER"
-    sock.sendall(bytes([4, len(ready)]) + ready)
-    # ORDER: what is said before both sides are ready breaks the protocol.
-    with sock.makefile("rb", buffering=0) as reader:
-        left = 64 + 2
-        while left:
-            last = reader.read(left)
-            left -= len(last)
-        left = last[-1]
-        while left:
-            left -= len(reader.read(left))
-    return sock
+    def __init__(self, server: Server, source: SourceSpec, uid: int | None = None, *, job: str = "stranger") -> None:
+        super().__init__(server, uid)
+        self.send_map({**self.attach(source), "batch_size": 20, "job": job})
+        self.welcome = self.welcomed()

@@ -1,12 +1,13 @@
-"""The daemon's end of one lease, with a real socket, in the hands of a test."""
+"""The daemon's end of one client's lease and line, with real sockets, in the hands of a test."""
 
 from __future__ import annotations
 
-import socket
 import threading
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from prepserver.daemon.attach import Listener, Peer
 from prepserver.daemon.runtime_dir import Door
@@ -16,12 +17,12 @@ T = TypeVar("T")
 
 
 def leased(runtime_dir: Path, welcome: Welcome, ring: int, attach: Callable[[], T]) -> tuple[T, Peer]:
-    """Both ends of a lease: what `attach` returns, and the other one.
+    """Both ends of a connection: what `attach` returns, and the other one.
 
     Args:
         runtime_dir: Where the socket is to be.
         welcome: The answer.
-        ring: The descriptor that goes with it, beside a control line to which nobody connects.
+        ring: The descriptor that it names.
         attach: Asks in `runtime_dir`.
     """
     listener = Listener(runtime_dir / ATTACH_SOCKET, Door())
@@ -31,8 +32,8 @@ def leased(runtime_dir: Path, welcome: Welcome, ring: int, attach: Callable[[], 
         listener.sock.setblocking(True)
         peer = listener.accept()
         assert peer is not None
-        peer.sock.setblocking(True)
-        assert isinstance(peer.receive(), Attach)
+        peer.open(runtime_dir / "line.sock")
+        assert isinstance(heard(peer), Attach)
         say_welcome(peer, welcome, ring)
         peers.append(peer)
 
@@ -46,9 +47,16 @@ def leased(runtime_dir: Path, welcome: Welcome, ring: int, attach: Callable[[], 
     return asked, peers[0]
 
 
+def heard(peer: Peer) -> Any:
+    """What the client says next, None if it hangs up."""
+    assert peer.line is not None
+    while True:
+        try:
+            return peer.line.receive()
+        except BlockingIOError:
+            time.sleep(0.001)
+
+
 def say_welcome(peer: Peer, welcome: Welcome, ring: int) -> None:
-    """Sends the answer with a ring, and with a control line to which nobody connects."""
-    with socket.socket(socket.AF_UNIX) as line:
-        line.bind("")
-        line.listen()
-        peer.send(welcome, ring, line.fileno())
+    """Sends the answer and its ring."""
+    assert peer.send(replace(welcome, ring=peer.give(ring)))

@@ -18,9 +18,7 @@ from typing import Any
 
 import prepclient
 import prepserver
-from prepserver import __version__
-from prepserver.cli.ask import AskError, ask
-from prepserver.protocol.messages import AskStatus
+from prepserver.cli.ask import AskError, ask_status
 from tests.support import leaks
 from tests.support.waiting import PATIENCE_S, wait_until
 
@@ -143,12 +141,7 @@ class Server:
 
     def status(self) -> dict[str, Any]:
         """What ``prepserver status --json`` prints."""
-        answer, fd, _ = ask(str(self.runtime_dir), AskStatus(__version__))
-        try:
-            found: dict[str, Any] = json.loads(os.pread(fd, answer.nbytes, 0))
-        finally:
-            os.close(fd)
-        return found
+        return ask_status(str(self.runtime_dir))
 
     def stream(self) -> dict[str, Any]:
         """The only stream."""

@@ -6,14 +6,13 @@ import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from prepserver.daemon.attach import Listener, Peer
+from prepserver.daemon.attach import OUT_OF_DESCRIPTORS, Listener, Peer
 from prepserver.daemon.runtime_dir import Door
-from prepserver.protocol.codec import decode, encode
-from prepserver.protocol.messages import FROM_ATTACH, Bye, Moved, Ready
+from prepserver.protocol.codec import decode
+from prepserver.protocol.messages import FROM_LEASE, Descriptor, Ready
 
 
 @pytest.fixture
@@ -29,82 +28,42 @@ def pair(tmp_path: Path) -> Iterator[tuple[socket.socket, Peer]]:
     listener.close()
 
 
-def test_the_last_word_of_a_client_with_unread_news_is_heard(pair: tuple[socket.socket, Peer]) -> None:
+def test_descriptors_come_with_their_numbers(pair: tuple[socket.socket, Peer], tmp_path: Path) -> None:
     client, peer = pair
-    assert peer.send(Ready(64, [], 0))
-    client.send(encode(Bye(64)))
-    client.close()
-    assert peer.receive() == Bye(64)
-    assert peer.receive() is None
-
-
-def test_the_end_of_a_client_that_said_nothing_is_the_end(pair: tuple[socket.socket, Peer]) -> None:
-    client, peer = pair
-    assert peer.send(Ready(64, [], 0))
-    with pytest.raises(BlockingIOError):
-        peer.receive()
-    client.close()
-    assert peer.receive() is None
-
-
-MOVED = [Moved(64 * number, {"number": number}) for number in range(3)]
-
-
-def fill(peer: Peer) -> int:
-    """Announces until the connection is full; how often."""
-    count = 0
-    while peer.send(Ready(count, [], 0)):
-        count += 1
-    return count
-
-
-def drain(client: socket.socket, count: int) -> list[tuple[Any, list[int]]]:
-    """The next messages, with the inodes of the descriptors that came with them."""
-    found = []
-    for _ in range(count):
-        data, fds, _, _ = socket.recv_fds(client, 65536, 4)
-        found.append((decode(data, FROM_ATTACH), [os.fstat(fd).st_ino for fd in fds]))
-        for fd in fds:
-            os.close(fd)
-    return found
-
-
-def test_what_finds_no_room_is_kept_in_order_with_descriptors(
-    pair: tuple[socket.socket, Peer],
-) -> None:
-    client, peer = pair
+    peer.open(tmp_path / "line.sock")
     inodes = []
-    announced = fill(peer)
-    for message in MOVED:
+    for number in (1, 2):
         ring = os.memfd_create("ring")
         inodes.append(os.fstat(ring).st_ino)
-        peer.send_or_keep(message, ring)
-        os.close(ring)  # the daemon may have dropped it by the time that the client reads again
-    assert peer.is_owed
-    assert not peer.send_kept()
-    assert [fds for _, fds in drain(client, announced)] == [[]] * announced
-    assert peer.send_kept()
-    assert not peer.is_owed
-    assert drain(client, 3) == [(message, [inode]) for message, inode in zip(MOVED, inodes, strict=True)]
+        assert peer.give(ring) == number
+        os.close(ring)  # the daemon may have dropped it by the time that the client takes it
+    found = []
+    for number in range(3):
+        data, (fd,), _, _ = socket.recv_fds(client, 65536, 4)
+        assert decode(data, FROM_LEASE) == Descriptor(number)
+        found.append(os.fstat(fd).st_ino)
+        os.close(fd)
+    assert found[1:] == inodes
 
 
-def test_what_was_kept_goes_with_the_connection(pair: tuple[socket.socket, Peer]) -> None:
+def test_a_lease_that_is_full_takes_no_more(pair: tuple[socket.socket, Peer]) -> None:
+    """Its client takes none of its rings: it is to attach anew."""
     _, peer = pair
-    fill(peer)
-    ours, theirs = os.pipe()
-    peer.send_or_keep(MOVED[0], theirs)
-    os.close(theirs)
-    peer.close()
-    assert os.read(ours, 1) == b""  # nobody holds its other end
-    os.close(ours)
+    with open(os.devnull) as file:
+
+        def give_for_ever() -> None:
+            while True:
+                peer.give(file.fileno())
+
+        with pytest.raises(BlockingIOError):
+            give_for_ever()
 
 
-def test_where_it_cannot_be_kept_the_connection_ends_for_both(pair: tuple[socket.socket, Peer]) -> None:
+def test_one_without_a_line_is_refused_on_its_lease(pair: tuple[socket.socket, Peer]) -> None:
     client, peer = pair
-    announced = fill(peer)
-    with pytest.raises(OSError, match="Bad file"):
-        peer.send_or_keep(MOVED[0], 10**6)
-    peer.hang_up()
-    assert peer.receive() is None
-    drain(client, announced)
+    assert not peer.send(Ready(64))
+    peer.turn_away(OUT_OF_DESCRIPTORS)
+    peer.close()
+    assert not peer.is_listening
+    assert decode(client.recv(65536), FROM_LEASE) == OUT_OF_DESCRIPTORS
     assert client.recv(1) == b""

@@ -10,7 +10,7 @@ from prepserver.daemon.descriptors import MOST_CLIENTS, DescriptorsShort, client
 
 
 def test_the_limit_decides_up_to_a_most() -> None:
-    assert clients_allowed(256, 2) == (256 - 64 - 12) // 8
+    assert clients_allowed(256, 2) == (256 - 64 - 12) // 6
     assert clients_allowed(1 << 20, 16) == clients_allowed(resource.RLIM_INFINITY, 16) == MOST_CLIENTS
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from prepserver.daemon.peers import FIRST_WORD_S, Crowded, Peers
+from prepserver.daemon.peers import SILENCE_S, Crowded, Peers
 
 OWN, ALICE, BOB = 500, 1000, 1001
 _numbers = itertools.count(3)
@@ -80,5 +80,5 @@ def test_the_silent_are_overdue_and_those_that_asked_are_not() -> None:
     for one in (early := Somebody(ALICE, 1.0), asks := Somebody(ALICE, 1.0), late := Somebody(BOB, 5.0)):
         peers.add(one)
     peers.asked(asks)
-    assert peers.overdue(1.0 + FIRST_WORD_S) == [early]
-    assert peers.overdue(5.0 + FIRST_WORD_S) == [early, late]
+    assert peers.overdue(1.0 + SILENCE_S) == [early]
+    assert peers.overdue(5.0 + SILENCE_S) == [early, late]

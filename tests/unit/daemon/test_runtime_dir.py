@@ -18,7 +18,7 @@ def test_it_is_made_for_its_owner_alone_and_named_in_the_lock(tmp_path: Path) ->
         assert place.path == tmp_path / "run"
         assert place.path.stat().st_mode & 0o777 == 0o700
         assert (place.path / "lock").read_text() == f"{os.getpid()}\n"
-        assert (place.attach_socket.name, place.control_socket.name) == ("attach.sock", "ctl.sock")
+        assert (place.attach_socket.name, place.line_socket.name) == ("attach.sock", "line.sock")
 
 
 def test_a_second_daemon_is_told_who_runs_and_what_to_do(tmp_path: Path) -> None:
@@ -45,7 +45,7 @@ def test_a_refused_daemon_leaves_the_sockets_of_the_running_one(tmp_path: Path) 
 
 def test_what_a_killed_daemon_left_is_cleared_and_taken_again(tmp_path: Path) -> None:
     RuntimeDir(tmp_path / "run").close()
-    for name in ("attach.sock", "ctl.sock"):
+    for name in ("attach.sock", "line.sock"):
         (tmp_path / "run" / name).touch()
     with RuntimeDir(tmp_path / "run") as place:
         assert sorted(p.name for p in place.path.iterdir()) == ["lock"]

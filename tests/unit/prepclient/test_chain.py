@@ -29,6 +29,7 @@ from tests.support.fake_device import FakeDevice
 from tests.support.images import SMALL, sample_layout
 from tests.support.one_peer import leased
 from tests.support.sessions import next_step
+from tests.support.waiting import wait_until
 
 SPEC = make_spec(
     SyntheticImages(64, size=(20, 20)), [RandomResizedCrop(16)], batch_size=4, shuffle=True, seed=3, drop_last=False,
@@ -113,7 +114,7 @@ def reader(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Reader]:
     def move(start: int) -> None:
         fd = ring_of(len(inodes))
         inodes.append(os.fstat(fd).st_ino)
-        assert peer.send(Moved(start, LAYOUT.to_wire()), fd)
+        assert peer.send(Moved(start, LAYOUT.to_wire(), peer.give(fd)))
         os.close(fd)
 
     device = StageDevice()
@@ -129,13 +130,18 @@ def reader(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Reader]:
     def say(upto: int, *moves: int) -> None:
         for start in moves:
             move(start)
-        assert peer.send(Ready(upto, [], len(inodes) - 1))
-        feed.poll(session)
+        assert peer.send(Ready(upto))
+
+        def heard() -> bool:
+            feed.poll(session)
+            return session.ready_upto >= upto and feed.rows.rings == len(inodes)
+
+        wait_until(heard)
 
     yield Reader(session, stage, device, say, inodes)
     stage.close()
-    feed.close()
     peer.close()
+    feed.close()
 
 
 def test_a_run_of_no_rows_is_one_piece_wherever_it_is() -> None:

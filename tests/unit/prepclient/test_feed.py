@@ -53,7 +53,7 @@ def test_a_job_whose_device_is_busy_does_not_say_that_it_waits(
     session = Session(64, 0, 0, 0, spec.shape)
     asked = 0
     said: list[object] = []
-    monkeypatch.setattr(served._lease, "send", said.append)
+    monkeypatch.setattr(served._connection, "send", said.append)
 
     def until() -> bool:
         nonlocal asked
@@ -62,5 +62,5 @@ def test_a_job_whose_device_is_busy_does_not_say_that_it_waits(
 
     served.wait(session, 60.0, until, lambda: 0.005, lambda: held_up)
     assert {type(message) for message in said} == ({Sync} if held_up else set())
-    served.close()
     peer.close()
+    served.close()

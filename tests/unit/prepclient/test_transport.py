@@ -12,18 +12,18 @@ from pathlib import Path
 import pytest
 
 from prepclient import RandomResizedCrop, SyntheticImages, transport
-from prepclient.errors import NoServer, ServerBusy, ServerGone
+from prepclient.errors import BatchTimeout, NoServer, ServerBusy, ServerGone
 from prepclient.feed import ServedFeed, Start
 from prepclient.spec import make_spec
-from prepclient.transport import Lease, connect
+from prepclient.transport import ask, connect
 from prepserver import __version__
 from prepserver.daemon.attach import Listener
 from prepserver.daemon.runtime_dir import Door
 from prepserver.memory.segment import create_segment
 from prepserver.protocol.layout import RingLayout
-from prepserver.protocol.messages import ATTACH_SOCKET, PROTOCOL, Attach, Moved, Refused, Welcome
+from prepserver.protocol.messages import ATTACH_SOCKET, PROTOCOL, Attach, Ready, Refused, Welcome
 from tests.support.images import sample_layout
-from tests.support.one_peer import leased, say_welcome
+from tests.support.one_peer import heard, leased, say_welcome
 
 SPEC = make_spec(
     SyntheticImages(4, size=(20, 20)), [RandomResizedCrop(2)], batch_size=1, shuffle=True, seed=3, drop_last=False,
@@ -56,20 +56,52 @@ def many_descriptors() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_a_move_is_awaited_whatever_its_descriptors_number(tmp_path: Path, many_descriptors: None) -> None:
+def test_a_descriptor_is_awaited_whatever_number_it_gets(tmp_path: Path, many_descriptors: None) -> None:
     ring = os.memfd_create("ring")
-    lease, peer = leased(tmp_path, WELCOME, ring, lambda: Lease(tmp_path, ATTACH, 60.0, lambda _samples: None))
-    moved = Moved(64, LAYOUT)
-    assert peer.send(moved, ring)
-    ((found, fd),) = lease.moves(1)
-    assert found == moved
+    (connection, answer), peer = leased(tmp_path, WELCOME, ring, lambda: ask(tmp_path, ATTACH, 60.0))
+    assert answer == WELCOME
+    number = peer.give(ring)
+    fd = connection.take(number)
+    assert fd > 1024
     assert os.path.sameopenfile(fd, ring)
+    assert peer.send(Ready(64))
+    assert connection.receive(60.0) == Ready(64)
     peer.close()
     with pytest.raises(ServerGone):
-        lease.moves(2)
+        connection.receive(60.0)
+    with pytest.raises(ServerGone):
+        connection.take(number + 1)
     for each in (fd, ring):
         os.close(each)
-    lease.close()
+    connection.close()
+
+
+def test_a_daemon_that_gives_no_line_is_named(tmp_path: Path) -> None:
+    with (
+        Listener(tmp_path / ATTACH_SOCKET, Door()).sock,
+        pytest.raises(BatchTimeout, match=r"descriptor 0 within 0\.05"),
+    ):
+        ask(tmp_path, ATTACH, 0.05)
+
+
+def test_a_daemon_that_does_not_answer_is_named(tmp_path: Path) -> None:
+    peers = []
+    listener = Listener(tmp_path / ATTACH_SOCKET, Door())
+    listener.sock.setblocking(True)
+
+    def serve() -> None:
+        peer = listener.accept()
+        assert peer is not None
+        peer.open(tmp_path / "line.sock")
+        peers.append(peer)
+
+    daemon = threading.Thread(target=serve)
+    daemon.start()
+    with pytest.raises(BatchTimeout, match=r"did not answer within timeout_s = 0\.3"):
+        ask(tmp_path, ATTACH, 0.3)
+    daemon.join()
+    listener.close()
+    peers[0].close()
 
 
 @pytest.mark.parametrize("asked_after", [False, True])
@@ -88,17 +120,19 @@ def test_a_busy_daemon_is_asked_again(
             peer = listener.accept()
             assert peer is not None
             if not asked_after:
-                peer.sock.setblocking(True)
-                peer.sock.recv(1, socket.MSG_PEEK)
-            peer.send(Refused("busy", "the daemon has 7 clients, its limit"))
+                peer.open(tmp_path / "line.sock")
+                heard(peer)
+            peer.turn_away(Refused("busy", "the daemon has 7 clients, its limit"))
             peer.close()
             refused.release()
         peer = listener.accept()
         assert peer is not None
-        peer.sock.setblocking(True)
-        peer.receive()
+        peer.open(tmp_path / "line.sock")
+        heard(peer)
         say_welcome(peer, WELCOME, ring)
         peers.append(peer)
+        heard(peer)
+        peer.close()
 
     daemon = threading.Thread(target=serve)
     daemon.start()
@@ -134,7 +168,7 @@ def test_a_daemon_that_stays_busy_is_an_error_of_its_own(tmp_path: Path) -> None
         while not ended.is_set():
             peer = listener.accept()
             if peer is not None:
-                peer.send(Refused("busy", "the daemon has 7 clients, its limit"))
+                peer.turn_away(Refused("busy", "the daemon has 7 clients, its limit"))
                 peer.close()
 
     daemon = threading.Thread(target=serve)

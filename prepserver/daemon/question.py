@@ -1,0 +1,59 @@
+"""Asks a running daemon one thing, as `prepserver status` does: a client's end of lease and line, without libzmq."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+from pathlib import Path
+from typing import Any
+
+from prepserver.daemon.line import Line
+from prepserver.protocol.codec import MAX_MESSAGE_BYTES, decode
+from prepserver.protocol.messages import FROM_DAEMON, FROM_LEASE, AskStatus, AskStop, Descriptor, Refused, Status
+from prepserver.protocol.schema import ProtocolError
+
+
+def ask(attach_socket: Path, question: AskStatus | AskStop, timeout_s: float) -> Any:
+    """Sends `question` and waits for the answer.
+
+    Returns:
+        The answer. Of `AskStatus` the state that it names, as a dict; or `Refused`.
+
+    Raises:
+        OSError: Nobody listens at `attach_socket`, or hangs up, or (`TimeoutError`) does not answer.
+        ValueError: The answer is not what it should be.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as lease:
+        # Not yet a timeout of Python's: its connect would not wait while the daemon's queue is full.
+        lease.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(timeout_s), 0))
+        lease.connect(os.fspath(attach_socket))
+        lease.settimeout(timeout_s)
+        given, fd = _given(lease)
+        if isinstance(given, Refused):
+            return given
+        with socket.socket(fileno=fd) as listener:
+            listener.settimeout(timeout_s)
+            sock, _ = listener.accept()
+        with sock:
+            sock.settimeout(timeout_s)
+            line = Line(sock, FROM_DAEMON)
+            line.send(question)
+            answer = line.receive()
+        if answer is None:
+            answer = _given(lease)[0]
+        if isinstance(answer, Status):
+            with open(_given(lease)[1], "rb") as memory:
+                return json.loads(os.pread(memory.fileno(), answer.nbytes, 0))  # its offset is the daemon's
+        return answer
+
+
+def _given(lease: socket.socket) -> tuple[Descriptor | Refused, int]:
+    data, fds, _, _ = socket.recv_fds(lease, MAX_MESSAGE_BYTES + 1, 1)
+    if not data:
+        raise ConnectionError("it hung up")
+    given = decode(data, FROM_LEASE)
+    if isinstance(given, Descriptor) and not fds:
+        raise ProtocolError("a descriptor is missing")
+    return given, fds[0] if fds else -1
