@@ -39,7 +39,9 @@ _MOST_FDS = 4
 _LINE = "ipc://line"  # libzmq wants a name for a socket that it is given
 _DESCRIPTOR_TIMEOUT_S = 10.0  # it was sent before the message that names it
 _BYE_TIMEOUT_S = 1.0
-_POLLIN = int(zmq.POLLIN)  # a plain number: an enumeration's member takes a microsecond to compare with
+# As plain numbers: an enumeration's member takes a microsecond to compare with.
+_POLLIN = int(zmq.POLLIN)
+_POLLOUT = int(zmq.POLLOUT)
 
 _contexts: dict[int, zmq.Context[zmq.Socket[bytes]]] = {}
 
@@ -109,12 +111,9 @@ class Connection:
             False if it could not be queued within `timeout_s`: the line is not there yet, or the daemon does not read.
         """
         assert self._dealer is not None
-        if timeout_s and not self._dealer.poll(_ms(timeout_s), zmq.POLLOUT):
+        if not self._await(_POLLOUT, timeout_s):
             return False
-        try:
-            self._dealer.send(encode(message), zmq.DONTWAIT)
-        except zmq.Again:
-            return False
+        self._dealer.send(encode(message), zmq.DONTWAIT)
         return True
 
     def receive(self, timeout_s: float) -> Any | None:
@@ -123,33 +122,43 @@ class Connection:
         Raises:
             PrepClientError: The daemon has ended, or its last word.
         """
+        assert self._dealer is not None
+        if not self._await(_POLLIN, timeout_s):
+            return None
+        try:
+            message = decode(self._dealer.recv(zmq.DONTWAIT), FROM_DAEMON)
+        except ProtocolError as e:
+            raise errors.ProtocolViolation(f"from the daemon: {e}") from e
+        if isinstance(message, Refused):
+            raise refusal(message)
+        return message
+
+    def _await(self, event: int, timeout_s: float) -> bool:
+        """Waits until the line can be written to, or read from. False if it cannot within `timeout_s`.
+
+        Raises:
+            PrepClientError: Nor ever, for the lease has ended.
+        """
+        if self._can(event) or timeout_s <= 0:
+            return self._can(event)
+        assert self._dealer is not None
         deadline_s = time.monotonic() + timeout_s
-        while (message := self._receive()) is None:
-            left_s = deadline_s - time.monotonic()
-            if left_s <= 0:
-                return None
+        self._poller.modify(self._dealer, event)
+        while not self._can(event) and (left_s := deadline_s - time.monotonic()) > 0:
             if any(end != self._dealer for end, _ in self._poller.poll(_ms(left_s))):
                 try:
                     self._read_lease(0.0)
                 except BlockingIOError:
                     pass
                 except errors.ServerGone:
-                    if (message := self._receive()) is None:  # what it said before counts; the end is seen again
+                    if not self._can(event):  # what was said before counts; the end is seen again
                         raise
-                    break
-        if isinstance(message, Refused):
-            raise refusal(message)
-        return message
+        return self._can(event)
 
-    def _receive(self) -> Any | None:
+    def _can(self, event: int) -> bool:
         assert self._dealer is not None
-        # Asked first: it is mostly nothing, and an exception that says so costs several times as much.
-        if not int(self._dealer.getsockopt(zmq.EVENTS)) & _POLLIN:
-            return None
-        try:
-            return decode(self._dealer.recv(zmq.DONTWAIT), FROM_DAEMON)
-        except ProtocolError as e:
-            raise errors.ProtocolViolation(f"from the daemon: {e}") from e
+        # Asked first: an exception that says no costs several times as much.
+        return bool(int(self._dealer.getsockopt(zmq.EVENTS)) & event)
 
     def take(self, number: int, timeout_s: float = _DESCRIPTOR_TIMEOUT_S) -> int:
         """The descriptor of this number, which is the caller's from here on.

@@ -28,7 +28,6 @@ PLACES: dict[str, tuple[Any, str]] = {
     "ledger": (Ledger, "attached"),
     "present": (Scheduler, "cursor_present"),
     "release": (Scheduler, "release"),
-    "repeat": (Scheduler, "repeat"),
     "line": (line, "decode"),
 }
 """Where each of them strikes."""

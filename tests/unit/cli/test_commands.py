@@ -116,7 +116,6 @@ def test_a_refusal_is_told_in_the_daemons_words(
         def refuse() -> None:
             peer, _ = s.accept()
             with peer:
-                peer.recv(1024)
                 peer.send(encode(Refused(code, "not for you")))
 
         daemon = threading.Thread(target=refuse)
