@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from prepclient import PrepClient, SyntheticImages
+from prepclient import Joining, PrepClient, SyntheticImages
 from prepserver import __version__
 from prepserver.cli import exits
 from tests.support import leaks
@@ -136,7 +136,9 @@ def test_workers_that_have_rested_for_a_while_are_not_busy(server: Server, clien
 
 def test_status_names_the_job_that_a_job_waits_for(server: Server, client_process: Start) -> None:
     source = SyntheticImages(4096, 32)
-    slow, fast = (client_process(server, source, batch_size=8, job=name, lag="wait") for name in ("slow", "fast"))
+    slow, fast = (
+        client_process(server, source, batch_size=8, job=name, joining=Joining(lag="wait")) for name in ("slow", "fast")
+    )
     for client in (slow, fast):
         client.ask("attach")  # both, before the stream has moved on
     slow.read(1)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from PIL import Image as Picture
 
-from prepclient import ColorJitter, ImageFolder, PrepClient, RandomHorizontalFlip, RandomResizedCrop
+from prepclient import ColorJitter, ImageFolder, Joining, PrepClient, RandomHorizontalFlip, RandomResizedCrop
 from tests.support.device_client import DeviceClient
 from tests.support.server import Server, cli
 
@@ -72,7 +72,7 @@ def test_each_view_has_its_own_and_lanes_share_the_decode(server: Server, source
     assert not torch.equal(*expected[0][1])
     with PrepClient(source, [RandomResizedCrop(8)], runtime_dir=server.runtime_dir, on_error="skip", **SPEC) as other:
         next(iter(other))
-        assert_equal(epoch(PrepClient, source, start="first", **served), expected)
+        assert_equal(epoch(PrepClient, source, joining=Joining(start="first"), **served), expected)
 
 
 def test_normalising_changes_images_and_leaves_masks(server: Server, source: ImageFolder) -> None:
