@@ -141,17 +141,16 @@ class Attachment:
         Raises:
             NoServer: None came within `connect_s`.
         """
-        wait_s = self._service.connect_s
-        may_start = isinstance(missing.__cause__, FileNotFoundError | ConnectionRefusedError)
-        if may_start and wait_s > 0:
-            log.warning("no prepserver daemon listens yet: waiting up to %g s (connect_s) for one that starts", wait_s)
-            try:
-                return self._attach_within(wait_s)
-            except NoServer as e:
-                missing = e
-        searched = ", ".join(map(str, candidates(self._service.runtime_dir)))
-        waited = f"; none came within connect_s = {wait_s:g}" if may_start and wait_s > 0 else ""
-        raise NoServer(f"{missing}. Searched: {searched}{waited}") from missing
+        if not isinstance(missing.__cause__, FileNotFoundError | ConnectionRefusedError):
+            raise missing
+        wait_s, places = self._service.connect_s, candidates(self._service.runtime_dir)
+        searched = " or ".join(map(str, places))
+        if wait_s > 0:
+            log.warning("waiting up to %g s (connect_s) for a prepserver daemon to start in %s", wait_s, searched)
+        try:
+            self._attach_within(wait_s)
+        except NoServer as e:
+            raise NoServer(f"{e}. None started in {searched} within connect_s = {wait_s:g}") from e
 
     def _come_back(self, gone: PrepClientError) -> None:
         """Waits for a daemon to be there again, and goes on at the very next batch.

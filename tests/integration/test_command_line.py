@@ -296,7 +296,7 @@ def test_a_stopping_daemon_lets_a_job_finish_and_admits_no_other(new_server: New
     got = client.read(1)
     server.process.send_signal(signal.SIGTERM)
     wait_until(lambda: not (server.runtime_dir / "attach.sock").exists())
-    late = client_process(server, SOURCE, batch_size=8)
+    late = client_process(server, SOURCE, batch_size=8, connect_s=0)
     with pytest.raises(ClientError) as refused:
         late.ask("attach")
     assert refused.value.kind == "NoServer"
