@@ -187,8 +187,6 @@ class PrepClient(Turns):
             reconnect_s=seconds("reconnect_s", reconnect_s),
             timeout_s=seconds("timeout_s", timeout_s, above_zero=True),
         )
-        if service.joining.lag == "skip" and self.spec.shape.world_size * self.spec.shape.shard.count > 1:
-            raise InvalidSpec("lag = 'skip' would give ranks different numbers of batches: use 'detach'", "lag")
         self._staging = Staging(
             self.spec, check_device(device), looks, finish, zero_copy=flag("zero_copy", zero_copy),
             has_valid=on_error == "mask",
@@ -196,7 +194,6 @@ class PrepClient(Turns):
         self._attachment = Attachment(self.spec, service, self._staging)
         self._classes: tuple[str, list[str]] | None = None  # by the listing's content
         self._iterators = 0
-        self._ends_at = -1  # the running iterator, by the number of batches
 
     # -- what a DataLoader has --------------------------------------------------------------------------
 
@@ -204,13 +201,12 @@ class PrepClient(Turns):
     def __iter__(self) -> Iterator[Any]:
         """One epoch, from its beginning (or, after `load_state_dict`, what is left of it)."""
         session = self._attached()
-        if not session.at_epoch_start and not self._continues:
+        if not session.at_epoch_start and not self._attachment.goes_on:
             # Left in the middle: the next epoch begins, wherever on the stream one may.
             session = self._restart(Start(session.epoch + 1))
         self._attachment.goes_on = False
         self._iterators += 1
-        self._ends_at = session.handed.totals.batches + session.batches_left
-        return Epoch(self, self._iterators, self._ends_at)
+        return Epoch(self, self._iterators, session.handed.totals.batches + session.batches_left)
 
     def __len__(self) -> int:
         """Batches of a whole epoch, of this rank; of the one that comes or runs, where they differ (see `order`)."""
@@ -229,10 +225,9 @@ class PrepClient(Turns):
         at = self._attachment
         if at.session is None:
             # a loaded state stands in its epoch: naming that one keeps its place
-            if not (self._continues and at.start.epoch == epoch):
-                at.start = Start(epoch)
-                at.goes_on, self._ends_at = False, -1
-        elif at.session.epoch != epoch or not (at.session.at_epoch_start or self._continues):
+            if not (at.goes_on and at.start.epoch == epoch):
+                at.start, at.goes_on = Start(epoch), False
+        elif at.session.epoch != epoch or not (at.session.at_epoch_start or at.goes_on):
             self._restart(Start(epoch))
 
     @property
@@ -309,7 +304,6 @@ class PrepClient(Turns):
             "batches": totals.batches,
             "images": totals.images,
             "bad_samples": totals.bad,
-            "lost_batches": at.session.lost_batches if at.session is not None else 0,
             "wait_s": totals.wait_ns / 1e9,
             "epoch": at.epoch,
             "start": at.began,
@@ -344,8 +338,7 @@ class PrepClient(Turns):
         at = self._attachment
         at.detach()
         at.start, at.listing, at.began = loaded.start, loaded.listing, loaded.began
-        at.allow_changed = bool(allow_changed)
-        at.goes_on, self._ends_at = loaded.position is not None, -1
+        at.allow_changed, at.goes_on = bool(allow_changed), loaded.position is not None
         self._iterators += 1
 
     @in_turn
@@ -374,12 +367,6 @@ class PrepClient(Turns):
         )
 
     # -- inside -----------------------------------------------------------------------------------------
-
-    @property
-    def _continues(self) -> bool:
-        """Whether iterating goes on from this place, in the middle of an epoch or not."""
-        # A job that lost batches (lag="skip") stands in the next epoch when its iterator ends.
-        return self._attachment.goes_on or self._attachment.totals.batches == self._ends_at
 
     def _class_names(self) -> list[str]:
         """For `Dataset.classes`: read once for each listing."""

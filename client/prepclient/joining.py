@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 
-from prepclient.checks import choice, invalid, seconds
+from prepclient.checks import invalid, seconds
+from prepclient.errors import InvalidSpec
 from prepserver.pipeline.checks import integer
 from prepserver.pipeline.errors import SpecError
-from prepserver.protocol.messages import Lag
+from prepserver.protocol.messages import lag_error
 
 _JOIN_WAITS = 3  # so many times what was foreseen must fit into timeout_s
 
@@ -31,9 +32,8 @@ class Joining:
             come at once all the same; the wait comes after them. 0 never waits; more than a third of `timeout_s`
             counts as that.
         lag: What happens when this job is slower than those that it shares with: ``"wait"`` (they wait for it),
-            ``"detach"`` (it goes on with a stream of its own, the same bytes), ``"skip"`` (it loses batches;
-            `PrepClient.stats` counts them), ``"auto"`` (detach while workers are idle, else wait). Jobs of other users
-            never wait for it: it goes on with a stream of its own.
+            ``"detach"`` (it goes on with a stream of its own, the same bytes), ``"auto"`` (detach while workers are
+            idle, else wait). Jobs of other users never wait for it: it goes on with a stream of its own.
 
     Raises:
         InvalidSpec: A value that cannot be.
@@ -41,10 +41,11 @@ class Joining:
 
     start: Literal["any", "first"] | int | None = None
     wait_s: float = 30.0
-    lag: Lag = "auto"
+    lag: Literal["auto", "wait", "detach"] = "auto"
 
     def __post_init__(self) -> None:
-        choice("lag", self.lag, get_args(Lag))
+        if (wrong := lag_error(self.lag)) is not None:
+            raise InvalidSpec(wrong, "lag")
         object.__setattr__(self, "wait_s", seconds("wait_s", self.wait_s))
         if self.start not in (None, "any", "first"):
             try:
