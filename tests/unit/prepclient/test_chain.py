@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from prepclient import RandomResizedCrop, SyntheticImages
+from prepclient import Joining, RandomResizedCrop, SyntheticImages
 from prepclient.chain import RingChain
 from prepclient.device import DeviceStage
 from prepclient.feed import ServedFeed, Start
@@ -32,7 +32,7 @@ from tests.support.sessions import next_step
 
 SPEC = make_spec(
     SyntheticImages(64, size=(20, 20)), [RandomResizedCrop(16)], batch_size=4, shuffle=True, seed=3, drop_last=False,
-    rank=None, world_size=None, job=None,
+
 )  # fmt: skip
 LOOK = looks_of(SPEC.pipeline, Finish())[0]
 LAYOUT = sample_layout(8, SPEC.pipeline.row.shape, SPEC.pipeline.row.dtype)
@@ -102,7 +102,13 @@ def reader(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Reader]:
 
     def attach() -> ServedFeed:
         return ServedFeed(
-            tmp_path, SPEC, Start(), prefetch=0, timeout_s=60.0, join_wait_s=0.0, lag="wait", on_scanning=print
+            tmp_path,
+            SPEC,
+            Start(),
+            prefetch=0,
+            timeout_s=60.0,
+            joining=Joining(wait_s=0.0, lag="wait"),
+            on_scanning=print,
         )
 
     fd = ring_of(0)
