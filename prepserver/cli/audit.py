@@ -123,8 +123,6 @@ def _epoch(counted: Account, more_bad: bool, is_last: bool, names: _Names) -> di
         "missing_count": len(counted.missing),
         "repeated": [names.of(i) for i in counted.repeated[:_NAMED_JSON]],
         "repeated_count": len(counted.repeated),
-        "lost": [names.of(i) for i in counted.lost[:_NAMED_JSON]],
-        "lost_count": len(counted.lost),
         "replaced": [
             {**names.of(index), "position": position, "reason": reason}
             for index, position, reason in counted.replaced[:_NAMED_JSON]
@@ -186,7 +184,7 @@ def _lines(epoch: dict[str, Any]) -> list[str]:
     counts = [f"{epoch['once']} of {epoch['samples']} once"]
     for key, text in (
         ("missing_count", "missing"), ("repeated_count", "repeated"), ("replaced_count", "replaced"),
-        ("lost_count", "lost by being slow"), ("untaken", "not taken"), ("left_out", "left out by drop_last"),
+        ("untaken", "not taken"), ("left_out", "left out by drop_last"),
         ("elsewhere", "of ranks or shards at other daemons"),
         ("outside", "taken outside of this log, by what a checkpoint says"),
         ("by_word", "by the client's word"), ("again", "taken again"),
@@ -194,7 +192,7 @@ def _lines(epoch: dict[str, Any]) -> list[str]:
         if epoch[key]:
             counts.append(f"{epoch[key]} {text}")
     lines = [f"  epoch {epoch['epoch']}: {words[epoch['verdict']]} ({', '.join(counts)})"]
-    for key in ("missing", "repeated", "lost", "replaced"):
+    for key in ("missing", "repeated", "replaced"):
         for sample in epoch[key][:_NAMED]:
             why = f": {sample['reason']}" if "reason" in sample else f" {sample['path'] or ''}"
             lines.append(f"    {key}: sample {sample['index']}{why}".rstrip())
