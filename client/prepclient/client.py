@@ -49,7 +49,7 @@ from prepserver.pipeline.checks import integer
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.ops import Op
 from prepserver.pipeline.sources import SourceSpec
-from prepserver.protocol.messages import Lag
+from prepserver.protocol.messages import lag_error
 
 log = logging.getLogger("prepclient")
 
@@ -123,9 +123,8 @@ class PrepClient(Turns):
         reconnect_s: How long to wait for a daemon that went away (a restart) before `ServerGone` is raised; the
             batches go on with the very rows that they would have had. 0 raises at once.
         lag: What happens when this job is slower than those that it shares with: ``"wait"`` (they wait for it),
-            ``"detach"`` (it goes on with a stream of its own, the same bytes), ``"skip"`` (it loses batches;
-            `stats` counts them), ``"auto"`` (detach while workers are idle, else wait). Jobs of other users never wait
-            for it: it goes on with a stream of its own.
+            ``"detach"`` (it goes on with a stream of its own, the same bytes), ``"auto"`` (detach while workers are
+            idle, else wait). Jobs of other users never wait for it: it goes on with a stream of its own.
         start: Where epoch 0 begins. With `shuffle` True an epoch has each sample once, but while other jobs run it
             starts wherever this job can join them: two runs with the same seed may then see different orders.
             ``"first"`` always begins at position 0 and shares only with jobs that stand there; later epochs follow
@@ -170,12 +169,13 @@ class PrepClient(Turns):
         workers: int | None = None,
         join_wait_s: float = 30.0,
         reconnect_s: float = 300.0,
-        lag: Lag = "auto",
+        lag: Literal["auto", "wait", "detach"] = "auto",
         start: Literal["any", "first"] | int | None = None,
         **loader_arguments: Never,
     ) -> None:
         super().__init__()
-        check_choice("lag", lag, ("auto", "wait", "detach", "skip"))
+        if (wrong := lag_error(lag)) is not None:
+            raise InvalidSpec(wrong, "lag")
         check_choice("on_error", on_error, ("raise", "skip", "mask"))
         refuse_loader_arguments(loader_arguments)
         if prefetch is not None:
@@ -198,8 +198,6 @@ class PrepClient(Turns):
             self._looks = looks_of(self.spec.pipeline, self._finish)
         except SpecError as e:
             raise InvalidSpec(str(e), e.field) from e
-        if lag == "skip" and self.spec.shape.world_size * self.spec.shape.shard.count > 1:
-            raise InvalidSpec("lag = 'skip' would give ranks different numbers of batches: use 'detach'", "lag")
         self._device = _checked_device(device)
         self._prefetch = prefetch or 0
         self._timeout_s = seconds("timeout_s", timeout_s, above_zero=True)
@@ -210,7 +208,7 @@ class PrepClient(Turns):
         self._workers = workers
         self._join_wait_s = seconds("join_wait_s", join_wait_s)
         self._reconnect_s = seconds("reconnect_s", reconnect_s)
-        self._lag: Lag = lag
+        self._lag = lag
         self._private: PrivateDaemon | None = None
         self._was_served = False
         self._first = _checked_start(start)
@@ -228,7 +226,6 @@ class PrepClient(Turns):
         self._leave: weakref.finalize[[int, list[Any]], PrepClient] | None = None  # also runs without a `close`
         self._may_continue = False  # the epoch was entered by load_state_dict: iterating goes on in it
         self._iterators = 0
-        self._ends_at = -1  # the running iterator, by the number of batches
         self._begun: Handed | None = None  # where the last step began: if that is where we stand, it was broken off
         self._past = Totals()  # of earlier attachments
 
@@ -238,13 +235,12 @@ class PrepClient(Turns):
     def __iter__(self) -> Iterator[Any]:
         """One epoch, from its beginning (or, after `load_state_dict`, what is left of it)."""
         session = self._attached()
-        if not session.at_epoch_start and not self._continues:
+        if not session.at_epoch_start and not self._may_continue:
             # Left in the middle: the next epoch begins, wherever on the stream one may.
             session = self._restart(Start(session.epoch + 1))
         self._may_continue = False
         self._iterators += 1
-        self._ends_at = session.handed.totals.batches + session.batches_left
-        return _Epoch(self, self._iterators, self._ends_at)
+        return _Epoch(self, self._iterators, session.handed.totals.batches + session.batches_left)
 
     def __len__(self) -> int:
         """Batches of a whole epoch, of this rank; of the one that comes or runs, where they differ (see `order`)."""
@@ -263,10 +259,10 @@ class PrepClient(Turns):
         session = self._session
         if session is None:
             # a loaded state stands in its epoch: naming that one keeps its place
-            if not (self._continues and self._start.epoch == epoch):
+            if not (self._may_continue and self._start.epoch == epoch):
                 self._start = Start(epoch)
-                self._may_continue, self._ends_at = False, -1
-        elif session.epoch != epoch or not (session.at_epoch_start or self._continues):
+                self._may_continue = False
+        elif session.epoch != epoch or not (session.at_epoch_start or self._may_continue):
             self._restart(Start(epoch))
 
     @property
@@ -344,7 +340,6 @@ class PrepClient(Turns):
             "batches": totals.batches,
             "images": totals.images,
             "bad_samples": totals.bad,
-            "lost_batches": self._session.lost_batches if self._session is not None else 0,
             "wait_s": totals.wait_ns / 1e9,
             "epoch": self.epoch,
             "start": self._began,
@@ -425,7 +420,7 @@ class PrepClient(Turns):
         self._listing = listing
         self._allow_changed = bool(allow_changed)
         self._began = began
-        self._may_continue, self._ends_at = place[1] is not None, -1
+        self._may_continue = place[1] is not None
         self._iterators += 1
 
     @in_turn
@@ -454,12 +449,6 @@ class PrepClient(Turns):
         self.close()
 
     # -- inside -----------------------------------------------------------------------------------------
-
-    @property
-    def _continues(self) -> bool:
-        """Whether iterating goes on from this place, in the middle of an epoch or not."""
-        # A job that lost batches (lag="skip") stands in the next epoch when its iterator ends.
-        return self._may_continue or self._totals.batches == self._ends_at
 
     @property
     def _totals(self) -> Totals:

@@ -35,7 +35,7 @@ from prepserver import __version__
 from prepserver.memory.errors import SegmentError
 from prepserver.memory.mapping import Mapping
 from prepserver.protocol.layout import RingLayout
-from prepserver.protocol.messages import PROTOCOL, Attach, Fault, Hello, Lag, Moved, Ready, Release, Sync
+from prepserver.protocol.messages import PROTOCOL, Attach, Fault, Hello, Moved, Ready, Release, Sync
 from prepserver.protocol.schema import ProtocolError
 
 log = logging.getLogger("prepclient")
@@ -206,7 +206,7 @@ class ServedFeed:
         prefetch: int,
         timeout_s: float,
         join_wait_s: float,
-        lag: Lag,
+        lag: str,
         on_scanning: Callable[[int], None],
     ) -> None:
         self._runtime_dir = runtime_dir
@@ -260,7 +260,6 @@ class ServedFeed:
         self.epoch_start = welcome.epoch_start
         self.position = welcome.position
         self._alone_upto = welcome.alone_upto
-        self._lost_said = False
         if welcome.ahead > self.layout.rows:
             log.info("joining a running stream at its next block, %d rows from now", welcome.ahead)
 
@@ -322,12 +321,12 @@ class ServedFeed:
             match message:
                 case Ready(upto, bad, moves):
                     for moved, fd in self._lease.moves(moves):
-                        self._move(session, moved, fd)
+                        self._move(moved, fd)
                     session.ready(upto, bad)
                 case _:
                     raise self._gone(message)
 
-    def _move(self, session: Session, moved: Moved, fd: int) -> None:
+    def _move(self, moved: Moved, fd: int) -> None:
         try:
             rows = Rows.map(fd, RingLayout.from_wire(moved.layout))
         except (SegmentError, ProtocolError) as e:
@@ -335,14 +334,6 @@ class ServedFeed:
             raise ProtocolViolation(f"the daemon's new ring cannot be used: {e}") from e
         self._fds[id(rows)] = fd
         self._let_go(self.rows.add(moved.start, rows))
-        session.lose(*moved.lost)
-        if moved.lost[0] < moved.lost[1]:
-            log.log(
-                logging.DEBUG if self._lost_said else logging.WARNING,
-                "this job held others back and loses the batches of rows [%d, %d) (lag='skip'; `stats` counts what it "
-                "loses from now on)", *moved.lost,
-            )  # fmt: skip
-            self._lost_said = True
 
     def _let_go(self, gone: list[Rows]) -> None:
         for rows in gone:

@@ -107,7 +107,7 @@ def _epoch(counted: Account, more_bad: bool, is_last: bool, names: _Names) -> di
     found: dict[str, Any] = {
         name: value for name, value in dataclasses.asdict(counted).items() if isinstance(value, int)
     }
-    for name in ("missing", "repeated", "lost", "replaced"):
+    for name in ("missing", "repeated", "replaced"):
         samples = getattr(counted, name)
         found |= {name: [names.of(sample) for sample in samples[:_NAMED_JSON]], f"{name}_count": len(samples)}
     return {"verdict": verdict, **found}
@@ -165,15 +165,15 @@ def _lines(epoch: dict[str, Any]) -> list[str]:
     counts = [f"{epoch['once']} of {epoch['samples']} once"]
     for key, text in (
         ("missing_count", "missing"), ("repeated_count", "repeated"), ("replaced_count", "replaced"),
-        ("lost_count", "lost because the job was slow"), ("untaken", "not taken"),
-        ("left_out", "left out by drop_last"), ("elsewhere", "of ranks or shards at other daemons"),
+        ("untaken", "not taken"), ("left_out", "left out by drop_last"),
+        ("elsewhere", "of ranks or shards at other daemons"),
         ("outside", "taken outside of this log, according to a checkpoint"),
         ("by_word", "reported only by the client"), ("again", "taken again"),
     ):  # fmt: skip
         if epoch[key]:
             counts.append(f"{epoch[key]} {text}")
     lines = [f"  epoch {epoch['epoch']}: {words[epoch['verdict']]} ({', '.join(counts)})"]
-    for key in ("missing", "repeated", "lost", "replaced"):
+    for key in ("missing", "repeated", "replaced"):
         for sample in epoch[key][:_NAMED]:
             why = f": {sample['reason']}" if "reason" in sample else f" {sample['path'] or ''}"
             lines.append(f"    {key}: sample {sample['index']}{why}".rstrip())

@@ -61,7 +61,6 @@ from prepserver.protocol.schema import ProtocolError
 from prepserver.schedule.actions import (
     Action,
     Announce,
-    Behind,
     DropLane,
     DropStream,
     GoesAlone,
@@ -608,7 +607,7 @@ class Daemon:
                     self._announce(action)
                 case Nearly(cursor):
                     self._hint(cursor)
-                case Move() | Behind() | Joined() | GoesAlone():
+                case Move() | Joined() | GoesAlone():
                     self._rearrange(action)
                 case KillWorker(worker):
                     self._pool.end(worker)
@@ -637,15 +636,11 @@ class Daemon:
             if stream is not None and stream.source == source:
                 self._pool.end(worker)
 
-    def _rearrange(self, action: Move | Behind | Joined | GoesAlone) -> None:
+    def _rearrange(self, action: Move | Joined | GoesAlone) -> None:
         """Jobs part and meet."""
         match action:
-            case Move(cursor=cursor, lost=(start, stop)):
-                if start < stop:
-                    self._ledger.passed(cursor, stop)
+            case Move():
                 self._jobs.moved(action)
-            case Behind():
-                pass  # it keeps its ring, which counts until its client lets go
             case Joined():
                 self._jobs.joined(action)
             case GoesAlone(stream, why):

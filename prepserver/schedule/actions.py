@@ -75,24 +75,11 @@ class Move:
         cursor: The rank.
         lane: Its new lane.
         start: First position there.
-        lost: Batches that begin in [lost[0], lost[1]) will not come; empty if it loses nothing.
     """
 
     cursor: int
     lane: int
     start: int
-    lost: tuple[int, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Behind:
-    """A rank is left behind with the rows below `upto` that it was told of, in its ring, which nobody fills any more.
-
-    When it has used them up it is moved to where the others are then, and loses what lies between.
-    """
-
-    cursor: int
-    upto: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,16 +112,4 @@ class KillWorker:
     worker: int
 
 
-Action = (
-    Submit
-    | Announce
-    | Nearly
-    | DropLane
-    | DropStream
-    | QuarantineSample
-    | Move
-    | Behind
-    | Joined
-    | GoesAlone
-    | KillWorker
-)
+Action = Submit | Announce | Nearly | DropLane | DropStream | QuarantineSample | Move | Joined | GoesAlone | KillWorker

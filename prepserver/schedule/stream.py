@@ -17,8 +17,7 @@ bytes.
 from __future__ import annotations
 
 import heapq
-import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from prepserver.pipeline.batches import BatchLine
@@ -214,8 +213,6 @@ class Stream:
         next_start: Smallest position at or after the given one at which an epoch may begin.
         head: Next position never given to a worker.
         cursors: The ranks that read it.
-        behind: Those that will again, when they have used up what they were told of elsewhere: nothing waits for them.
-            Their lane is the one that they will read.
         cap: Nothing is filled from here on, for now: see `prepserver.schedule.early`.
         gate: Nothing is filled from here on before another stream has joined here, or not: see there.
         spent: In what lanes share: reading and decoding.
@@ -232,7 +229,6 @@ class Stream:
     gate: int | None = None
     lanes: dict[int, Lane] = field(default_factory=dict)
     cursors: dict[int, Cursor] = field(default_factory=dict)
-    behind: dict[int, Cursor] = field(default_factory=dict)
     bad: dict[int, list[BadRow]] = field(default_factory=dict)
     rows_filled: int = 0
     rows_delivered: int = 0
@@ -270,11 +266,6 @@ class Stream:
         if before == self._low:
             self._low = None
         return True
-
-    @property
-    def readers(self) -> Iterator[Cursor]:
-        """All ranks, also those that are behind."""
-        return itertools.chain(self.cursors.values(), self.behind.values())
 
     @property
     def low(self) -> int:
@@ -540,8 +531,7 @@ class Stream:
         if self.bad:
             # not `low`: a job that has moved here was not told yet of its last rows elsewhere
             low = min((c.released for c in self.cursors.values()), default=self.head)
-            kept = [range(c.released, c.announced) for c in self.behind.values()]
-            for position in [p for p in self.bad if p < low and not any(p in rows for rows in kept)]:
+            for position in [p for p in self.bad if p < low]:
                 del self.bad[position]
 
     def _lanes_at(self, position: int) -> tuple[int, ...]:

@@ -40,7 +40,8 @@ def leave_room(pid: int, nbytes: int) -> None:
     resource.prlimit(pid, resource.RLIMIT_AS, (most, most))
 
 
-def test_a_pipeline_that_cannot_be_made_ends_its_own_job_with_its_error(new_server: NewServer, tmp_path: Path) -> None:
+def test_a_pipeline_that_cannot_run_ends_its_own_job_only(new_server: NewServer, tmp_path: Path) -> None:
+    """The job is told the pipeline's error."""
     source = photo_tree(tmp_path, 200)
     server = new_server(workers=2)
     for pid in server.workers():

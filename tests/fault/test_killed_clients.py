@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.fault
 
 Start = Callable[..., ClientProcess]
 COUNT = 1500
-SPEC = {"shuffle": True, "seed": 4, "batch_size": 30}
+SPEC: dict[str, Any] = {"shuffle": True, "seed": 4, "batch_size": 30}
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +81,7 @@ def test_clients_killed_at_any_moment_of_attaching_leave_nothing(
     wait_until(lambda: server.status()["jobs"] == [], why=server.log)
 
 
-def test_a_stopped_client_makes_the_others_wait_and_loses_nothing(
+def test_a_stopped_client_makes_others_wait_and_loses_nothing(
     server: Server, client_process: Start, tree: ImageFolder, expected: Rows
 ) -> None:
     stopped = client_process(server, tree, **SPEC)
@@ -109,13 +110,13 @@ def test_a_stopped_client_makes_the_others_wait_and_loses_nothing(
         client.ask("close")
 
 
-def test_a_client_that_was_stopped_for_long_learns_that_it_was_left_behind(
+def test_a_client_stopped_for_long_learns_it_was_left_behind(
     new_server: Callable[..., Server], client_process: Start
 ) -> None:
     """By then its connection holds as many announcements as it can, so that nothing more can be said at once."""
     server = new_server(settings={"chunk_rows": 1})
     source = SyntheticImages(2000, size=(48, 64))
-    spec = {"shuffle": True, "seed": 4, "batch_size": 2}
+    spec: dict[str, Any] = {"shuffle": True, "seed": 4, "batch_size": 2}
     stopped, other = (client_process(server, source, lag="detach", prefetch=1600, **spec) for _ in range(2))
     attached(server, stopped, other)
     rows = stopped.read(1)
@@ -166,7 +167,7 @@ def test_a_rank_that_dies_holds_no_place_for_ever(server: Server, client_process
         client.ask("close")
 
 
-def test_a_write_into_a_view_ends_its_process_and_reaches_nobody_else(
+def test_a_write_into_a_view_ends_its_process_only(
     server: Server, client_process: Start, tree: ImageFolder, expected: Rows
 ) -> None:
     other = client_process(server, tree, **SPEC)

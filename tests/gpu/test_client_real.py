@@ -88,9 +88,7 @@ def test_a_job_that_is_killed_leaves_its_rows_to_the_others(
 
 
 @KINDS
-def test_a_killed_daemon_that_is_started_again_goes_on_with_the_same_rows(
-    kind: str, new_server: Callable[..., Server]
-) -> None:
+def test_a_killed_and_restarted_daemon_goes_on_with_equal_rows(kind: str, new_server: Callable[..., Server]) -> None:
     server = new_server()
     with client(kind, server) as job:
         batches = iter(job)
@@ -125,7 +123,7 @@ def ppm(seed: int) -> bytes:
 
 @KINDS
 @pytest.mark.parametrize("end", ["close", "drop"])
-def test_a_forked_child_may_end_the_client_and_the_parent_goes_on(kind: str, end: str, server: Server) -> None:
+def test_a_forked_child_may_close_and_the_parent_goes_on(kind: str, end: str, server: Server) -> None:
     with client(kind, server) as job:
         batches = iter(job)
         got = rows(job, batches, 3)
@@ -166,7 +164,7 @@ def test_forty_attachments_take_no_more_memory_than_two(kind: str, close: bool, 
     assert len(leaks.rings(os.getpid())) == 0
 
 
-def test_a_graph_can_be_captured_while_rings_are_locked_and_unlocked(device: torch.device) -> None:
+def test_a_graph_is_captured_while_rings_are_locked_and_unlocked(device: torch.device) -> None:
     """Captured in the strictest mode."""
     cuda: Any = torch.cuda
     done = threading.Event()

@@ -154,7 +154,8 @@ def test_a_wrong_argument_is_refused_before_anything_is_sent(tmp_path: Path) -> 
     with pytest.raises(InvalidSpec, match="float") as caught:
         PrepClient(SOURCE, [RandomResizedCrop(32), Normalize([0.5] * 3, [0.2] * 3)], runtime_dir=tmp_path)
     assert caught.value.field == "pipeline[1].mean"  # as the user counts them
-    for name, value in {"batch_size": 0, "seed": -1, "shuffle": "some", "on_error": "ignore", "prefetch": 0}.items():
+    wrong: dict[str, Any] = {"batch_size": 0, "seed": -1, "shuffle": "some", "on_error": "ignore", "prefetch": 0}
+    for name, value in wrong.items():
         with pytest.raises(InvalidSpec, match=name) as caught:
             PrepClient(SOURCE, OPS, runtime_dir=tmp_path, **{name: value})
         assert caught.value.field == name
@@ -222,9 +223,7 @@ def bad_indices(source: sources.ImageFolder) -> list[int]:
     return [paths.index(name) for name in sorted(BROKEN)]
 
 
-def test_a_bad_sample_raises_with_its_path_and_the_next_batches_are_to_be_had(
-    server: Server, damaged: sources.ImageFolder
-) -> None:
+def test_a_bad_sample_raises_with_its_path_and_batches_go_on(server: Server, damaged: sources.ImageFolder) -> None:
     bad = bad_indices(damaged)
     with PrepClient(damaged, OPS, fields="dict", batch_size=1, runtime_dir=server.runtime_dir) as client:
         raised = []
@@ -249,14 +248,15 @@ def test_a_bad_sample_raises_with_its_path_and_the_next_batches_are_to_be_had(
 
 
 @pytest.mark.parametrize("batch_size", [8, 43])
-def test_skip_and_mask_replace_bad_samples_by_the_same_rule_everywhere(
+def test_skip_and_mask_replace_bad_samples_by_one_rule(
     server: Server, damaged: sources.ImageFolder, batch_size: int
 ) -> None:
     expected = inline_rows(damaged, batch_size=batch_size, shuffle="full", on_error="skip")
     assert len(expected) == 43
     bad = set(bad_indices(damaged))
     assert not bad & {index for index, _ in expected}
-    where = {"fields": "dict", "batch_size": batch_size, "shuffle": "full", "runtime_dir": server.runtime_dir}
+    where: dict[str, Any] = {"fields": "dict", "batch_size": batch_size, "shuffle": "full"}
+    where["runtime_dir"] = server.runtime_dir
     with PrepClient(damaged, OPS, on_error="skip", **where) as client:
         assert read(client) == expected
         assert client.stats()["bad_samples"] == 3

@@ -80,7 +80,7 @@ def jobs(server: Server) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize(("ops", "batch_size"), [(OPS, 128), (OPS, 64), (OTHER_OPS, 100)])
-def test_a_joiner_in_mid_block_begins_at_once_and_shares_for_ever(
+def test_a_joiner_in_mid_block_begins_at_once_and_then_shares(
     new_server: Callable[..., Server], caplog: pytest.LogCaptureFixture, ops: list[Op], batch_size: int
 ) -> None:
     server = new_server()
@@ -123,7 +123,7 @@ def is_full(stream: dict[str, Any]) -> bool:
     return bool(stream["position"] + rows - stream["ready_upto"] < CHUNK)
 
 
-def test_a_joiner_goes_on_by_itself_when_the_job_that_it_waits_for_leaves(
+def test_a_joiner_goes_on_alone_when_the_job_it_awaits_leaves(
     new_server: Callable[..., Server], caplog: pytest.LogCaptureFixture
 ) -> None:
     server = new_server()
@@ -137,7 +137,7 @@ def test_a_joiner_goes_on_by_itself_when_the_job_that_it_waits_for_leaves(
         assert "goes on alone" in server.log()
 
 
-def test_without_memory_for_a_ring_of_its_own_it_waits_for_its_place(new_server: Callable[..., Server]) -> None:
+def test_without_memory_for_its_own_ring_a_joiner_waits(new_server: Callable[..., Server]) -> None:
     server = new_server(memory="150K")
     with client(server, "first", 128) as first, client(server, "late", 128, join_wait_s=600) as late:
         next(iter(first))

@@ -12,6 +12,7 @@ import torch
 from PIL import Image as Picture
 
 from prepclient import ColorJitter, ImageFolder, Packed, PrepClient, RandomHorizontalFlip, RandomResizedCrop
+from prepserver.pipeline.source import SourceSpec
 from tests.support.complete import needs_jpegtran
 from tests.support.device_client import DeviceClient
 from tests.support.server import Server, cli
@@ -37,7 +38,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> ImageFolder:
     return ImageFolder(root / "images", masks=root / "masks")
 
 
-def epoch(make: Callable[..., PrepClient], source: ImageFolder, **more: Any) -> list[Any]:
+def epoch(make: Callable[..., PrepClient], source: SourceSpec, **more: Any) -> list[Any]:
     with make(source, OPS, **{**SPEC, "on_error": "mask", **more}) as client:
         batches = []
         for batch in client:

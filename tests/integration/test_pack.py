@@ -76,7 +76,7 @@ def children_of(pid: int) -> list[int]:
 
 @needs_jpegtran
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-def test_whenever_it_is_killed_a_second_run_goes_on_to_the_same_files(
+def test_whenever_killed_a_second_run_makes_the_same_files(
     folder: Path, tmp_path: Path, how: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = cli("pack", str(folder), str(tmp_path / "whole"), "--quiet")
@@ -117,7 +117,7 @@ def served(server: Server, root: Path, **arguments: Any) -> Rows:
 
 
 @pytest.mark.parametrize("shuffle", [False, True, "full"])
-def test_a_daemon_serves_a_packed_dataset_as_the_inline_mode_does(
+def test_a_daemon_serves_packed_data_as_inline_mode_does(
     shared_server: Server, packed: Path, shuffle: bool | str
 ) -> None:
     arguments: dict[str, Any] = {"shuffle": shuffle, "batch_size": 7, "seed": 5}

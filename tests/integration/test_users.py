@@ -148,7 +148,7 @@ def test_two_users_share_the_decode_and_no_memory(world: World) -> None:
         client.ask("close")
 
 
-def test_a_user_outside_the_group_cannot_connect_and_is_told_the_group(world: World) -> None:
+def test_a_user_outside_the_group_is_refused_and_told_the_group(world: World) -> None:
     world.serve()
     assert stat.S_IMODE(world.server.runtime_dir.stat().st_mode) == 0o710
     assert world.refused(STRANGER).kind == "NoPermission"
@@ -210,7 +210,8 @@ def test_a_link_that_is_laid_while_a_job_runs_leads_nowhere(world: World) -> Non
     client.ask("close")
 
 
-def test_without_roots_a_user_gets_what_is_made_and_nothing_that_is_read(world: World) -> None:
+def test_without_roots_a_user_gets_only_what_is_made_not_read(world: World) -> None:
+    """Synthetic samples are made; whatever is read from files is refused."""
     world.serve(roots=False)
     refused = world.refused(MEMBER)
     assert refused.kind == "NoPermission"
@@ -314,7 +315,7 @@ def test_an_indexer_ends_with_who_asked_for_it(world: World) -> None:
     wait_until(lambda: not Path(f"/proc/{indexer}").exists())
 
 
-def test_roots_that_are_taken_away_by_a_reload_are_closed_to_new_jobs(world: World) -> None:
+def test_roots_removed_by_a_reload_are_closed_to_new_jobs(world: World) -> None:
     world.serve()
     running = world.client(MEMBER)
     rows = running.read(1)
@@ -343,7 +344,7 @@ def read_on(client: ClientProcess, epochs: int) -> None:
         client.order("read", new=number > 0, pause_s=0.02)
 
 
-def test_a_stopped_job_of_one_user_stops_no_job_of_another_and_loses_nothing(world: World) -> None:
+def test_a_stopped_job_stops_no_job_of_another_user(world: World) -> None:
     """Whatever its policy is: it parts, and goes on where it stood."""
     world.serve()
     expected = inline_rows(LINE, epochs=4, batch_size=50, shuffle=True, seed=5)

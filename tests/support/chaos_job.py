@@ -1,7 +1,7 @@
 """A training job for the chaos run: it may be killed at any moment, and goes on from its last checkpoint.
 
 After every batch it replaces its checkpoint: where it stands, and of each unbroken run of positions that it has had
-(there is one, but for a job with ``lag="skip"``) where it began, its rows and a digest over all of them in order.
+(there is to be one) where it began, its rows and a digest over all of them in order.
 ``python chaos_job.py CHECKPOINT OPTIONS`` runs until the file ``CHECKPOINT.stop`` is there.
 """
 

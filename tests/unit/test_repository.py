@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import os
 import re
 import subprocess
@@ -69,7 +70,7 @@ def readme_table(first_column: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=relative)
-def test_every_make_target_that_a_document_names_is_in_the_makefile(document: Path) -> None:
+def test_every_make_target_in_a_document_is_in_the_makefile(document: Path) -> None:
     text = document.read_text()
     named = {
         name
@@ -90,7 +91,7 @@ def test_every_phony_target_has_a_rule() -> None:
     assert set(phony[1].split()) == targets(makefile)
 
 
-def test_what_a_change_must_pass_runs_the_tests_and_the_linters_without_a_terminal() -> None:
+def test_ci_runs_the_tests_and_the_linters_without_a_terminal() -> None:
     script = ROOT / ".ci" / "run"
     text = script.read_text()
     assert os.access(script, os.X_OK)
@@ -146,13 +147,25 @@ def test_no_module_has_a_name_that_says_nothing() -> None:
     assert [relative(path) for path, words in named.items() if words & FORBIDDEN] == []
 
 
+def test_no_name_of_a_test_is_longer_than_60_characters() -> None:
+    """What needs more words stands in the test's docstring."""
+    found = {
+        (relative(path), node.name)
+        for path in (ROOT / "tests").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
+    }
+    assert len(found) > 1000
+    assert sorted((path, name) for path, name in found if len(name) > 60) == []
+
+
 def test_both_packages_say_that_they_are_typed() -> None:
     for package in (prepserver, prepclient):
         assert package.__file__ is not None
         assert (Path(package.__file__).parent / "py.typed").is_file()
 
 
-def test_every_room_has_its_place_in_the_import_rules_and_in_architecture() -> None:
+def test_every_room_is_in_the_import_rules_and_in_architecture() -> None:
     rooms = {path.stem for path in (ROOT / "prepserver").iterdir() if path.is_dir() or path.suffix == ".py"}
     rooms -= {"__init__", "__main__", "__pycache__"}
     layers = next(c for c in PYPROJECT["tool"]["importlinter"]["contracts"] if c["type"] == "layers")["layers"]

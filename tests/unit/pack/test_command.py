@@ -83,7 +83,7 @@ def test_a_folder_that_holds_other_things_is_a_wrong_argument(
     assert "not empty" in capsys.readouterr().err
 
 
-def test_without_jpegtran_it_says_that_it_encodes_again_and_how_well(
+def test_without_jpegtran_it_says_that_it_encodes_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -71,7 +71,8 @@ def test_other_types_are_no_integers(value: Any) -> None:
 
 
 def test_numbers_of_numpy_are_numbers() -> None:
-    assert RandomResizedCrop(8, scale=(np.float32(0.5), np.float64(1))) == RandomResizedCrop(8, scale=(0.5, 1.0))
+    scale: Any = (np.float32(0.5), np.float64(1))
+    assert RandomResizedCrop(8, scale=scale) == RandomResizedCrop(8, scale=(0.5, 1.0))
 
 
 @pytest.mark.parametrize("op", [RandomResizedCrop, Resize])
@@ -133,12 +134,22 @@ def test_all_arguments_of_a_dataloader_are_named_at_once() -> None:
         client(num_workers=4, batchsize=3)
 
 
+def test_skip_is_refused_and_the_error_names_what_to_use() -> None:
+    with pytest.raises(InvalidSpec, match=r"lag = 'skip' .* With 'detach' the job loses nothing; 'auto'") as e:
+        client(lag="skip")
+    assert e.value.field == "lag"
+    with pytest.raises(InvalidSpec, match=r"lag = 5 is not one of 'auto', 'wait', 'detach'$"):
+        client(lag=5)
+
+
 @pytest.mark.parametrize("name", ["drop_last", "zero_copy", "inline"])
 def test_flags_are_true_or_false(name: str) -> None:
-    for value in ("no", "False", None, 2, 0.5, []):
+    wrong: list[Any] = ["no", "False", None, 2, 0.5, []]
+    for value in wrong:
         with pytest.raises(InvalidSpec, match=f"{name} = .*: True or False"):
             PrepClient(SOURCE, [SIZED], **{name: value})
-    for value in (True, 1, np.True_):
+    right: list[Any] = [True, 1, np.True_]
+    for value in right:
         PrepClient(SOURCE, [SIZED], **{name: value})
     assert client(drop_last=np.True_).drop_last is True
     assert client(shuffle=np.True_).spec == client(shuffle=True).spec

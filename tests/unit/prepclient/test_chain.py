@@ -113,7 +113,7 @@ def reader(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Reader]:
     def move(start: int) -> None:
         fd = ring_of(len(inodes))
         inodes.append(os.fstat(fd).st_ino)
-        assert peer.send(Moved(start, (0, 0), LAYOUT.to_wire()), fd)
+        assert peer.send(Moved(start, LAYOUT.to_wire()), fd)
         os.close(fd)
 
     device = StageDevice()

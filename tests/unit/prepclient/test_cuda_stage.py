@@ -64,9 +64,7 @@ def test_batches_by_way_of_a_device_are_those_of_the_host(views: int, lend: bool
 
 @pytest.mark.parametrize("views", [1, 2])
 @pytest.mark.parametrize(("lend", "finish"), FINISHES)
-def test_batches_of_no_rows_come_by_way_of_a_device_and_lent_and_in_fresh_tensors_alike(
-    views: int, lend: bool, finish: dict[str, Any]
-) -> None:
+def test_batches_of_no_rows_come_through_every_kind_of_delivery(views: int, lend: bool, finish: dict[str, Any]) -> None:
     """Three samples for two ranks, one at a time: equal numbers of batches leave one without a row."""
     source = SyntheticImages(3, size=(40, 50))
     given: dict[str, Any] = {**SPEC, "batch_size": 1, "rank": 0, "world_size": 2, "job": "pair"}

@@ -21,7 +21,7 @@ from tests.support.one_peer import leased
 
 
 @pytest.mark.parametrize(("asked_s", "timeout_s", "sent_s"), [(30.0, 600.0, 30.0), (30.0, 30.0, 10.0), (0.0, 5.0, 0.0)])
-def test_a_wait_for_a_shared_stream_ends_before_the_wait_for_a_batch_does(
+def test_waiting_for_a_shared_stream_ends_before_the_batch_wait(
     asked_s: float, timeout_s: float, sent_s: float
 ) -> None:
     assert join_wait(asked_s, timeout_s) == sent_s

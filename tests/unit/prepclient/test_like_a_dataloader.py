@@ -118,7 +118,7 @@ def test_it_prints_what_it_is() -> None:
 def test_skipping_batches_by_a_sampler_says_what_to_do() -> None:
     train = client(SyntheticImages(N, 16))
     # as accelerate's skip_first_batches does
-    skipping = DataLoader(train.dataset, batch_sampler=train.batch_sampler)  # type: ignore[arg-type]
+    skipping: Any = DataLoader(train.dataset, batch_sampler=train.batch_sampler)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"load_state_dict\(\), not accelerate's skip_first_batches"):
         next(iter(skipping))
 
@@ -134,7 +134,7 @@ class Holder(IterableDataset[Any]):
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_several_workers_of_a_dataloader_that_would_all_get_everything_are_refused() -> None:
+def test_dataloader_workers_that_would_each_get_all_are_refused() -> None:
     train = client(SyntheticImages(N, 16))
     with pytest.raises(ForkedClient, match=r"each of the 2 workers .* num_workers=0"):
         next(iter(DataLoader(Holder(train), batch_size=None, num_workers=2)))
@@ -148,7 +148,7 @@ def test_it_is_neither_pickled_nor_copied(copied: Any) -> None:
 
 
 @pytest.mark.parametrize("of", [np.int64, torch.tensor])
-def test_a_state_whose_numbers_became_others_on_their_way_is_loaded(of: Any) -> None:
+def test_a_state_whose_numbers_changed_type_on_the_way_is_loaded(of: Any) -> None:
     with client(SyntheticImages(N, 16)) as train:
         next(iter(train))
         state = train.state_dict()
@@ -196,7 +196,7 @@ def test_two_threads_at_once_are_an_error_and_turns_are_none() -> None:
     train.close()
 
 
-def test_threads_that_pay_no_heed_to_each_other_get_each_batch_once_or_an_error() -> None:
+def test_careless_threads_get_each_batch_once_or_an_error() -> None:
     train = PrepClient(SyntheticImages(300, 16), [RandomResizedCrop(2)], batch_size=1, inline=True, fields=("index",))
     batches = iter(train)
     got: list[int] = []

@@ -56,7 +56,7 @@ def test_an_argument_that_cannot_be_is_named(field: str, changed: dict[str, Any]
         assert field.rsplit(".", 1)[1] in e.value.field
 
 
-def test_a_script_with_an_odd_name_gives_a_job_a_name_that_can_be_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_script_of_an_odd_name_gives_a_job_a_printable_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["/home/me/two\nlines.py"])
     assert spec().job.startswith("two_lines.py-")
 
@@ -73,7 +73,7 @@ def test_the_digest_names_the_rows_and_not_how_they_are_cut() -> None:
     assert len({digest, *(o.digest for o in others)}) == 1 + len(others)
 
 
-def test_the_size_of_a_batch_is_part_of_the_rows_where_whole_batches_are_shuffled() -> None:
+def test_batch_size_is_part_of_rows_where_batches_are_shuffled() -> None:
     assert spec(order="shuffle-repeat-batch").digest == spec().digest
     assert spec(num_shards=2, shard_index=1).digest == spec().digest
     sharded = [spec(order="batch-shuffle-repeat", shuffle="full", num_shards=k, shard_index=0) for k in (1, 2, 3)]
@@ -101,7 +101,7 @@ def test_ranks_that_are_all_here_are_not_a_part() -> None:
     assert find_ranks(None, None, environ) == Ranks(1, 2, None)
 
 
-def test_each_machine_is_a_shard_where_the_launcher_says_that_all_are_alike() -> None:
+def test_machines_are_shards_where_the_launcher_has_all_alike() -> None:
     torchrun = {
         "RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4", "GROUP_RANK": "1",
         "GROUP_WORLD_SIZE": "2",
@@ -118,7 +118,7 @@ def test_each_machine_is_a_shard_where_the_launcher_says_that_all_are_alike() ->
     assert find_ranks(None, None, alone) == Ranks(1, 4, None)
 
 
-def test_with_shards_that_are_given_ranks_count_the_processes_of_one() -> None:
+def test_with_given_shards_ranks_count_processes_of_one_shard() -> None:
     assert find_ranks(1, 4, {}, 2, 1) == Ranks(1, 4, None, Shard(2, 1))
     assert find_ranks(None, None, {}, 2, 1) == Ranks(0, 1, None, Shard(2, 1))
     with pytest.raises(InvalidSpec, match="processes of one shard"):
@@ -152,7 +152,7 @@ def test_a_launcher_that_contradicts_itself_is_named(environ: dict[str, str], fi
         ({"MASTER_ADDR": "node1", "MASTER_PORT": "2900"}, "node1:2900"),
     ],
 )
-def test_ranks_of_a_run_are_named_alike_by_what_their_launcher_says(
+def test_ranks_of_a_run_share_a_name_from_their_launcher(
     monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], name: str
 ) -> None:
     for key in ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "MASTER_ADDR", "MASTER_PORT"):

@@ -56,10 +56,10 @@ def many_descriptors() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_a_move_is_waited_for_whatever_the_number_of_its_descriptor(tmp_path: Path, many_descriptors: None) -> None:
+def test_a_move_is_awaited_whatever_its_descriptors_number(tmp_path: Path, many_descriptors: None) -> None:
     ring = os.memfd_create("ring")
     lease, peer = leased(tmp_path, WELCOME, ring, lambda: Lease(tmp_path, ATTACH, 60.0, lambda _samples: None))
-    moved = Moved(64, (0, 0), LAYOUT)
+    moved = Moved(64, LAYOUT)
     assert peer.send(moved, ring)
     ((found, fd),) = lease.moves(1)
     assert found == moved

@@ -23,7 +23,7 @@ def listed(word: str) -> bool:
 def made(root: Path, *ops: Op) -> npt.NDArray[np.int64]:
     with PrepClient(ImageFolder(root), list(ops), batch_size=16, inline=True) as client:
         ((images, _),) = list(client)
-    return images.permute(0, 2, 3, 1).numpy().astype(np.int64)
+    return np.asarray(images.permute(0, 2, 3, 1).numpy(), np.int64)
 
 
 @pytest.fixture
