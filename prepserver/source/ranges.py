@@ -62,7 +62,7 @@ class RangesReader(ScanningReader):
     """A reader of files that hold many samples; they are listed side by side."""
 
     @abstractmethod
-    def files(self) -> list[str]:
+    def files(self, roots: Roots | None = None) -> list[str]:
         """The absolute paths of the files, in order.
 
         Raises:
@@ -82,7 +82,7 @@ class RangesReader(ScanningReader):
             SourceError: It cannot be used; the text names it and says what to do.
         """
 
-    def classes(self) -> list[str]:
+    def classes(self, roots: Roots | None) -> list[str]:
         """Names of the classes by label; empty where labels are only numbers."""
         return []
 
@@ -93,7 +93,7 @@ class RangesReader(ScanningReader):
 
     def scan(self, progress: Progress, roots: Roots | None) -> Scan:
         """As `ScanningReader.scan`."""
-        paths = self.files()
+        paths = self.files(roots)
         places, table = Places(), FileTable()
         more = [array("I"), *(array("Q") for _ in self.columns for _ in range(2))]
         files = self._listed(paths, progress, roots)
@@ -109,7 +109,7 @@ class RangesReader(ScanningReader):
         if not len(table):
             raise SourceError(f"{self.spec.place} holds no samples with {' or '.join(self.columns)}")
         progress.finished(len(table))
-        meta: dict[str, Any] = table_meta(table, self.classes(), None)
+        meta: dict[str, Any] = table_meta(table, self.classes(roots), None)
         times = [listed.mtime_ns for listed in files]
         meta |= {"files": paths, "sizes": [listed.size for listed in files], "mtimes_ns": times}
         return Scan(meta, table.sections(*more), times, places.found())
@@ -145,7 +145,7 @@ class RangesReader(ScanningReader):
 
     def check_roots(self, sections: Callable[[str], memoryview], roots: Roots) -> None:
         """As `ScanningReader.check_roots`."""
-        for path in self.files():
+        for path in self.files(roots):
             roots.check_path("the file", path)
 
     def read_by(self, container: Container, roots: Roots | None) -> Source:

@@ -1,6 +1,7 @@
 # Written by `python -m tests.stubs`, which tests/unit/pipeline/test_members.py compares.
 from prepserver.pipeline.source import SourceSpec as SourceSpec
 from prepserver.pipeline.sources.file_list import FileList as FileList
+from prepserver.pipeline.sources.hugging_face import HuggingFace as HuggingFace
 from prepserver.pipeline.sources.image_folder import ImageFolder as ImageFolder
 from prepserver.pipeline.sources.packed import Packed as Packed
 from prepserver.pipeline.sources.synthetic_images import SyntheticImages as SyntheticImages
@@ -12,6 +13,7 @@ def source_from_wire(wire: object) -> SourceSpec: ...
 
 __all__ = [
     "FileList",
+    "HuggingFace",
     "ImageFolder",
     "Packed",
     "SyntheticImages",

@@ -16,7 +16,7 @@ class TarReader(RangesReader):
     kind = Tar
     spec: Tar
 
-    def files(self) -> list[str]:
+    def files(self, roots: Roots | None = None) -> list[str]:
         """As `RangesReader.files`."""
         return expand(self.spec.shards)
 
