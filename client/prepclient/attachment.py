@@ -21,6 +21,7 @@ from prepclient.joining import Joining
 from prepclient.places import candidates, find_runtime_dir, listens
 from prepclient.private import PrivateDaemon, private_daemon
 from prepclient.progress import ScanProgress
+from prepclient.rows import Rows
 from prepclient.session import Handed, Session, Totals
 from prepclient.spec import Spec
 from prepclient.stages import Stage, Step
@@ -221,17 +222,17 @@ class Attachment:
 
     def _make_feed(self, start: Start) -> Feed:
         check_descriptors()
-        service = self._service
+        service, map_rows = self._service, self._staging.map_rows()
         with contextlib.closing(ScanProgress(self._spec.source.place)) as progress:
             if service.inline:
-                return InlineFeed(self._spec, start, progress)
+                return InlineFeed(self._spec, start, progress, map_rows)
             runtime_dir = find_runtime_dir(service.runtime_dir)
             if service.workers is not None and (self._private is not None or not listens(runtime_dir)):
                 self._private = private_daemon(service.workers)
                 runtime_dir = self._private.runtime_dir
             return ServedFeed(
                 runtime_dir, self._spec, start, prefetch=service.prefetch, timeout_s=service.timeout_s,
-                joining=service.joining, on_scanning=progress,
+                joining=service.joining, on_scanning=progress, map_rows=map_rows or Rows.map,
             )  # fmt: skip
 
     def _note_start(self, start: Start, epoch_start: int, samples: int) -> None:

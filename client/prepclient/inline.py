@@ -48,12 +48,19 @@ class InlineFeed:
         spec: What is wanted.
         start: Where to begin.
         on_scanning: Called with the number of samples found while the source is listed.
+        map_rows: How a device wants the ring mapped; None where there is none.
 
     Raises:
         SourceUnavailable: The dataset is missing, empty or unreadable.
     """
 
-    def __init__(self, spec: Spec, start: Start, on_scanning: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        spec: Spec,
+        start: Start,
+        on_scanning: Callable[[int], None],
+        map_rows: Callable[[int, RingLayout], Rows] | None = None,
+    ) -> None:
         from prepserver import inline  # the server's rooms: only here, only now
 
         try:
@@ -82,9 +89,8 @@ class InlineFeed:
             except ValueError as e:
                 raise InvalidSpec(str(e), "num_shards") from e
         rows = _ROUNDS * spec.shape.batch_size * spec.shape.world_size
-        self.layout = layout = RingLayout(rows, ring_fields(spec.pipeline.fields))
-        dense = [torch.empty((rows, *f.shape), dtype=DTYPES[f.dtype], device="cpu") for f in layout.dense]
-        made = Rows(layout, dense, {f.name: np.empty(rows, f.dtype) for f in layout.scalars})
+        self.layout = RingLayout(rows, ring_fields(spec.pipeline.fields))
+        made = _made(self.layout, map_rows)
         self._arrays = made.writable_arrays()
         self.rows = RingChain(made)
 
@@ -120,18 +126,19 @@ class InlineFeed:
         """See `Feed`: every row is made for this process alone."""
         return 1.0
 
-    def map_writable(self, rows: Rows) -> tuple[Rows, Mapping]:
-        """See `Feed`."""
-        # A private segment, so that a device's path is the same as with a daemon.
-        fd = create_segment("prepclient-inline", self.layout.nbytes)
-        try:
-            rows, mapping = Rows.map_writable(fd, self.layout)
-        finally:
-            os.close(fd)  # the mapping keeps the memory
-        mapping.populate(write=True)
-        self.rows = RingChain(rows)
-        self._arrays = rows.writable_arrays()
-        return rows, mapping
-
     def close(self) -> None:
         """See `Feed`."""
+        self.rows.close()
+
+
+def _made(layout: RingLayout, map_rows: Callable[[int, RingLayout], Rows] | None) -> Rows:
+    """Rows of our own: in a private segment where a device copies from it, so that its path is that of a daemon's."""
+    if map_rows is None:
+        dense = [torch.empty((layout.rows, *f.shape), dtype=DTYPES[f.dtype], device="cpu") for f in layout.dense]
+        return Rows(layout, dense, {f.name: np.empty(layout.rows, f.dtype) for f in layout.scalars})
+    fd = create_segment("prepclient-inline", layout.nbytes)
+    try:
+        Mapping(fd, 0, layout.nbytes, writable=True).populate(write=True)
+        return map_rows(fd, layout)
+    finally:
+        os.close(fd)  # the mapping keeps the memory

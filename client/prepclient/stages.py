@@ -16,12 +16,10 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from prepclient.blocks import HostBlocks
-from prepclient.chain import Numbers, RingChain
+from prepclient.chain import Numbers
 from prepclient.device import DeviceStage
 from prepclient.feed import Feed
 from prepclient.finish import Finish, Finisher, RowLook
-from prepclient.pinning import HostPin
-from prepclient.rows import Rows
 from prepclient.session import Bad, Session
 from prepclient.spec import VALID
 from prepserver.pipeline.batches import Batch, BatchLine
@@ -232,46 +230,28 @@ class HostStage:
         self._ahead = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Pinned:
-    """A page-locked ring."""
-
-    rows: Rows
-    pin: HostPin
-
-
 class CudaStage:
     """Tensors on a CUDA device, copied ahead of the training loop.
 
     Args:
         session: Whose batches.
-        feed: Whose rows; its ring is page-locked.
+        feed: Whose rows; its rings are page-locked.
         stage: The device's side.
     """
 
-    def __init__(
-        self,
-        session: Session,
-        feed: Feed,
-        stage: DeviceStage,
-    ) -> None:
+    def __init__(self, session: Session, feed: Feed, stage: DeviceStage) -> None:
         self._session = session
         self._feed = feed
         self._stage = stage
-        self._driver = stage.pin_driver()
-        self._pins: dict[int, _Pinned] = {}
-        first = feed.rows.links[0]
-        self._rings = first.number + 1  # how many are followed
-        try:
-            self._rows = RingChain(self._pinned(first.rows))
-        except BaseException:
-            self.close()
-            raise
+        self._lock()
+
+    def _lock(self) -> None:
+        for link in self._feed.rows.links:
+            link.rows.lock()
 
     def step(self, timeout_s: float) -> Step:
         """See `Stage`."""
-        for pinned in self._pins.values():
-            pinned.pin.warn_once()
+        self._lock()
         self._take_back()
         self._stage.advance()
         self._feed.poll(self._session)
@@ -308,41 +288,14 @@ class CudaStage:
         self._feed.wait(self._session, timeout_s, is_ready, pace_s, lambda: idle_since_ns is not None)
         return 0 if idle_since_ns is None else time.monotonic_ns() - idle_since_ns
 
-    def _pinned(self, shown: Rows) -> Rows:
-        """A second mapping of a ring, to write, which is page-locked from now on."""
-        rows, mapping = self._feed.map_writable(shown)
-        pin = HostPin(
-            mapping.address, mapping.nbytes, self._driver, keep=mapping, cuts=rows.cut_bytes,
-            absent_from=mapping.absent_from,
-        )  # fmt: skip
-        self._pins[id(rows)] = _Pinned(rows, pin)
-        pin.start()
-        return rows
-
-    def _follow(self) -> None:
-        """Does for this chain what has happened to the feed's: a ring more, or one less."""
-        # By their numbers: the feed may have let go of a ring that this chain still begins with, and a ring may begin
-        # where another one did that was never reached.
-        for link in self._feed.rows.links:
-            if link.number >= self._rings:
-                self._unpin(self._rows.add(link.start, self._pinned(link.rows)))
-        self._rings = self._feed.rows.rings
-        if len(self._rows.links) > 1:
-            self._unpin(self._rows.forget_below(self._session.released_upto))
-
-    def _unpin(self, gone: list[Rows]) -> None:
-        # Rows go back only when their copies have completed: nothing reads a ring that is let go.
-        for rows in gone:
-            self._pins.pop(id(rows)).pin.close()
-
     def _submit(self) -> None:
-        self._follow()
+        rows = self._feed.rows
         while self._stage.room and (batch := self._session.next_ready()) is not None:
-            scalars = self._rows.scalars(batch.start, batch.stop)
+            scalars = rows.scalars(batch.start, batch.stop)
             small = {name: [numbers.fill()] for name, numbers in scalars.items()}
             if VALID in self._stage.small:
                 small[VALID] = [valid_rows(batch, self._session.bad_of(batch))]
-            self._stage.submit(batch.start, self._rows.parts(batch.start, batch.stop), small)
+            self._stage.submit(batch.start, rows.parts(batch.start, batch.stop), small)
             self._session.stage()
 
     def _take_back(self) -> None:
@@ -352,10 +305,5 @@ class CudaStage:
 
     def close(self) -> None:
         """See `Stage`."""
-        # ORDER: no copy may read the ring when its lock goes, and the lock goes before the mapping.
-        try:
-            self._stage.drain()
-        finally:
-            for pinned in self._pins.values():
-                pinned.pin.close()
-            self._pins.clear()
+        # ORDER: no copy may read the ring when its feed ends the page-lock.
+        self._stage.drain()

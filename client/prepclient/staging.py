@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,9 +11,11 @@ import torch
 from prepclient.device import DeviceStage, Engine
 from prepclient.feed import Feed
 from prepclient.finish import Finish, RowLook
+from prepclient.rows import Rows
 from prepclient.session import Session
 from prepclient.spec import VALID, Spec
 from prepclient.stages import CudaStage, HostStage, Stage
+from prepserver.protocol.layout import RingLayout
 
 
 class Staging:
@@ -52,16 +55,26 @@ class Staging:
             self._small[VALID] = torch.bool
         self._on_device: DeviceStage | None = None
 
-    def stage(self, session: Session, feed: Feed) -> Stage:
-        """The stage of a new attachment; that of the one before is closed."""
+    def map_rows(self) -> Callable[[int, RingLayout], Rows] | None:
+        """How a device wants the rings of the next attachment mapped; None where there is no device.
+
+        Raises:
+            DeviceUnavailable: No such device.
+        """
         if self.device.type == "cpu":
-            return HostStage(session, feed, self._looks, self._finish, self._max_batch, zero_copy=self._zero_copy)
+            return None
         if self._on_device is None or not self._on_device.reset():
             self._on_device = DeviceStage(
                 self.device, self._looks, self._max_batch, finish=self._finish, small=self._small,
                 zero_copy=self._zero_copy, engine=self.engine,
             )  # fmt: skip
-        return CudaStage(session, feed, self._on_device)
+        return partial(Rows.map_pinned, driver=self._on_device.pin_driver())
+
+    def stage(self, session: Session, feed: Feed) -> Stage:
+        """The stage of a new attachment, after `map_rows`; that of the one before is closed."""
+        if self._on_device is not None:
+            return CudaStage(session, feed, self._on_device)
+        return HostStage(session, feed, self._looks, self._finish, self._max_batch, zero_copy=self._zero_copy)
 
     def close(self) -> None:
         """Gives the device's memory back. Idempotent."""
