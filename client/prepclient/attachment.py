@@ -12,7 +12,6 @@ from typing import Any
 
 from torch.utils.data import get_worker_info
 
-from prepclient.checkpoint import Checkpoint
 from prepclient.errors import ForkedClient, InvalidSpec, NoServer, PrepClientError, ServerGone, SourceChanged
 from prepclient.feed import Feed, Listing, ServedFeed, Start
 from prepclient.forks import resume_threads, stop_threads
@@ -109,11 +108,13 @@ class Attachment:
         return self.session.epoch if self.session is not None else self.start.epoch
 
     @property
-    def checkpoint(self) -> Checkpoint:
-        """Where the training loop stands."""
-        at, known = self.session or self.start, self.start.checkpoint
-        position = at.position if self.session is not None or known is None else known
-        return Checkpoint(at.epoch, at.epoch_start, position, self.began, self.listing)
+    def place(self) -> Start:
+        """Where the next attachment would begin: at the first batch that was not handed out."""
+        session = self.session
+        if session is None:
+            return self.start
+        epoch_start, position, rounds = session.place
+        return Start(session.epoch, position, epoch_start, rounds, session.position)
 
     # -- coming and going -------------------------------------------------------------------------------
 
@@ -265,13 +266,6 @@ class Attachment:
         self.listing = now
         self.allow_changed = False
 
-    def keep_place(self) -> None:
-        """The next attachment begins at the first batch that was not handed out."""
-        session = self.session
-        if session is not None:
-            epoch_start, position, rounds = session.place
-            self.start = Start(session.epoch, position, epoch_start, rounds, session.position)
-
     def detach(self) -> None:
         """Goes; the next attachment begins at `start`."""
         self._past = self.totals
@@ -282,7 +276,7 @@ class Attachment:
 
     def close(self) -> None:
         """Goes, keeps its place and all that it knows, and holds nothing any more."""
-        self.keep_place()
+        self.start = self.place
         self.detach()
         self._staging.close()
         self._private = None  # it ends with the last client that uses it
@@ -298,7 +292,7 @@ class Attachment:
         """
         self.check_process()
         if self.session is not None and self.session.handed is self._begun:
-            self.keep_place()
+            self.start = self.place
             self.detach()
         self.come()  # again, after an error of the transport
         # no context manager: an exception in its end would keep this frame, and with it lent memory
@@ -323,7 +317,7 @@ class Attachment:
 
     def _detach_in_epoch(self) -> None:
         """After an error of the transport: the next use attaches again at the same sample."""
-        self.keep_place()
+        self.start = self.place
         self.goes_on = self.goes_on or self.session is not None
         self.detach()
 

@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from prepclient.chain import RingChain
 from prepclient.errors import (
@@ -91,8 +91,8 @@ class Listing(NamedTuple):
         return all(a == b for a, b in zip(self, other, strict=True) if a != "" and b != "")
 
 
-class Feed(Protocol):
-    """Rows for one session.
+class Feed:
+    """Rows for one session. What is not overridden serves rows that are made when they are waited for.
 
     Attributes:
         listing: Of the source.
@@ -135,15 +135,18 @@ class Feed(Protocol):
         Raises:
             PrepClientError: The rows will not come, or did not in time.
         """
+        raise NotImplementedError
 
     def release(self, session: Session) -> None:
         """Tells that `session.released_upto` has moved."""
 
     def sharing_factor(self) -> float | None:
         """Rows handed to jobs for each row that was made for them; None if it cannot be learnt now."""
+        return 1.0
 
     def close(self) -> None:
         """Ends. Idempotent."""
+        self.rows.close()
 
 
 def _admitted(runtime_dir: Path, attach: Attach, timeout_s: float, on_scanning: Callable[[int], None]) -> Lease:
@@ -168,7 +171,7 @@ def _admitted(runtime_dir: Path, attach: Attach, timeout_s: float, on_scanning: 
         pause_s = min(_BUSY_MOST_S, 1.5 * pause_s)
 
 
-class ServedFeed:
+class ServedFeed(Feed):
     """A daemon's ring.
 
     Args:
@@ -354,4 +357,4 @@ class ServedFeed:
             self._lease.say_bye(self._session.stands)
         self._session = None
         self._end()
-        self.rows.close()
+        super().close()

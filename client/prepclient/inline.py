@@ -14,7 +14,7 @@ import torch
 
 from prepclient.chain import RingChain
 from prepclient.errors import InvalidSpec, SourceUnavailable
-from prepclient.feed import Listing, Start
+from prepclient.feed import Feed, Listing, Start
 from prepclient.rows import DTYPES, Rows
 from prepclient.session import Session
 from prepclient.spec import Spec
@@ -41,7 +41,7 @@ def names_of(source: SourceSpec) -> tuple[str, list[str]]:
         raise SourceUnavailable(str(e)) from e
 
 
-class InlineFeed:
+class InlineFeed(Feed):
     """Fills a private ring of four rounds, a batch at a time, when it is asked for.
 
     Args:
@@ -94,12 +94,6 @@ class InlineFeed:
         self._arrays = made.writable_arrays()
         self.rows = RingChain(made)
 
-    def attach(self, session: Session) -> None:
-        """See `Feed`."""
-
-    def poll(self, session: Session) -> None:
-        """See `Feed`."""
-
     def wait(
         self,
         session: Session,
@@ -118,17 +112,6 @@ class InlineFeed:
         with torch.device("cpu"):
             bad = self._maker.fill(batch.start, batch.stop, self._arrays)
         session.ready(batch.stop, bad)
-
-    def release(self, session: Session) -> None:
-        """See `Feed`."""
-
-    def sharing_factor(self) -> float | None:
-        """See `Feed`: every row is made for this process alone."""
-        return 1.0
-
-    def close(self) -> None:
-        """See `Feed`."""
-        self.rows.close()
 
 
 def _made(layout: RingLayout, map_rows: Callable[[int, RingLayout], Rows] | None) -> Rows:

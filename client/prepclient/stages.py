@@ -253,11 +253,11 @@ class CudaStage:
         """See `Stage`."""
         self._lock()
         self._take_back()
-        self._stage.advance()
+        self._stage.delivery.ask()
         self._feed.poll(self._session)
         self._submit()
         wait_ns = 0
-        if not self._stage.waiting:
+        if not self._stage.delivery.waiting:
             wait_ns = self._wait(timeout_s)
             self._submit()
         taken = self._stage.take()
@@ -276,12 +276,12 @@ class CudaStage:
         def is_ready() -> bool:
             nonlocal idle_since_ns
             self._take_back()
-            if idle_since_ns is None and self._stage.caught_up:
+            if idle_since_ns is None and self._stage.delivery.caught_up:
                 idle_since_ns = time.monotonic_ns()
             return self._session.next_ready() is not None
 
         def pace_s() -> float | None:
-            if self._stage.travelling:
+            if self._stage.delivery.travelling:
                 return _POLL_S
             return _BUSY_POLL_S if idle_since_ns is None else None
 
@@ -290,7 +290,7 @@ class CudaStage:
 
     def _submit(self) -> None:
         rows = self._feed.rows
-        while self._stage.room and (batch := self._session.next_ready()) is not None:
+        while self._stage.delivery.room and (batch := self._session.next_ready()) is not None:
             scalars = rows.scalars(batch.start, batch.stop)
             small = {name: [numbers.fill()] for name, numbers in scalars.items()}
             if VALID in self._stage.small:
@@ -299,11 +299,11 @@ class CudaStage:
             self._session.stage()
 
     def _take_back(self) -> None:
-        moved = [self._session.give_back(start) for start in self._stage.poll()]
+        moved = [self._session.give_back(start) for start in self._stage.delivery.poll()]
         if any(moved):
             self._feed.release(self._session)
 
     def close(self) -> None:
         """See `Stage`."""
         # ORDER: no copy may read the ring when its feed ends the page-lock.
-        self._stage.drain()
+        self._stage.delivery.drain()

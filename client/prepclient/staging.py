@@ -68,7 +68,7 @@ class Staging:
                 self.device, self._looks, self._max_batch, finish=self._finish, small=self._small,
                 zero_copy=self._zero_copy, engine=self.engine,
             )  # fmt: skip
-        return partial(Rows.map_pinned, driver=self._on_device.pin_driver())
+        return partial(Rows.map_pinned, driver=self._on_device.engine.pin_driver())
 
     def stage(self, session: Session, feed: Feed) -> Stage:
         """The stage of a new attachment, after `map_rows`; that of the one before is closed."""

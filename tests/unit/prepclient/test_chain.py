@@ -104,7 +104,7 @@ def reader(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Reader]:
 
     device = StageDevice()
     made = DeviceStage("cuda", [LOOK], 4, finish=Finish(), engine=device, small=SMALL)
-    map_rows = partial(Rows.map_pinned, driver=made.pin_driver()) if request.param == "device" else Rows.map
+    map_rows = partial(Rows.map_pinned, driver=made.engine.pin_driver()) if request.param == "device" else Rows.map
 
     def attach() -> ServedFeed:
         return ServedFeed(
