@@ -23,8 +23,7 @@ from prepclient.progress import ScanProgress
 from prepclient.rows import Rows
 from prepclient.session import Handed, Session, Totals
 from prepclient.spec import Spec
-from prepclient.stages import Stage, Step
-from prepclient.staging import Staging
+from prepclient.stages import Stage, Staging, Step
 from prepclient.transport import check_descriptors
 
 log = logging.getLogger("prepclient")

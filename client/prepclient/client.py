@@ -29,8 +29,7 @@ from prepclient.joining import Joining
 from prepclient.session import Handed, Session, Totals
 from prepclient.sharding import Sharding
 from prepclient.spec import VALID, Fields, OnError, check_fields, make_spec
-from prepclient.stages import Step, valid_rows
-from prepclient.staging import Staging
+from prepclient.stages import Staging, Step, valid_rows
 from prepclient.turns import Turns, in_turn
 from prepserver.pipeline.batches import Batching
 from prepserver.pipeline.errors import SpecError

@@ -204,7 +204,7 @@ def test_each_machine_proves_its_part_of_an_epoch_cut_in_shards(new_server: NewS
     assert f"all, shard 0 of {shards} of 200 samples" in text
     assert text.endswith("verdict: exactly once\n")
     text = cli("audit", "legs", *where(machines[1])).stdout
-    assert f"{96 // shards} taken outside of this log, by what a checkpoint says" in text
+    assert f"{96 // shards} taken outside of this log, according to a checkpoint" in text
     assert text.endswith("verdict: exactly once, as far as this log goes\n")
 
 
