@@ -15,7 +15,7 @@ from typing import Any, Never
 import torch
 
 from prepclient.attachment import Attachment, Service
-from prepclient.checkpoint import Checkpoint
+from prepclient.checkpoint import read_state, state_of
 from prepclient.checks import choice, flag, invalid, path, seconds, whole
 from prepclient.dataset import BatchSampler, Dataset, Sampler, class_names
 from prepclient.deprecated import moved
@@ -29,8 +29,7 @@ from prepclient.joining import Joining
 from prepclient.session import Handed, Session, Totals
 from prepclient.sharding import Sharding
 from prepclient.spec import VALID, Fields, OnError, check_fields, make_spec
-from prepclient.stages import Step, valid_rows
-from prepclient.staging import Staging
+from prepclient.stages import Staging, Step, valid_rows
 from prepclient.turns import Turns, in_turn
 from prepserver.pipeline.batches import Batching
 from prepserver.pipeline.errors import SpecError
@@ -64,7 +63,7 @@ class PrepClient(Turns):
     iterating again begins the next epoch. Threads may take turns; two at once are an error.
 
     Args:
-        source: `ImageFolder`, `FileList`, `SyntheticImages` or `Packed`, as the daemon's machine sees it.
+        source: `ImageFolder`, `FileList`, `Tar`, `Packed` or `SyntheticImages`, as the daemon's machine sees it.
         ops: What is made of a sample; `Decode` comes first by itself. All rows must get one size.
         views: Images of each sample, 1 to 16, each with random numbers of its own (self-supervised training). With
             more than one, a batch has a tuple of tensors in place of its images, one for each view:
@@ -319,7 +318,8 @@ class PrepClient(Turns):
         the next batch is asked for. Where whole batches are shuffled (`order`), batch size and number of shards must be
         the same, too.
         """
-        return self._attachment.checkpoint.to_state(self.spec.digest)
+        at = self._attachment
+        return state_of(self.spec.digest, at.place, at.began, at.listing)
 
     @in_turn
     def load_state_dict(self, state: dict[str, Any], *, allow_changed: bool = False) -> None:
@@ -334,11 +334,10 @@ class PrepClient(Turns):
         Raises:
             InvalidSpec: Not such a state, or one of another source, order, seed or pipeline.
         """
-        loaded = Checkpoint.from_state(state, self.spec.digest)
-        at = self._attachment
+        at, (place, began, listing) = self._attachment, read_state(state, self.spec.digest)
         at.detach()
-        at.start, at.listing, at.began = loaded.start, loaded.listing, loaded.began
-        at.allow_changed, at.goes_on = bool(allow_changed), loaded.position is not None
+        at.start, at.began, at.listing = place, began, listing
+        at.allow_changed, at.goes_on = bool(allow_changed), place.position is not None
         self._iterators += 1
 
     @in_turn
