@@ -18,8 +18,7 @@ import pytest
 import prepclient
 import prepclient.device
 import prepserver
-from prepserver.cli import _parser as command_line
-from prepserver.cli import exits
+from prepserver.cli import command_line, exits
 from prepserver.config import FIELDS, Settings
 from prepserver.pipeline.ops import OPS
 from prepserver.pipeline.record import IMAGES, with_index
