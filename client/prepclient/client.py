@@ -41,7 +41,7 @@ from prepserver.pipeline.sources import SourceSpec
 class PrepClient(Turns):
     """Batches of a dataset, made by a prepserver daemon and shared with every job that asks for the same.
 
-    Iterating gives one epoch, like a DataLoader::
+    Iterating gives one epoch, like a DataLoader:
 
         train = PrepClient(ImageFolder("/data/train"), [RandomResizedCrop(224), RandomHorizontalFlip()],
                            batch_size=256, shuffle=True, seed=0, device="cuda")
