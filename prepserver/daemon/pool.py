@@ -359,7 +359,7 @@ class WorkerPool:
         log.warning(
             "worker %d (pid %s) ended: %s%s%s", child.number, child.pid, reason,
             f", at {_words(suspect)}" if suspect is not None else "",
-" because it exceeded sample_timeout_s" if seat.killed_s is not None and not seat.blameless else "",
+            " because it exceeded sample_timeout_s" if seat.killed_s is not None and not seat.blameless else "",
         )  # fmt: skip
         self._vacate(seat, suspect, CRASH_STRIKES if crashed else KILL_STRIKES, stuck=False)
 
