@@ -57,9 +57,6 @@ class PoolEvents(Protocol):
     def worker_lost(self, worker: int, suspect: Suspect | None, strikes: int, stuck: bool) -> None:
         """A worker has ended, or (`stuck`) was replaced although its process has not ended yet."""
 
-    def task_soon(self, task: int) -> None:
-        """A worker has begun the last row of a task."""
-
     def task_done(self, worker: int, message: work.Filled | work.Failed) -> None:
         """A worker has finished a task."""
 
@@ -323,10 +320,7 @@ class WorkerPool:
             if child.blocked:
                 child.flush()
             for message in child.messages(most):
-                if isinstance(message, work.Soon):
-                    self._events.task_soon(message.task)
-                else:
-                    self._events.task_done(child.ticket, message)
+                self._events.task_done(child.ticket, message)
         except ChannelClosed:
             self._poll.forget(child.fileno())  # the zygote reports how it ended
         except ProtocolError as e:

@@ -248,7 +248,7 @@ def _shown(text: bytes) -> str:
 class TarSource:
     """A `Source` over listed shards.
 
-    Its index has the sections of `FileTable`, in which a folder is a shard and a name a key; the further numbers of
+    Its index has the sections of `FileTable`, in which a shard is a folder that keys lie in; the further numbers of
     each sample are the number of the shard (uint32), then (offset, length) of each column (uint64, uint32).
     """
 

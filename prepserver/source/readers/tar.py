@@ -48,7 +48,8 @@ class TarReader(ScanningReader):
             places.add_file(os.fsencode(path))
             folder = os.fsencode(path.lstrip("/")) + b"/"
             for key, label in zip(shard.keys, shard.labels, strict=True):
-                table.add(folder, key, label)
+                below, slash, name = key.rpartition(b"/")
+                table.add(folder + below + slash, name, label)
             more[0].extend(itertools.repeat(number, len(shard.keys)))
             for column, found in zip(more[1:], itertools.chain.from_iterable(shard.places), strict=True):
                 column.extend(found)
