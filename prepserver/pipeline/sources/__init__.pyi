@@ -3,6 +3,7 @@ from collections.abc import Mapping
 
 from prepserver.pipeline.source import SourceSpec as SourceSpec
 from prepserver.pipeline.sources.file_list import FileList as FileList
+from prepserver.pipeline.sources.hugging_face import HuggingFace as HuggingFace
 from prepserver.pipeline.sources.image_folder import ImageFolder as ImageFolder
 from prepserver.pipeline.sources.packed import Packed as Packed
 from prepserver.pipeline.sources.synthetic_images import SyntheticImages as SyntheticImages
@@ -15,6 +16,7 @@ def place_of(wire: Mapping[str, object]) -> str: ...
 
 __all__ = [
     "FileList",
+    "HuggingFace",
     "ImageFolder",
     "Packed",
     "SyntheticImages",
