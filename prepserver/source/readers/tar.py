@@ -1,4 +1,4 @@
-"""How `Tar` is read: shards are listed side by side, and the listing is kept while each has its time and size."""
+"""How `Tar` is read: shards are listed in parallel, and the listing is valid while each keeps its time and size."""
 
 from __future__ import annotations
 
@@ -22,24 +22,21 @@ from prepserver.source.samples import Source
 from prepserver.source.tar import ListedShard, TarSource, expand, list_shard
 
 _AT_ONCE = 8
-"""Shards that are listed at a time: a listing waits for storage more than it computes."""
+"""Shards that are listed in parallel: a listing waits for storage more than it computes."""
 
 _LOOK_S = 0.1
 
 
 class TarReader(ScanningReader):
-    """Tar."""
-
     kind = Tar
     spec: Tar
 
     @property
     def _columns(self) -> list[str]:
-        """What is read from shards; the label is in the index."""
+        """Columns that are read from shards; the label is in the index."""
         return [name for name, kind in self.spec.columns.items() if not isinstance(kind, Label)]
 
     def scan(self, progress: Progress, roots: Roots | None) -> Scan:
-        """As `ScanningReader.scan`."""
         paths = expand(self.spec.shards)
         places, table = Places(), FileTable()
         more = [array("I"), *(array(code) for _ in self._columns for code in "QI")]
@@ -70,7 +67,7 @@ class TarReader(ScanningReader):
 
         def found() -> None:
             nonlocal samples
-            samples += 1  # for people: threads may lose one
+            samples += 1  # only for people: threads may lose a count
 
         wanted = [str(getattr(self.spec, name)) for name in self._columns]
         with ThreadPoolExecutor(_AT_ONCE) as threads:
@@ -88,7 +85,6 @@ class TarReader(ScanningReader):
         return [future.result() for future in futures]
 
     def is_current(self, container: Container) -> bool:
-        """As `ScanningReader.is_current`."""
         meta = container.meta
         stats = map(os.stat, meta["shards"])
         return all(
@@ -97,10 +93,8 @@ class TarReader(ScanningReader):
         )
 
     def check_roots(self, sections: Callable[[str], memoryview], roots: Roots) -> None:
-        """As `ScanningReader.check_roots`."""
         for path in expand(self.spec.shards):
             roots.check_path("the shard", path)
 
     def read_by(self, container: Container, roots: Roots | None) -> Source:
-        """As `ScanningReader.read_by`."""
         return TarSource(container, self._columns, self.spec.label is not None, roots)
