@@ -8,23 +8,21 @@ on a side stream and gives rows back when a copy has completed.
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import torch
 
 from prepclient.blocks import HostBlocks
-from prepclient.chain import Numbers, RingChain
-from prepclient.device import DeviceStage
+from prepclient.device import DeviceStage, Engine
 from prepclient.feed import Feed
 from prepclient.finish import Finish, Finisher, RowLook
-from prepclient.pinning import HostPin
 from prepclient.rows import Rows
 from prepclient.session import Bad, Session
-from prepclient.spec import VALID
+from prepclient.spec import VALID, Spec
 from prepserver.pipeline.batches import Batch, BatchLine
+from prepserver.protocol.layout import RingLayout
 
 _POLL_S = 0.0005  # while copies are under way, whose rows the daemon may be waiting for
 _BUSY_POLL_S = 0.005  # while the device still works: how exactly the end of that is known
@@ -92,39 +90,6 @@ class _Column(NamedTuple):
         return cls(look, finisher, HostBlocks(finisher.nbytes(max_batch), of_batch=look.views))
 
 
-@dataclass(frozen=True, slots=True)
-class _View:
-    """One view of a column in a batch that is to come.
-
-    Attributes:
-        column: Which.
-        parts: Where its rows lie.
-        batch: What the training loop gets: a view of them, or memory to copy them to. None where a view is to be
-            lent and they lie in pieces.
-    """
-
-    column: _Column
-    parts: list[torch.Tensor]
-    batch: torch.Tensor | None
-
-
-@dataclass(frozen=True, slots=True)
-class _Ahead:
-    """What can be made of a batch before its rows are there.
-
-    Attributes:
-        batch: Which.
-        rings: How many rings there had been by then.
-        views: Its rows of more than one number, for each column and view.
-        small: Its other columns.
-    """
-
-    batch: Batch
-    rings: int
-    views: list[_View]
-    small: dict[str, Numbers]
-
-
 class HostStage:
     """Tensors in host memory.
 
@@ -151,76 +116,42 @@ class HostStage:
         self._feed = feed
         columns = [_Column.of(look, finish, max_batch) for look in looks]
         self._columns = columns
-        self._fields = [column for column in columns for _ in range(column.look.views)]
         self._lends = zero_copy and all(column.finisher.is_plain for column in columns)
         self._lent: Batch | None = None
-        self._ahead: _Ahead | None = None
-        self._views: deque[dict[str, Any]] = deque()
 
     def step(self, timeout_s: float) -> Step:
         """See `Stage`."""
-        session, rows = self._session, self._feed.rows
+        session = self._session
         self._return_lent()
-        self._ahead = None
-        # What can be made before the rows are there is not made after: a process that has slept runs cold. Nor is
-        # what was made taken down, which is why it is kept here.
-        ahead = self._ahead = self._look_ahead()
         wait_ns = 0
         if session.next_ready() is None:
             began_ns = time.monotonic_ns()
-            self._feed.wait(session, timeout_s, self._is_ready)
+            self._feed.wait(session, timeout_s, lambda: session.next_ready() is not None)
             wait_ns = time.monotonic_ns() - began_ns
-            if (ahead.batch, ahead.rings) != (session.upcoming, rows.rings):
-                ahead = self._ahead = self._look_ahead()
         batch = session.stage()
-        made = iter([self._made(view) for view in ahead.views])
+        rows = self._feed.rows
+        parts = iter(rows.parts(batch.start, batch.stop))
         fields: dict[str, Any] = {
-            column.look.name: column.look.together([next(made) for _ in range(column.look.views)])
+            column.look.name: column.look.together([self._made(column, next(parts)) for _ in range(column.look.views)])
             for column in self._columns
         }
-        fields |= {name: numbers.fill() for name, numbers in ahead.small.items()}
+        fields |= rows.scalars(batch.start, batch.stop)
         _, bad, line = session.offer()
         if self._lends:
             self._lent = batch
-            self._views.append(fields)
         elif session.give_back(batch.start):
-            self._feed.release(self._session)
+            self._feed.release(session)
         return Step(batch, bad, line, fields, wait_ns)
 
-    def _look_ahead(self) -> _Ahead:
-        rows, batch = self._feed.rows, self._session.upcoming
-        views = [
-            _View(column, parts, self._tensor(column, parts, batch.stop - batch.start))
-            for column, parts in zip(self._fields, rows.parts(batch.start, batch.stop), strict=True)
-        ]
-        return _Ahead(batch, rows.rings, views, rows.scalars(batch.start, batch.stop))
-
-    def _is_ready(self) -> bool:
-        if self._session.next_ready() is not None:
-            return True
-        if self._ahead is not None:
-            # Most likely the daemon has said that the batch comes soon: done once in vain, this is quick then.
-            for numbers in self._ahead.small.values():
-                numbers.fill()
-        return False
-
-    def _tensor(self, column: _Column, parts: list[torch.Tensor], count: int) -> torch.Tensor | None:
-        if not self._lends:
-            return column.finisher.empty(count, column.blocks.take())
-        return column.look.view(parts[0]) if len(parts) == 1 else None
-
-    def _made(self, view: _View) -> torch.Tensor:
-        if view.batch is None:
+    def _made(self, column: _Column, parts: list[torch.Tensor]) -> torch.Tensor:
+        if self._lends:
             # Where the ring could not be mapped twice, a batch that wraps is put together: one in many.
-            return view.column.look.view(torch.cat(view.parts))
-        if not self._lends:
-            view.column.finisher.fill(view.batch, view.parts)
-        return view.batch
+            return column.look.view(parts[0] if len(parts) == 1 else torch.cat(parts))
+        batch = column.finisher.empty(sum(map(len, parts)), column.blocks.take())
+        column.finisher.fill(batch, parts)
+        return batch
 
     def _return_lent(self) -> None:
-        if len(self._views) > 1:
-            # Kept so long that the last views of it go now, and not when the training loop gets the next batch.
-            self._views.popleft()
         if self._lent is not None and self._session.give_back(self._lent.start):
             self._feed.release(self._session)
         self._lent = None
@@ -228,16 +159,6 @@ class HostStage:
     def close(self) -> None:
         """See `Stage`."""
         self._return_lent()
-        self._views.clear()
-        self._ahead = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Pinned:
-    """A page-locked ring."""
-
-    rows: Rows
-    pin: HostPin
 
 
 class CudaStage:
@@ -245,39 +166,29 @@ class CudaStage:
 
     Args:
         session: Whose batches.
-        feed: Whose rows; its ring is page-locked.
+        feed: Whose rows; its rings are page-locked.
         stage: The device's side.
     """
 
-    def __init__(
-        self,
-        session: Session,
-        feed: Feed,
-        stage: DeviceStage,
-    ) -> None:
+    def __init__(self, session: Session, feed: Feed, stage: DeviceStage) -> None:
         self._session = session
         self._feed = feed
         self._stage = stage
-        self._driver = stage.pin_driver()
-        self._pins: dict[int, _Pinned] = {}
-        first = feed.rows.links[0]
-        self._rings = first.number + 1  # how many are followed
-        try:
-            self._rows = RingChain(self._pinned(first.rows))
-        except BaseException:
-            self.close()
-            raise
+        self._lock()
+
+    def _lock(self) -> None:
+        for link in self._feed.rows.links:
+            link.rows.lock()
 
     def step(self, timeout_s: float) -> Step:
         """See `Stage`."""
-        for pinned in self._pins.values():
-            pinned.pin.warn_once()
+        self._lock()
         self._take_back()
-        self._stage.advance()
+        self._stage.delivery.ask()
         self._feed.poll(self._session)
         self._submit()
         wait_ns = 0
-        if not self._stage.waiting:
+        if not self._stage.delivery.waiting:
             wait_ns = self._wait(timeout_s)
             self._submit()
         taken = self._stage.take()
@@ -296,66 +207,98 @@ class CudaStage:
         def is_ready() -> bool:
             nonlocal idle_since_ns
             self._take_back()
-            if idle_since_ns is None and self._stage.caught_up:
+            if idle_since_ns is None and self._stage.delivery.caught_up:
                 idle_since_ns = time.monotonic_ns()
             return self._session.next_ready() is not None
 
         def pace_s() -> float | None:
-            if self._stage.travelling:
+            if self._stage.delivery.travelling:
                 return _POLL_S
             return _BUSY_POLL_S if idle_since_ns is None else None
 
         self._feed.wait(self._session, timeout_s, is_ready, pace_s, lambda: idle_since_ns is not None)
         return 0 if idle_since_ns is None else time.monotonic_ns() - idle_since_ns
 
-    def _pinned(self, shown: Rows) -> Rows:
-        """A second mapping of a ring, to write, which is page-locked from now on."""
-        rows, mapping = self._feed.map_writable(shown)
-        pin = HostPin(
-            mapping.address, mapping.nbytes, self._driver, keep=mapping, cuts=rows.cut_bytes,
-            absent_from=mapping.absent_from,
-        )  # fmt: skip
-        self._pins[id(rows)] = _Pinned(rows, pin)
-        pin.start()
-        return rows
-
-    def _follow(self) -> None:
-        """Does for this chain what has happened to the feed's: a ring more, or one less."""
-        # By their numbers: the feed may have let go of a ring that this chain still begins with, and a ring may begin
-        # where another one did that was never reached.
-        for link in self._feed.rows.links:
-            if link.number >= self._rings:
-                self._unpin(self._rows.add(link.start, self._pinned(link.rows)))
-        self._rings = self._feed.rows.rings
-        if len(self._rows.links) > 1:
-            self._unpin(self._rows.forget_below(self._session.released_upto))
-
-    def _unpin(self, gone: list[Rows]) -> None:
-        # Rows go back only when their copies have completed: nothing reads a ring that is let go.
-        for rows in gone:
-            self._pins.pop(id(rows)).pin.close()
-
     def _submit(self) -> None:
-        self._follow()
-        while self._stage.room and (batch := self._session.next_ready()) is not None:
-            scalars = self._rows.scalars(batch.start, batch.stop)
-            small = {name: [numbers.fill()] for name, numbers in scalars.items()}
+        rows = self._feed.rows
+        while self._stage.delivery.room and (batch := self._session.next_ready()) is not None:
+            small = {name: [column] for name, column in rows.scalars(batch.start, batch.stop).items()}
             if VALID in self._stage.small:
                 small[VALID] = [valid_rows(batch, self._session.bad_of(batch))]
-            self._stage.submit(batch.start, self._rows.parts(batch.start, batch.stop), small)
+            self._stage.submit(batch.start, rows.parts(batch.start, batch.stop), small)
             self._session.stage()
 
     def _take_back(self) -> None:
-        moved = [self._session.give_back(start) for start in self._stage.poll()]
+        moved = [self._session.give_back(start) for start in self._stage.delivery.poll()]
         if any(moved):
             self._feed.release(self._session)
 
     def close(self) -> None:
         """See `Stage`."""
-        # ORDER: no copy may read the ring when its lock goes, and the lock goes before the mapping.
-        try:
-            self._stage.drain()
-        finally:
-            for pinned in self._pins.values():
-                pinned.pin.close()
-            self._pins.clear()
+        # ORDER: no copy may read the ring when its feed ends the page-lock.
+        self._stage.delivery.drain()
+
+
+class Staging:
+    """How the rows of a client become tensors, whatever feed they come from.
+
+    Args:
+        spec: What is read.
+        device: Where batches go.
+        looks: How the rows look, for each column of more than one number a row.
+        finish: What is computed on top of images.
+        zero_copy: Lend memory instead of handing out fresh tensors.
+        has_valid: Whether batches have the field ``valid``.
+
+    Attributes:
+        device: As above.
+        engine: Of the device; None for CUDA's.
+    """
+
+    def __init__(
+        self,
+        spec: Spec,
+        device: torch.device,
+        looks: Sequence[RowLook],
+        finish: Finish,
+        *,
+        zero_copy: bool,
+        has_valid: bool,
+    ) -> None:
+        self.device = device
+        self.engine: Engine[Any] | None = None
+        self._looks = looks
+        self._finish = finish
+        self._zero_copy = zero_copy
+        self._max_batch = spec.shape.batch_size  # a run of batches may end in a smaller one, never in a larger one
+        self._small = {field.name: getattr(torch, field.dtype) for field in spec.pipeline.fields if not field.shape}
+        if has_valid:
+            self._small[VALID] = torch.bool
+        self._on_device: DeviceStage | None = None
+
+    def map_rows(self) -> Callable[[int, RingLayout], Rows] | None:
+        """How a device wants the rings of the next attachment mapped; None where there is no device.
+
+        Raises:
+            DeviceUnavailable: No such device.
+        """
+        if self.device.type == "cpu":
+            return None
+        if self._on_device is None or not self._on_device.reset():
+            self._on_device = DeviceStage(
+                self.device, self._looks, self._max_batch, finish=self._finish, small=self._small,
+                zero_copy=self._zero_copy, engine=self.engine,
+            )  # fmt: skip
+        return partial(Rows.map_pinned, driver=self._on_device.engine.pin_driver())
+
+    def stage(self, session: Session, feed: Feed) -> Stage:
+        """The stage of a new attachment, after `map_rows`; that of the one before is closed."""
+        if self._on_device is not None:
+            return CudaStage(session, feed, self._on_device)
+        return HostStage(session, feed, self._looks, self._finish, self._max_batch, zero_copy=self._zero_copy)
+
+    def close(self) -> None:
+        """Gives the device's memory back. Idempotent."""
+        stage, self._on_device = self._on_device, None
+        if stage is not None:
+            stage.close()

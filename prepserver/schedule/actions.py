@@ -15,7 +15,6 @@ class Submit:
     lanes: tuple[int, ...]
     position: int
     count: int
-    say_soon: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,17 +24,6 @@ class Announce:
     cursor: int
     upto: int
     bad: tuple[tuple[int, int, str], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Nearly:
-    """Wake a rank that waits: the last rows of its next batch are being made.
-
-    What has slept runs ten times slower at first, its code and data are in no cache. Once woken, it does not do so
-    when the batch is there.
-    """
-
-    cursor: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,4 +100,4 @@ class KillWorker:
     worker: int
 
 
-Action = Submit | Announce | Nearly | DropLane | DropStream | QuarantineSample | Move | Joined | GoesAlone | KillWorker
+Action = Submit | Announce | DropLane | DropStream | QuarantineSample | Move | Joined | GoesAlone | KillWorker

@@ -21,7 +21,6 @@ from prepserver.schedule.actions import (
     Joined,
     KillWorker,
     Move,
-    Nearly,
     QuarantineSample,
     Submit,
 )
@@ -456,14 +455,6 @@ class Scheduler:
         stream.filled(task.chunk, bad)
         return self._announce(stream)
 
-    def task_soon(self, task_id: int) -> list[Action]:
-        """A worker has begun the last row of a task: who waits for that alone is woken."""
-        task = self._tasks.get(task_id)
-        stream = None if task is None else self.streams.get(task.stream)
-        if task is None or stream is None:
-            return []
-        return [Nearly(cursor.id) for cursor in stream.soon(task.chunk)]
-
     def give_out(self) -> list[Action]:
         """Hands chunks to the workers that have room for them, after `task_done`."""
         return self._dispatch()
@@ -622,11 +613,10 @@ class Scheduler:
             stream.served_ns = max(stream.served_ns, self._turn_ns) + foreseen_ns
             self._tasks[task_id] = Task(stream.id, chunk, slot.id, foreseen_ns=foreseen_ns)
             stream.started(task_id, chunk)
-            say_soon = stream.is_awaited(chunk)
             slot.tasks.append(task_id)
             slot.slow_tasks += foreseen_ns > SLOW_NS
             self._refile(slot)
-            actions.append(Submit(slot.id, task_id, stream.id, chunk.lanes, chunk.position, chunk.count, say_soon))
+            actions.append(Submit(slot.id, task_id, stream.id, chunk.lanes, chunk.position, chunk.count))
             if self._early:
                 actions += self._join_early()
         return actions

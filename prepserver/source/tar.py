@@ -1,4 +1,4 @@
-"""WebDataset shards: which files a tar holds, which of them make a sample, and reading one sample.
+"""WebDataset shards: which files a tar holds, and which of them make a sample.
 
 Listing reads only headers, a kilobyte for each file; the text of a class number is in the same kilobyte. It reads all
 dialects of tar that WebDataset writers use: ustar, GNU long names, pax.
@@ -9,21 +9,14 @@ from __future__ import annotations
 import itertools
 import os
 import re
-from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
-from prepserver.source.container import Container
-from prepserver.source.errors import SampleError, SourceError, printable, unusable
-from prepserver.source.files import Listing
+from prepserver.source.errors import SourceError, printable, unusable
+from prepserver.source.ranges import MISSING, Listed
 from prepserver.source.roots import Roots, open_below
-from prepserver.source.samples import MAX_ENCODED_BYTES, Record
-from prepserver.source.shards import Shards
 
 BLOCK = 512
-MISSING = (1 << 64) - 1
-"""Instead of an offset: the sample has no such file."""
 
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2", b"\xfd7zXZ": "xz"}
 _MOST_SHARDS = 1_000_000
@@ -61,39 +54,20 @@ def expand(pattern: str) -> list[str]:
     return [f"{head}{name}{each}" for name in names for each in tails]
 
 
-@dataclass(slots=True)
-class ListedShard:
-    """The content of a shard.
-
-    Attributes:
-        size: Bytes of the file.
-        mtime_ns: Time of the file, taken before it was listed.
-        keys: Keys of the samples.
-        labels: Class numbers of the samples; 0 without labels.
-        places: For each column that is read from the shard, (offsets, lengths) by sample; see `MISSING`.
-    """
-
-    size: int
-    mtime_ns: int
-    keys: list[bytes] = field(default_factory=list)
-    labels: array[int] = field(default_factory=lambda: array("q"))
-    places: list[tuple[array[int], array[int]]] = field(default_factory=list)
-
-
 def list_shard(
-    path: str, extensions: Sequence[str], label: str | None, roots: Roots | None, found: Callable[[], None]
-) -> ListedShard:
+    path: str, extensions: Sequence[str], label: str, roots: Roots | None, found: Callable[[], None]
+) -> Listed:
     """List one shard.
 
     Args:
         path: Absolute path of the shard.
         extensions: Extensions of each column that is read, separated by ``;``.
-        label: Extension of the class number.
+        label: Extension of the class number, or empty.
         roots: Where the shard must lie.
         found: Called for each sample.
 
     Raises:
-        SourceError: The shard is missing, unreadable, compressed, cut off or no tar, or a class is no number.
+        SourceError: Missing, unreadable, compressed, cut off, no tar, or a class that is no number.
     """
     try:
         descriptor = open_below(roots, "the shard", path)
@@ -101,9 +75,9 @@ def list_shard(
         raise unusable("the shard", path, error) from error
     try:
         status = os.fstat(descriptor)
-        listed = ListedShard(status.st_size, status.st_mtime_ns, places=[(array("Q"), array("I")) for _ in extensions])
+        listed = Listed.of(status, len(extensions))
         wanted = [each.lower().encode().split(b";") for each in extensions]
-        labelled = [] if label is None else label.lower().encode().split(b";")
+        labelled = label.lower().encode().split(b";") if label else []
         members = _members(path, descriptor, status.st_size)
         for key, files in itertools.groupby(members, key=lambda member: member.key):
             sample: dict[bytes, _Member] = {}
@@ -121,7 +95,7 @@ def list_shard(
 
 def _add(
     path: str,
-    listed: ListedShard,
+    listed: Listed,
     key: bytes,
     sample: dict[bytes, _Member],
     wanted: list[list[bytes]],
@@ -145,7 +119,7 @@ def _add(
     listed.labels.append(number)
     for member, (offsets, lengths) in zip(chosen, listed.places, strict=True):
         offsets.append(MISSING if member is None else member.offset)
-        lengths.append(0 if member is None else min(member.size, MAX_ENCODED_BYTES + 1))
+        lengths.append(0 if member is None else member.size)
 
 
 @dataclass(slots=True)
@@ -239,39 +213,3 @@ def _pax(text: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 def _shown(text: bytes) -> str:
     return printable(os.fsdecode(text[:100]))
-
-
-class TarSource(Listing):
-    """A `Source` over listed shards.
-
-    In its `Listing` a folder is a shard and a name a key; the further numbers of each sample are the number of the
-    shard (uint32), then (offset, length) of each column (uint64, uint32).
-
-    Args:
-        container: The index.
-        columns: Columns that are read from shards.
-        label: Whether samples have a label.
-        roots: Where shards must lie.
-    """
-
-    def __init__(self, container: Container, columns: Sequence[str], label: bool, roots: Roots | None) -> None:
-        super().__init__(container, more="I" + "QI" * len(columns))
-        self._columns, self._has_label = columns, label
-        meta = container.meta
-        self._shards = Shards(meta["shards"], meta["sizes"], roots, meta["mtimes_ns"])
-
-    def read(self, index: int) -> Record:
-        """As `Source.read`."""
-        label, _, shard, *places = self.entry(index)
-        record: dict[str, Any] = {}
-        for column, offset, length in zip(self._columns, places[::2], places[1::2], strict=True):
-            if offset == MISSING:
-                raise SampleError(f"{self._shards.name(shard)} has no {column} for it")
-            if length > MAX_ENCODED_BYTES:
-                raise SampleError(f"its {column} has more than the limit of {MAX_ENCODED_BYTES} bytes")
-            record[column] = self._shards.read(shard, offset, length)
-            if len(record[column]) != length or not length:
-                raise SampleError(f"its {column} is {'cut off' if length else 'empty'} in {self._shards.name(shard)}")
-        if self._has_label:
-            record["label"] = label
-        return record

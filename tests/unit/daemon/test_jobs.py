@@ -135,7 +135,7 @@ class Room:
         return self.scheduler.stream_of(cursor).cursors[cursor].lane
 
 
-def test_a_client_of_an_older_release_hears_what_to_use_instead_of_skip() -> None:
+def test_an_older_client_hears_what_to_use_instead_of_skip() -> None:
     with pytest.raises(Refusal, match=r"lag = 'skip' .* With 'detach' the job loses nothing; 'auto'") as e:
         jobs_room.check(dataclasses.replace(ATTACH, lag="skip"))
     assert (e.value.message.code, e.value.message.field) == ("spec", "lag")

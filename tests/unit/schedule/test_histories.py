@@ -159,12 +159,6 @@ class Histories(RuleBasedStateMachine):
     def a_task_fails(self, pick: int) -> None:
         self.world.fail(self._busy(pick))
 
-    @precondition(lambda self: any(self.world.workers.values()))
-    @rule(pick=PICK)
-    def a_worker_begins_its_last_row(self, pick: int) -> None:
-        tasks = [t for held in self.world.workers.values() for t in held[:1]]
-        self.world.do(self.world.scheduler.task_soon(tasks[pick % len(tasks)].submit.task))
-
     @precondition(lambda self: self.world.workers)
     @rule(pick=PICK, suspect=SUSPECTS)
     def a_worker_dies(self, pick: int, suspect: Suspect | None) -> None:

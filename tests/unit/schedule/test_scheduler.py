@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from prepserver.pipeline.batches import BatchLine
-from prepserver.schedule.actions import Action, Announce, DropLane, DropStream, Nearly, QuarantineSample, Submit
+from prepserver.schedule.actions import Action, Announce, DropLane, DropStream, QuarantineSample, Submit
 from prepserver.schedule.lag import HEDGE_S
 from prepserver.schedule.scheduler import (
     CRASH_STRIKES,
@@ -45,15 +45,6 @@ def cursor(
     lane = 10 * stream if lane is None else lane
     s.add_cursor(stream, Cursor(id, lane, 0, line, prefetch, first, first, present=False))
     return s.cursor_present(id) if present else []
-
-
-def awaited(actions: list[Action]) -> list[int]:
-    """Positions of the chunks whose last row is to be told of."""
-    return [a.position for a in actions if isinstance(a, Submit) and a.say_soon]
-
-
-def woken(actions: list[Action]) -> list[int]:
-    return [a.cursor for a in actions if isinstance(a, Nearly)]
 
 
 def submits(actions: list[Action]) -> list[tuple[int, int, int]]:
@@ -208,51 +199,6 @@ def test_a_batch_is_told_when_all_below_is_ready_in_any_order() -> None:
     assert told(s.task_done(1, given[1], ())) == []
     assert told(s.task_done(2, given[2], ())) == []
     assert told(s.task_done(1, given[0], ())) == [(5, 12)]
-
-
-def test_a_waiting_job_is_woken_once_for_the_last_rows() -> None:
-    s = scheduler()
-    stream(s, rows=32)
-    given = tasks(s.worker_up(1) + s.worker_up(2) + cursor(s, 5, batch=8))
-    assert woken(s.task_soon(given[0])) == []  # the other half of its batch is far from ready
-    assert woken(s.task_soon(given[1])) == [5]
-    assert woken(s.task_soon(given[1])) == []
-    assert told(s.task_done(1, given[0], ())) == []
-    assert told(s.task_done(2, given[1], ())) == [(5, 8)]
-    assert woken(s.task_soon(given[2]) + s.task_soon(given[3])) == []  # it has a batch, and does not wait
-    s.release(5, 8)
-    assert told(s.task_done(1, given[2], ())) == []
-    assert woken(s.task_soon(given[3])) == [5]
-    assert s.task_soon(given[3] + 1000) == []
-
-
-def test_a_job_is_not_woken_for_a_chunk_that_is_made_again() -> None:
-    s = scheduler()
-    stream(s, rows=32)
-    given = tasks(s.worker_up(1) + s.worker_up(2) + cursor(s, 5, batch=8))
-    s.task_soon(given[0])
-    s.worker_lost(1)
-    assert woken(s.task_soon(given[1])) == []
-
-
-def test_only_a_batchs_last_two_chunks_are_awaited_by_a_waiter() -> None:
-    s = scheduler()
-    stream(s, rows=64)
-    given = s.worker_up(1) + cursor(s, 5, batch=16)
-    for position in range(0, 64, 4):
-        assert awaited(given) == [a.position for a in given if isinstance(a, Submit) and a.position % 16 >= 8]
-        given = s.task_done(1, s.workers[1].tasks[0], ()) + s.give_out()
-        if position % 16 == 12:
-            s.release(5, position + 4)
-    s = scheduler()
-    stream(s, rows=64)
-    s.worker_up(1)
-    cursor(s, 5, batch=4)
-    for _ in range(4):
-        s.task_done(1, s.workers[1].tasks[0], ())
-        last = s.give_out()
-    assert submits(last)
-    assert awaited(last) == []
 
 
 def test_jobs_with_other_batch_sizes_are_told_at_their_own_ends() -> None:

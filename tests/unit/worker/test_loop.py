@@ -20,7 +20,6 @@ from prepserver.protocol.work import (
     Fill,
     Filled,
     Quarantine,
-    Soon,
 )
 from prepserver.telemetry.page import NO_TASK, StatsPage, create_page
 from prepserver.worker import loop
@@ -96,15 +95,6 @@ def test_a_worker_puts_the_same_rows_as_fill_does(daemon: Daemon) -> None:
         twin = Lane(lane.pipeline, N)
         fill(stream, [twin.target], 0, N, nothing)
         assert lane.rows(0, N) == twin.rows(0, N)
-
-
-def test_the_last_row_of_a_task_is_told_once_if_asked_for(daemon: Daemon) -> None:
-    lane = Lane(tiny_pipeline(), N)
-    daemon.add_stream(quarantined=(6,))  # a replacement is tried in its place
-    daemon.add_lane(0, lane)
-    daemon.say(Fill(7, 0, [0], 0, 4), Fill(8, 0, [0], 4, 3, say_soon=True), Fill(9, 0, [0], 7, 1))
-    _, answers = daemon.run()
-    assert [(type(a), a.task) for a in answers] == [(Filled, 7), (Soon, 8), (Filled, 8), (Filled, 9)]
 
 
 def test_the_page_adds_up_what_was_done(daemon: Daemon) -> None:
