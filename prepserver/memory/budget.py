@@ -1,7 +1,7 @@
 """How much memory rings may still take: the daemon's budget, its cgroups, the machine.
 
-Asked before every ring. Going over a cgroup's limit is not an error that a program can catch: the kernel
-kills. So the answer is worked out from the files, and a ring that does not fit is refused at attach.
+The daemon asks before every ring. A program cannot catch going over a cgroup's limit: the kernel kills it. So the
+answer comes from the limits' files, and a ring that does not fit is refused at attach.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from prepserver.memory.cgroups import memory_limits
 from prepserver.memory.errors import MemoryShort
 
 HEADROOM_BYTES = 256 << 20
-"""Left alone on every limit but the daemon's own budget: workers, page tables, the jobs themselves."""
+"""Kept free under every limit but the daemon's own budget, for workers, page tables and the jobs."""
 
 
 def check_fits(asked_bytes: int, held_bytes: int, budget_bytes: int) -> None:
-    """Refuses a ring that does not fit.
+    """Refuse a ring that does not fit.
 
     Args:
         asked_bytes: Size of the new ring.
-        held_bytes: Rings that the daemon holds already (their untouched pages count as taken).
+        held_bytes: Size of the rings that the daemon holds already, with their untouched pages.
         budget_bytes: The daemon's own limit (``--memory``).
 
     Raises:
-        MemoryShort: Naming the tightest limit.
+        MemoryShort: The ring does not fit; the error names the limit.
     """
     if asked_bytes > budget_bytes - held_bytes:
         raise MemoryShort(
@@ -39,7 +39,7 @@ def check_fits(asked_bytes: int, held_bytes: int, budget_bytes: int) -> None:
 
 
 def machine_free_bytes() -> tuple[int, str]:
-    """Bytes that can be taken before the kernel would kill, and the name of the limit that says so."""
+    """Return the bytes that can be taken before the kernel would kill, and the name of the limit."""
     free = _meminfo("MemAvailable") - HEADROOM_BYTES
     limit = "the machine's free memory (MemAvailable in /proc/meminfo, less 256 MiB)"
     for group in memory_limits():
@@ -49,7 +49,7 @@ def machine_free_bytes() -> tuple[int, str]:
 
 
 def machine_bytes() -> tuple[int, str]:
-    """The most memory that this process could ever have, and the name of the limit that says so."""
+    """Return the most memory that this process could ever have, and the name of the limit."""
     limits = [(group.limit_bytes, group.text) for group in memory_limits()]
     return min([(_meminfo("MemTotal"), "the machine's memory (MemTotal in /proc/meminfo)"), *limits])
 

@@ -1,8 +1,8 @@
-"""What the cgroups of this process allow it: memory and CPU time, by version 1 or 2 of the kernel's interface.
+"""What the cgroups of this process allow: memory and CPU time, by version 1 or 2 of the kernel's interface.
 
-Read from files at each question, since an operator may change a limit at any time. In a container whose cgroup
-namespace is the host's, the path in /proc/self/cgroup does not exist below the mount; then the mount's own files,
-which are the container's, are the ones that are found.
+The files are read at each call, since an operator may change a limit at any time. In a container whose cgroup namespace
+is the host's, the path in /proc/self/cgroup does not exist below the mount; then the files of the mount itself, which
+are the container's, are found.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class MemoryLimit(NamedTuple):
     """One cgroup's limit on memory.
 
     Attributes:
-        left_bytes: What may still be taken. Page cache does not count: it is given up on demand.
+        left_bytes: What may still be taken; page cache counts as free, because the kernel drops it on demand.
         text: The file that sets the limit, the limit, and its knobs, for a person.
         limit_bytes: The limit itself.
     """
@@ -79,7 +79,7 @@ def _words(path: Path) -> list[str]:
 
 
 def _number(path: Path) -> int | None:
-    """Return the number in a file; None for one that is absent, "max" or -1: no limit."""
+    """Return the number in a file; None if it is absent, "max" or -1, which mean no limit."""
     words = _words(path)
     return int(words[0]) if words and words[0].isdigit() else None
 

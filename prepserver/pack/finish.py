@@ -1,4 +1,4 @@
-"""The last step: the index of all records, with labels and names from the source. With it the dataset is there."""
+"""The last step: writes the index of all records, with labels and names from the source; it completes the dataset."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ def write_index(
     """Write the index.
 
     Args:
-        folder: Of the dataset.
+        folder: Folder of the dataset.
         source: What was packed.
         table: Its records.
         sizes: Bytes of each shard.
-        columns: What shards hold of each sample after its image.
-        notes: What a person may want to know of how it was packed; kept in the index.
+        columns: Columns of each sample that shards hold after its image.
+        notes: How it was packed, for people; kept in the index.
 
     Returns:
-        Its path.
+        The path of the index.
 
     Raises:
-        OSError: The disk.
+        OSError: The disk failed.
     """
     names = FileTable()
     for label, folder_name, name in _listed(source, table):
@@ -62,7 +62,7 @@ def write_index(
     }
     path = folder / index_name(pack_digest)
     write_container(path, meta, names.sections(*places))
-    # Made for one user's cache, containers are private; a dataset is what its owner's umask makes it.
+    # Containers are private, as files of a user's cache; a dataset has the mode of its owner's umask.
     mask = os.umask(0)
     os.umask(mask)
     os.chmod(path, 0o666 & ~mask)
