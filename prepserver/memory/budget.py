@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from prepserver.memory.cgroups import memory_limits
+from prepserver.memory.cgroups import field, memory_limits
 from prepserver.memory.errors import MemoryShort
+
+_MEMINFO = Path("/proc/meminfo")
 
 HEADROOM_BYTES = 256 << 20
 """Kept free under every limit but the daemon's own budget, for workers, page tables and the jobs."""
@@ -40,7 +42,7 @@ def check_fits(asked_bytes: int, held_bytes: int, budget_bytes: int) -> None:
 
 def machine_free_bytes() -> tuple[int, str]:
     """Return the bytes that can be taken before the kernel would kill, and the name of the limit."""
-    free = _meminfo("MemAvailable") - HEADROOM_BYTES
+    free = field(_MEMINFO, "MemAvailable:") * 1024 - HEADROOM_BYTES
     limit = "the machine's free memory (MemAvailable in /proc/meminfo, less 256 MiB)"
     for group in memory_limits():
         if group.left_bytes - HEADROOM_BYTES < free:
@@ -51,11 +53,4 @@ def machine_free_bytes() -> tuple[int, str]:
 def machine_bytes() -> tuple[int, str]:
     """Return the most memory that this process could ever have, and the name of the limit."""
     limits = [(group.limit_bytes, group.text) for group in memory_limits()]
-    return min([(_meminfo("MemTotal"), "the machine's memory (MemTotal in /proc/meminfo)"), *limits])
-
-
-def _meminfo(name: str) -> int:
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith(f"{name}:"):
-            return int(line.split()[1]) * 1024
-    return 0
+    return min([(field(_MEMINFO, "MemTotal:") * 1024, "the machine's memory (MemTotal in /proc/meminfo)"), *limits])

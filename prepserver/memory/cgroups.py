@@ -33,12 +33,12 @@ def memory_limits() -> Iterator[MemoryLimit]:
     """Yield the limit of each cgroup of this process that has one, innermost first."""
     for group in _groups("memory"):
         for limit, usage, cache in (
-            ("memory.max", "memory.current", "inactive_file "),
-            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file "),  # version 1
+            ("memory.max", "memory.current", "inactive_file"),
+            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),  # version 1
         ):
             most, now = _number(group / limit), _number(group / usage)
             if most is not None and now is not None:
-                left = most - now + _inactive_file(group, cache)
+                left = most - now + field(group / "memory.stat", cache)
                 text = f"{group}/{limit} is {most >> 20} MiB (systemd: MemoryMax=, docker: --memory)"
                 yield MemoryLimit(left, text, most)
 
@@ -84,11 +84,10 @@ def _number(path: Path) -> int | None:
     return int(words[0]) if words and words[0].isdigit() else None
 
 
-def _inactive_file(group: Path, field: str) -> int:
+def field(path: Path, name: str) -> int:
+    """Return the number after `name` in a file of lines such as ``MemTotal: 16``; 0 if there is none."""
     try:
-        for line in (group / "memory.stat").read_text().splitlines():
-            if line.startswith(field):
-                return int(line.split()[1])
+        rows = (line.split() for line in path.read_text().splitlines())
+        return next((int(row[1]) for row in rows if row[:1] == [name]), 0)
     except OSError:
-        pass
-    return 0
+        return 0

@@ -14,11 +14,7 @@ from prepserver.protocol.layout import RingLayout
 
 
 class Ring:
-    """A ring mapped whole and writable, where a worker puts rows.
-
-    Args:
-        fd: The segment; may be closed afterwards.
-        layout: Where its fields lie.
+    """A ring mapped whole and writable, where a worker puts rows; `fd` may be closed afterwards.
 
     Raises:
         SegmentError: The descriptor does not fit the layout.

@@ -20,13 +20,10 @@ _F_SEAL_GROW = 0x0004
 
 
 def create_segment(name: str, nbytes: int) -> int:
-    """Return a new memfd of exactly `nbytes`, sealed against resizing; no page of it is allocated yet.
+    """Return a new memfd of exactly `nbytes`, sealed against resizing and close-on-exec; the caller owns it.
 
-    Check `prepserver.memory.budget` first: past a cgroup's limit the kernel kills instead of returning an error. Only
-    this user may open the segment again through ``/proc``.
-
-    Returns:
-        The descriptor, close-on-exec; the caller owns it.
+    No page of it is allocated yet. Check `prepserver.memory.budget` first: past a cgroup's limit the kernel kills
+    instead of returning an error. Only this user may open the segment again through ``/proc``.
     """
     fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
@@ -40,22 +37,15 @@ def create_segment(name: str, nbytes: int) -> int:
 
 
 def open_again(fd: int) -> int:
-    """Open a segment a second time, so that `is_open_elsewhere` can tell the two openings apart.
-
-    Returns:
-        A descriptor, close-on-exec; the caller owns it.
-    """
+    """Open a segment a second time, so that `is_open_elsewhere` can tell the two openings apart; the caller owns it."""
     return os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
 
 
 def is_open_elsewhere(fd: int) -> bool:
-    """Say whether any process has a segment open or mapped other than through `fd`.
+    """Say whether any process has a segment open or mapped other than through `fd`, which `open_again` made.
 
     The kernel grants a write lease only on a file that nobody else has open for writing; the lease is given back at
-    once. This also sees descriptors that were passed on, which no list of processes shows.
-
-    Args:
-        fd: From `open_again`, never passed on.
+    once. This also sees descriptors that were passed on, which no list of processes shows. Never pass `fd` on.
     """
     try:
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)

@@ -13,6 +13,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from prepserver.pack.errors import PackError
+
 if TYPE_CHECKING:
     from prepserver.pack.run import Options, Summary
     from prepserver.pack.transcode import Transcoder
@@ -98,7 +100,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(arguments: argparse.Namespace) -> int:
     """Run the command and return the exit code."""
     from prepserver.config import ConfigError
-    from prepserver.pack.errors import PackError
     from prepserver.pack.report import report_for
     from prepserver.pack.run import pack
     from prepserver.pipeline.errors import SpecError
@@ -127,7 +128,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _spec(arguments: argparse.Namespace) -> SourceSpec:
-    from prepserver.pack.errors import PackError
     from prepserver.pipeline.sources import FileList, ImageFolder, Packed, SyntheticImages, Tar
     from prepserver.source.readers.packed import PLAN_NAME
 
@@ -158,7 +158,6 @@ def _spec(arguments: argparse.Namespace) -> SourceSpec:
 
 def _options(arguments: argparse.Namespace) -> Options:
     from prepserver.config import auto_workers, parse_bytes, parse_workers
-    from prepserver.pack.errors import PackError
     from prepserver.pack.run import Options
     from prepserver.protocol.packed import MAX_SEGMENT_MCUS
 
@@ -175,7 +174,6 @@ def _options(arguments: argparse.Namespace) -> Options:
 
 
 def _transcoder(arguments: argparse.Namespace) -> Transcoder:
-    from prepserver.pack.errors import PackError
     from prepserver.pack.transcode import KEEP_QUALITY, Transcoder, find_jpegtran
 
     quality = arguments.quality

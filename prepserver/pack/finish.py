@@ -16,28 +16,12 @@ from prepserver.source.readers.packed import INDEX_KEY, index_name
 
 
 def write_index(
-    folder: Path,
-    source: Source,
-    table: Table,
-    sizes: Sequence[int],
-    columns: Sequence[str],
-    notes: Mapping[str, Any],
+    folder: Path, source: Source, table: Table, sizes: Sequence[int], columns: Sequence[str], notes: Mapping[str, Any]
 ) -> Path:
-    """Write the index.
+    """Write the index of a dataset and return its path.
 
-    Args:
-        folder: Folder of the dataset.
-        source: What was packed.
-        table: Its records.
-        sizes: Bytes of each shard.
-        columns: Columns of each sample that shards hold after its image.
-        notes: How it was packed, for people; kept in the index.
-
-    Returns:
-        The path of the index.
-
-    Raises:
-        OSError: The disk failed.
+    `table` and the `sizes` of the shards say where the records are, `columns` what shards hold of each sample after its
+    image; people may read in `notes` how it was packed.
     """
     names = FileTable()
     for label, folder_name, name in _listed(source, table):

@@ -22,10 +22,7 @@ LISTING_NAME = "listing"
 
 
 class Workplace:
-    """The folder of a dataset that is being packed, locked against a second packer.
-
-    Args:
-        folder: The folder, made if it does not exist.
+    """The folder of a dataset that is being packed, made if it does not exist, and locked against a second packer.
 
     Raises:
         PackError: It cannot be made, holds something else, or another process packs into it now.
@@ -50,10 +47,7 @@ class Workplace:
             raise PackError(f"another process packs into {folder} now") from error
 
     def settle(self, plan: Mapping[str, object]) -> None:
-        """Write the plan down, or compare it with that of an earlier run.
-
-        Args:
-            plan: What every run on the folder must agree on; values for JSON.
+        """Write down the plan, which holds values for JSON, or compare it with that of an earlier run.
 
         Raises:
             PackError: An earlier run had another plan, or the folder cannot be written.

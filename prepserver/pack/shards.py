@@ -55,7 +55,7 @@ class Table:
         self.samples.append(head.sample)
         self.shards.append(shard)
         self.offsets.append(offset)
-        self.lengths.append(_bytes_of(heads))
+        self.lengths.append(sum(head.record_bytes for head in heads))
         self.crcs.append(sample_crc(heads))
         self.image_bytes += head.image_bytes
 
@@ -88,7 +88,8 @@ class ShardWriter:
         if len(list(folder.glob(SHARD_PATTERN))) > len(self.sizes):
             raise PackError(f"{folder} lacks {shard_name(len(self.sizes))}; delete the folder and pack again")
         self._file = os.open(folder / UNFINISHED, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        self._end = self._read_unfinished()
+        self._end = self._read(self._file, os.fstat(self._file).st_size, is_finished=False)
+        os.ftruncate(self._file, self._end)
 
     def append(self, records: bytes) -> None:
         """Write the records of the next sample.
@@ -141,11 +142,6 @@ class ShardWriter:
             )
         self.sizes.append(size)
 
-    def _read_unfinished(self) -> int:
-        end = self._read(self._file, os.fstat(self._file).st_size, is_finished=False)
-        os.ftruncate(self._file, end)
-        return end
-
     def _read(self, descriptor: int, size: int, *, is_finished: bool) -> int:
         """Note the samples that a shard holds from its beginning, and return where they end in bytes.
 
@@ -178,10 +174,6 @@ class ShardWriter:
                 return None
             heads.append(head)
         return heads
-
-
-def _bytes_of(heads: list[Head]) -> int:
-    return sum(head.record_bytes for head in heads)
 
 
 def _sync_folder(folder: Path) -> None:

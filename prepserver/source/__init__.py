@@ -25,10 +25,7 @@ __all__ = [
 
 
 def build_index(
-    spec: SourceSpec,
-    cache_dir: Path,
-    report: Callable[[int], None] = lambda _found: None,
-    roots: Roots | None = None,
+    spec: SourceSpec, cache_dir: Path, report: Callable[[int], None] = lambda _found: None, roots: Roots | None = None
 ) -> IndexInfo:
     """Index a dataset, or find the index that is still good.
 

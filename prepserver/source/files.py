@@ -150,13 +150,9 @@ def table_meta(table: FileTable, classes: list[str], masks: FileTable | None) ->
 
 
 def check_folders(sections: Callable[[str], memoryview], base: str, roots: Roots, prefix: str = "") -> None:
-    """Check that every folder that holds files of an index lies in the roots.
+    """Check that every folder that holds files of an index lies in the roots; relative ones begin at `base`.
 
-    Args:
-        sections: Returns a section of the index by name.
-        base: Absolute path that relative paths begin at.
-        roots: Where folders must lie.
-        prefix: Begins the names of the sections.
+    `sections` returns a section of the index by name; `prefix` begins the names.
 
     Raises:
         OutsideRootsError: A folder lies outside.

@@ -105,17 +105,9 @@ def _read_list(
 def _numbered(
     path: str, labels: list[str], distinct: list[str], lines: list[int], first: bytes
 ) -> tuple[dict[str, int], list[str]]:
-    """Return the number of each distinct label, and the names of the classes if labels are names.
+    """Return the number of each `distinct` label, and the names of the classes if labels are names.
 
-    Args:
-        path: The list.
-        labels: The labels of all files.
-        distinct: Each label once.
-        lines: Line numbers of `labels`.
-        first: Name of the first file, without its folder.
-
-    Raises:
-        SourceError: They are no labels.
+    `lines` are the line numbers of `labels`, for errors, and `first` is the name of the first file, without its folder.
     """
     numbers = {label: int(label) for label in distinct if _INTEGER.fullmatch(label)}
     classes: list[str] = []

@@ -90,12 +90,7 @@ class ScannedTree:
 
 
 def scan_tree(root: str, progress: Progress, roots: Roots | None = None) -> ScannedTree:
-    """List a tree.
-
-    Args:
-        root: Absolute path of the folder of class folders.
-        progress: Told the number of images found.
-        roots: Where every folder must lie, links followed.
+    """List a tree of class folders, all of which must lie in the roots.
 
     Raises:
         SourceError: A folder is missing, unreadable, outside the roots or no folder; there are no classes, or a class

@@ -135,15 +135,7 @@ class Kernels:
         self.vectors = VECTORS[self._c.prep_use_vectors(VECTORS.index(best))]
 
     def use(self, right: Container[tuple[Any, ...]], own_entropy: bool) -> list[str]:
-        """Use from now on only what a trial has found right.
-
-        Args:
-            right: The values of `_Question.of` with right answers.
-            own_entropy: Whether our Huffman decoder may be used.
-
-        Returns:
-            What is not used.
-        """
+        """Use from now on only what a trial has found right, as values of `_Question.of`; return what is not used."""
 
         def decodes(own: bool, place: int, scales: Iterable[int]) -> bool:
             return all((own, place, scale) in right for scale in scales)
@@ -188,13 +180,7 @@ class Kernels:
         return columns + _MARGIN
 
     def region(
-        self,
-        data: bytes,
-        header: JpegHeader,
-        needed: Extent,
-        part: Box,
-        buffer: npt.NDArray[np.uint8],
-        scale: int = 1,
+        self, data: bytes, header: JpegHeader, needed: Extent, part: Box, buffer: npt.NDArray[np.uint8], scale: int = 1
     ) -> npt.NDArray[np.uint8] | None:
         """Decode a rectangle of a JPEG.
 
@@ -230,13 +216,8 @@ class Kernels:
     def scan(self, scan: IndexedScan, part: Box, buffer: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8] | None:
         """Decode a rectangle of an indexed JPEG, as `scans.cut` and `region` do together.
 
-        Args:
-            scan: The indexed JPEG; without `is_true` its pixels may be any.
-            part: The rectangle, not empty and within the image.
-            buffer: Contiguous, at least `scan_bytes`.
-
-        Returns:
-            As `region`.
+        Without `is_true` of `scan` the pixels may be any. The rectangle is not empty and lies within the image;
+        `buffer` is contiguous and has at least `scan_bytes`. Returns as `region`.
         """
         top, left, bottom, right = part
         pitch = self.pitch(right - left)
