@@ -48,7 +48,7 @@ def kind_of(jpeg: bytes) -> Kind | None:
 
 
 def interval_of(width: int, unit_width: int, at_most: int) -> int:
-    """Return the MCUs of a segment: the largest number up to `at_most` that divides a row of MCUs; widths are in pixels."""
+    """Return the MCUs of a segment: the largest number up to `at_most` that divides a row of MCUs; widths in pixels."""
     across = -(-width // unit_width)
     return max(interval for interval in range(1, min(at_most, MAX_SEGMENT_MCUS) + 1) if across % interval == 0)
 
