@@ -131,7 +131,7 @@ def test_a_message_of_the_largest_size_is_sent_and_no_larger() -> None:
 
     spare = MAX_MESSAGE_BYTES - len(refused(60000))
     assert len(refused(60000 + spare)) == MAX_MESSAGE_BYTES
-    with pytest.raises(ProtocolError, match=r"Refused is 65537 bytes; a message is at most 65536"):
+    with pytest.raises(ProtocolError, match=r"Refused has 65537 bytes; the limit is 65536"):
         refused(60001 + spare)
 
 
