@@ -10,13 +10,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prepserver.pipeline.errors import SpecError
-from prepserver.pipeline.sources import FileList, ImageFolder, SourceSpec, SyntheticImages, source_from_wire
+from prepserver.pipeline.sources import (
+    FileList,
+    ImageFolder,
+    Packed,
+    SourceSpec,
+    SyntheticImages,
+    Tar,
+    source_from_wire,
+)
 
 SPECS: list[SourceSpec] = [
     ImageFolder("/data/train"),
     FileList("/data/train.csv"),
     SyntheticImages(10),
     SyntheticImages(1 << 40, size=(1, 4096), seed=2**63 - 1, num_classes=1),
+    Packed("/data/packed"),
+    Tar("/data/{0..9}.tar"),
 ]
 SYNTHETIC = SyntheticImages(10).to_wire()
 
@@ -146,3 +156,23 @@ def test_whatever_arrives_becomes_a_spec_or_a_spec_error(kind: dict[str, Any], r
     else:
         assert source_from_wire(spec.to_wire()) == spec
     assert refused is None or refused.removeprefix("source.") in rest
+
+
+def test_a_source_says_where_it_is() -> None:
+    assert [spec.place for spec in SPECS] == [
+        "/data/train", "/data/train.csv", "SyntheticImages", "SyntheticImages", "/data/packed", "/data/{0..9}.tar",
+    ]  # fmt: skip
+
+
+def test_a_tar_has_the_columns_that_are_asked_for() -> None:
+    assert list(Tar("/t.tar").columns) == ["image", "label"]
+    assert list(Tar("/t.tar", mask="seg.png").columns) == ["image", "mask", "label"]
+    assert list(Tar("/t.tar", label=None).columns) == ["image"]
+
+
+@pytest.mark.parametrize("name", ["image", "label", "mask"])
+@pytest.mark.parametrize("value", ["", "a/b", "jpg;", "two words", 3])
+def test_an_extension_that_no_file_has_is_refused(name: str, value: Any) -> None:
+    with pytest.raises(SpecError, match="must be an extension") as caught:
+        Tar("/t.tar", **{name: value})
+    assert caught.value.field == name
