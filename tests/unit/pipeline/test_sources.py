@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.sources import (
     FileList,
+    HuggingFace,
     ImageFolder,
     Packed,
     SourceSpec,
     SyntheticImages,
     Tar,
+    place_of,
     source_from_wire,
 )
 
@@ -43,6 +45,11 @@ def test_the_wire_form_is_a_map_of_the_parameters() -> None:
     assert FileList("/l.txt").to_wire() == {"source": "FileList", "path": "/l.txt"}
     expected = {"source": "SyntheticImages", "n": 10, "size": [375, 500], "seed": 0, "num_classes": 1000}
     assert expected == SYNTHETIC
+
+
+def test_a_spec_says_where_its_source_lies() -> None:
+    assert [place_of(spec.to_wire()) for spec in SPECS[:3]] == ["/data/train", "/data/train.csv", "SyntheticImages"]
+    assert place_of({"source": "OfAnotherRelease", "where": "/data"}) == "OfAnotherRelease"
 
 
 def test_specs_that_differ_have_different_digests() -> None:
@@ -164,15 +171,20 @@ def test_a_source_says_where_it_is() -> None:
     ]  # fmt: skip
 
 
-def test_a_tar_has_the_columns_that_are_asked_for() -> None:
-    assert list(Tar("/t.tar").columns) == ["image", "label"]
-    assert list(Tar("/t.tar", mask="seg.png").columns) == ["image", "mask", "label"]
-    assert list(Tar("/t.tar", label=None).columns) == ["image"]
+@pytest.mark.parametrize("kind", [Tar, HuggingFace])
+def test_columns_are_those_that_are_asked_for(kind: Any) -> None:
+    assert list(kind("/d").columns) == ["image", "label"]
+    assert list(kind("/d", mask="seg").columns) == ["image", "mask", "label"]
+    assert list(kind("/d", label=None, mask="").columns) == ["image"]
+    for source in (kind("/d"), kind("/d", mask="seg"), kind("/d", label=None)):
+        assert source_from_wire(source.to_wire()) == source
 
 
+@pytest.mark.parametrize(
+    ("kind", "wrong"), [(Tar, "a/b"), (Tar, "jpg;"), (Tar, "two words"), (Tar, 3), (HuggingFace, 3)]
+)
 @pytest.mark.parametrize("name", ["image", "label", "mask"])
-@pytest.mark.parametrize("value", ["", "a/b", "jpg;", "two words", 3])
-def test_an_extension_that_no_file_has_is_refused(name: str, value: Any) -> None:
-    with pytest.raises(SpecError, match="must be an extension") as caught:
-        Tar("/t.tar", **{name: value})
+def test_a_name_that_no_column_has_is_refused(kind: Any, wrong: Any, name: str) -> None:
+    with pytest.raises(SpecError, match="must be") as caught:
+        kind("/d", **{name: wrong})
     assert caught.value.field == name
