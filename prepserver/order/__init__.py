@@ -1,6 +1,6 @@
 """From a position of a stream to the index of a sample: pure arithmetic, no stored permutation.
 
-`make_order` and `check_start` are the whole door. An order knows its kind, the number of samples and a seed; it knows
+`make_order` is the whole door. An order knows its kind, the number of samples and a seed; it knows
 nothing of files, jobs, rows or epochs in flight. Equal arguments give equal values in every release, on every machine
 and with every numpy: a job's saved state is only a position, so a changed value would silently repeat some samples and
 lose others. `tests/unit/order` holds golden numbers that keep this promise.
@@ -19,7 +19,6 @@ from prepserver.order.orders import (
     SequentialOrder,
     ShardOrder,
     Shuffle,
-    check_start,
     make_order,
 )
 
@@ -34,6 +33,5 @@ __all__ = [
     "SequentialOrder",
     "ShardOrder",
     "Shuffle",
-    "check_start",
     "make_order",
 ]

@@ -70,26 +70,6 @@ class Order(Protocol):
         """The smallest position at or after this one at which an epoch may begin."""
 
 
-def check_start(order: Order, first: int, epoch: int) -> None:
-    """Checks where a run may begin: an epoch from anywhere else would not have each sample once.
-
-    Args:
-        order: Of its samples.
-        first: Where epoch 0 begins, or would have begun.
-        epoch: The epoch that is to begin now, at ``first + epoch * order.n``.
-
-    Raises:
-        ValueError: No epoch begins there; the text names the next place where one does.
-    """
-    begins = first + epoch * order.n
-    if begins < 0:
-        raise ValueError(f"start = {first}: epoch {epoch} would begin before position 0")
-    if (following := order.next_start(begins)) != begins:
-        raise ValueError(
-            f"start = {first}: no epoch begins there in this order; the next place is {following - epoch * order.n}"
-        )
-
-
 class SequentialOrder:
     """Samples in the order of the source, pass after pass."""
 
