@@ -67,7 +67,6 @@ from prepserver.schedule.actions import (
     Joined,
     KillWorker,
     Move,
-    Nearly,
     QuarantineSample,
     Submit,
 )
@@ -601,12 +600,10 @@ class Daemon:
     def _do(self, actions: Iterable[Action]) -> None:
         for action in actions:
             match action:
-                case Submit(worker, task, stream, lanes, position, count, say_soon):
-                    self._pool.send(worker, work.Fill(task, stream, list(lanes), position, count, say_soon))
+                case Submit(worker, task, stream, lanes, position, count):
+                    self._pool.send(worker, work.Fill(task, stream, list(lanes), position, count))
                 case Announce():
                     self._announce(action)
-                case Nearly(cursor):
-                    self._hint(cursor)
                 case Move() | Joined() | GoesAlone():
                     self._rearrange(action)
                 case KillWorker(worker):
@@ -663,11 +660,6 @@ class Daemon:
             # The client waits, the log's reader does not: it comes second, as its thread wants this interpreter.
             self._ledger.announced(announce.cursor, announce.upto, announce.bad)
 
-    def _hint(self, cursor: int) -> None:
-        attachment = self._jobs.attachments.get(cursor)
-        if attachment is not None and attachment.connected and attachment.peer.send_kept():
-            attachment.peer.send(Ready(0, [], attachment.moves))  # one that is lost is no loss
-
     @staticmethod
     def _tell(attachment: Attachment, announce: Announce) -> bool:
         """The short way: from this process to that one, with no thread of libzmq's to be woken on either side.
@@ -704,10 +696,6 @@ class Daemon:
             self._do(self._scheduler.worker_stuck(worker, suspect, strikes))
         else:
             self._do(self._scheduler.worker_lost(worker, suspect, strikes))
-
-    def task_soon(self, task: int) -> None:
-        """See `PoolEvents`."""
-        self._do(self._scheduler.task_soon(task))
 
     def task_done(self, worker: int, message: work.Filled | work.Failed) -> None:
         """See `PoolEvents`."""

@@ -44,15 +44,17 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "source",
         metavar="SOURCE",
         nargs="?",
-        help="a folder of class folders of images, or a list of files ('path label' per line, or a .csv file)",
+        help="a folder of class folders of images, a list of files ('path label' per line, or a .csv file), or "
+        "WebDataset shards ('train-{000..127}.tar', with their .cls)",
     )
     p.add_argument("out", metavar="OUT", help="the folder to write: new, empty, or of an earlier run")
     p.add_argument(
         "--masks",
-        metavar="FOLDER",
+        metavar="WHERE",
         nargs="?",
         const=True,
-        help="with their masks: a folder like SOURCE of PNGs (of a list: no FOLDER, each line names its mask)",
+        help="with their masks: a folder like SOURCE of PNGs; of shards the extension of masks, such as seg.png; of a "
+        "list nothing more, for each line names its mask",
     )
     p.add_argument("--synthetic", metavar="N", type=int, help="N synthetic photos instead of SOURCE")
     p.add_argument("--seed", metavar="S", type=int, default=0, help="of the synthetic photos (default 0)")
@@ -130,7 +132,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _spec(arguments: argparse.Namespace) -> SourceSpec:
     from prepserver.pack.errors import PackError
-    from prepserver.pipeline.sources import FileList, ImageFolder, Packed, SyntheticImages
+    from prepserver.pipeline.sources import FileList, ImageFolder, Packed, SyntheticImages, Tar
     from prepserver.source.packed import PLAN_NAME
 
     if (arguments.source is None) == (arguments.synthetic is None):
@@ -143,10 +145,14 @@ def _spec(arguments: argparse.Namespace) -> SourceSpec:
             raise PackError(f"--size {arguments.size}: needs HEIGHTxWIDTH, such as 375x500", usage=True)
         return SyntheticImages(arguments.synthetic, (int(height), int(width)), arguments.seed, arguments.classes)
     path = os.path.abspath(os.path.expanduser(arguments.source))
+    if path.endswith(".tar"):
+        if arguments.masks is True:
+            raise PackError("--masks: needs the extension of the masks in the tars, such as seg.png", usage=True)
+        return Tar(path, mask=arguments.masks)
     if os.path.isfile(path):
         if isinstance(arguments.masks, str):
             raise PackError(
-                f"--masks {arguments.masks}: each line of a list names its mask; give no folder", usage=True
+                f"--masks {arguments.masks}: each line of a list names its mask; give --masks alone", usage=True
             )
         return FileList(path, masks=arguments.masks)
     if arguments.masks is True:

@@ -252,7 +252,7 @@ class Ready:
     """All rows below `upto` are in the ring.
 
     Attributes:
-        upto: The end of a batch of this rank. Less than was said before (0) says that more comes soon.
+        upto: The end of a batch of this rank.
         bad: (position, sample index, reason) of rows among them that hold a replacement.
         moves: How many `Moved` were sent before this; the client reads them first.
     """

@@ -2,8 +2,6 @@
 
 The index is one file in the dataset's own folder, named after its content; it holds labels and the names
 of the original files as the index of a folder does, and where each record is. A sample is one read of one range.
-Shards and index are read, not mapped: a file that is cut short, or a disk that fails, is then an error that can be
-told, where a mapping would kill the process; and the copy takes a fiftieth of the decode.
 
 Nothing in a shard is trusted: see `prepserver.protocol.packed`. Checksums cover each bit of a record, and all are
 checked before it is decoded: a damaged shard has bad samples, never other rows. Written by `prepserver.pack`.
@@ -12,7 +10,6 @@ checked before it is decoded: a damaged shard has bad samples, never other rows.
 from __future__ import annotations
 
 import os
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,8 +29,9 @@ from prepserver.source.container import BrokenContainerError, Container
 from prepserver.source.errors import SampleError, SourceError, unusable
 from prepserver.source.files import FileSource
 from prepserver.source.places import Places
-from prepserver.source.roots import OutsideRootsError, Roots, open_below
-from prepserver.source.samples import NOT_THE_SAMPLE, OUTSIDE, Record
+from prepserver.source.roots import Roots, open_below
+from prepserver.source.samples import Record
+from prepserver.source.shards import Shards
 
 INDEX_KEY = "packed dataset 2"
 """Marks an index of this version; raise the number when sections or records change."""
@@ -43,9 +41,6 @@ PLAN_NAME = "pack.json"
 SHARD_PATTERN = "shard-*.packed"
 
 _AGAIN = "the same prepserver pack again makes it anew, of the shards that are there"
-
-# Of a soft limit of 1024 descriptors that a worker may live under; 400 shards of 256 MiB are 100 GB.
-_OPEN_SHARDS = 400
 
 
 def shard_name(number: int) -> str:
@@ -141,14 +136,12 @@ class PackedSource:
             roots: Where shards must lie.
             wanted: The columns that samples shall have.
         """
-        self._roots = roots
-        self._root = root
         self._columns = columns_of(container.meta)
         self._wanted = tuple(wanted)
         # Labels and names are kept as those of files are; only their bytes lie elsewhere.
         self._files = FileSource(container, root, more="IQII")
-        self._sizes: list[int] = container.meta["shards"]
-        self._open: OrderedDict[int, int] = OrderedDict()
+        sizes: list[int] = container.meta["shards"]
+        self._shards = Shards([f"{root}/{shard_name(number)}" for number in range(len(sizes))], sizes, roots)
 
     def __len__(self) -> int:
         return len(self._files)
@@ -156,14 +149,7 @@ class PackedSource:
     def read(self, index: int) -> Record:
         """As `Source.read`; the data of an indexed sample is an `IndexedScan`."""
         label, _, shard, offset, length, crc = self._files.more(index)
-        try:
-            data = os.pread(self._descriptor(shard), length, offset)
-        except SampleError:
-            raise
-        except OSError as error:
-            if error.errno in NOT_THE_SAMPLE:
-                raise
-            raise SampleError(f"cannot read {shard_name(shard)}: {error.strerror}") from error
+        data = self._shards.read(shard, offset, length)
         try:
             if len(data) != length:
                 raise BrokenRecordError(f"only {len(data)} of {length} bytes are there")
@@ -207,31 +193,6 @@ class PackedSource:
     def classes(self) -> list[str]:
         """As `Source.classes`."""
         return self._files.classes()
-
-    def _descriptor(self, shard: int) -> int:
-        """An open shard; they are kept open, and checked once."""
-        descriptor = self._open.get(shard)
-        if descriptor is not None:
-            return descriptor
-        if not shard < len(self._sizes):
-            raise SampleError(f"the index names shard {shard} of {len(self._sizes)}")
-        try:
-            descriptor = open_below(self._roots, "the shard", f"{self._root}/{shard_name(shard)}")
-        except OutsideRootsError:
-            raise SampleError(OUTSIDE) from None
-        size = os.fstat(descriptor).st_size
-        if size != self._sizes[shard]:
-            os.close(descriptor)
-            raise SampleError(f"{shard_name(shard)} has {size} bytes and should have {self._sizes[shard]}")
-        if len(self._open) >= _OPEN_SHARDS:
-            os.close(self._open.popitem(last=False)[1])
-        self._open[shard] = descriptor
-        return descriptor
-
-    def __del__(self) -> None:
-        # A source has no close of its own: it lives as long as its worker, or as the client's iterator.
-        for descriptor in self.__dict__.get("_open", {}).values():
-            os.close(descriptor)
 
 
 def columns_of(meta: Mapping[str, Any]) -> tuple[str, ...]:

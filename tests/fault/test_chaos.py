@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 
+from prepclient import PrepClient
 from tests.support import chaos_job, leaks
 from tests.support.chaos_job import SAMPLES, extend, make
 from tests.support.server import Server, environment
@@ -93,7 +94,7 @@ class Job:
         return int(run["rows"])
 
 
-def digest_of(reference: chaos_job.PrepClient, rows: int) -> str:
+def digest_of(reference: PrepClient, rows: int) -> str:
     """Of the next so many rows, which end where a batch ends."""
     digest = ""
     while True:

@@ -11,7 +11,8 @@ import pytest
 import torch
 from PIL import Image as Picture
 
-from prepclient import ColorJitter, ImageFolder, Packed, PrepClient, RandomHorizontalFlip, RandomResizedCrop
+from prepclient import ColorJitter, ImageFolder, Joining, Packed, PrepClient, RandomHorizontalFlip, RandomResizedCrop
+from prepserver.pipeline.source import SourceSpec
 from tests.support.complete import needs_jpegtran
 from tests.support.device_client import DeviceClient
 from tests.support.server import Server, cli
@@ -37,7 +38,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> ImageFolder:
     return ImageFolder(root / "images", masks=root / "masks")
 
 
-def epoch(make: Callable[..., PrepClient], source: ImageFolder, **more: Any) -> list[Any]:
+def epoch(make: Callable[..., PrepClient], source: SourceSpec, **more: Any) -> list[Any]:
     with make(source, OPS, **{**SPEC, "on_error": "mask", **more}) as client:
         batches = []
         for batch in client:
@@ -73,7 +74,7 @@ def test_each_view_has_its_own_and_lanes_share_the_decode(server: Server, source
     assert not torch.equal(*expected[0][1])
     with PrepClient(source, [RandomResizedCrop(8)], runtime_dir=server.runtime_dir, on_error="skip", **SPEC) as other:
         next(iter(other))
-        assert_equal(epoch(PrepClient, source, start="first", **served), expected)
+        assert_equal(epoch(PrepClient, source, joining=Joining(start="first"), **served), expected)
 
 
 def test_normalising_changes_images_and_leaves_masks(server: Server, source: ImageFolder) -> None:

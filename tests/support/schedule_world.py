@@ -10,6 +10,7 @@ import copy
 import dataclasses
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from prepclient.session import Session, Shape
 from prepserver.order import make_order
@@ -22,7 +23,6 @@ from prepserver.schedule.actions import (
     GoesAlone,
     Joined,
     Move,
-    Nearly,
     QuarantineSample,
     Submit,
 )
@@ -72,7 +72,6 @@ class Client:
     rings: list[tuple[int, int]]
     held: list[Batch] = field(default_factory=list)
     had: list[Batch] = field(default_factory=list)
-    woken_for: int = -1
     waited_s: float = 0.0  # in all, as the client says it: without the last batch's wait,
     last_wait_s: float = 0.0  # which is this,
     waits_s: float = 0.0  # and for the next one, until now
@@ -132,8 +131,6 @@ class World:
                     self._submit(action)
                 case Announce(cursor, upto, bad):
                     self._announced(self.clients[cursor], upto, bad)
-                case Nearly(cursor):
-                    self._woken(self.clients[cursor])
                 case DropLane(lane):
                     in_use = [c for c in self.clients.values() if c.lane == lane]
                     assert not in_use, "a lane in use was dropped"
@@ -206,16 +203,6 @@ class World:
             line.advance()
         assert batch.start >= upto, "told of rows that are no whole batch of this rank"
 
-    def _woken(self, client: Client) -> None:
-        """Who is told that its batch comes soon has none, and is not told twice."""
-        assert client.present, "told before it attached"
-        line = copy.copy(client.session._ahead)
-        while (batch := line.peek()).start == batch.stop:  # empty ones it takes without being told
-            line.advance()
-        assert batch.stop > client.told, "woken for rows that it was told of"
-        assert batch.stop > client.woken_for, "woken twice"
-        client.woken_for = batch.stop
-
     def _check_rows(self, client: Client, batch: Batch) -> None:
         """Every row of a batch that was announced and not released is there, made for this lane."""
         for p in range(max(batch.start, client.session.released_upto), batch.stop):
@@ -275,7 +262,7 @@ class World:
         self.present(min(c.cursor for c in self.clients.values() if c.group == group))
         return where, group
 
-    def _next_start(self, shuffle: str) -> Callable[[int], int]:
+    def _next_start(self, shuffle: Any) -> Callable[[int], int]:
         if shuffle == "cyclic":
             return lambda position: -(-position // self.block) * self.block
         return make_order(shuffle, self.n, 0).next_start

@@ -4,6 +4,7 @@ from prepserver.pipeline.sources.file_list import FileList as FileList
 from prepserver.pipeline.sources.image_folder import ImageFolder as ImageFolder
 from prepserver.pipeline.sources.packed import Packed as Packed
 from prepserver.pipeline.sources.synthetic_images import SyntheticImages as SyntheticImages
+from prepserver.pipeline.sources.tar import Tar as Tar
 
 SOURCES: dict[str, type[SourceSpec]]
 
@@ -14,4 +15,5 @@ __all__ = [
     "ImageFolder",
     "Packed",
     "SyntheticImages",
+    "Tar",
 ]

@@ -33,7 +33,7 @@ def deliveries(draw: st.DrawFn) -> tuple[Shuffle, int, int, int, list[Run]]:
 
 
 @given(deliveries())
-def test_any_set_of_ranges_gets_the_verdict_that_counting_by_hand_gives(
+def test_any_ranges_get_the_verdict_of_counting_by_hand(
     given_: tuple[Shuffle, int, int, int, list[Run]],
 ) -> None:
     shuffle, n, seed, start, runs = given_
@@ -90,7 +90,7 @@ def test_a_replaced_sample_did_not_come_though_its_row_did() -> None:
     assert (found.once, found.missing, found.exact) == (99, [], False)
 
 
-def test_a_row_that_names_another_sample_than_its_own_replaces_nothing() -> None:
+def test_a_row_that_names_another_sample_replaces_nothing() -> None:
     order = make_order("cyclic", 100, 1)
     wrong = (order.indices(42, 1)[0] + 1) % 100
     assert account(order, 0, [(0, 100)], replaced={42: (wrong, "?")}).exact

@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from prepclient.session import Shape
+from prepserver.pipeline.batches import Batching
 from prepserver.schedule.join import Request
 from prepserver.schedule.scheduler import Suspect
 from tests.support.schedule_world import N, World
@@ -74,7 +75,7 @@ class Histories(RuleBasedStateMachine):
             KEYS[shuffle], (f"p{pipeline}", owner), shuffle, N, 2 * round_rows, epoch, resume, epoch_start,
             join_wait_s,
         )  # fmt: skip
-        batching = "shuffle-repeat-batch" if crossing else "shuffle-batch-repeat"
+        batching: Batching = "shuffle-repeat-batch" if crossing else "shuffle-batch-repeat"
         shape = Shape(batch_size, drop_last, 0, world_size, batching=batching)
         where, _ = self.world.join(request, shape, extra_rows, prefetch_rounds * round_rows, rows_per_s, lag)
         if resume is not None:
@@ -157,12 +158,6 @@ class Histories(RuleBasedStateMachine):
     @rule(pick=PICK)
     def a_task_fails(self, pick: int) -> None:
         self.world.fail(self._busy(pick))
-
-    @precondition(lambda self: any(self.world.workers.values()))
-    @rule(pick=PICK)
-    def a_worker_begins_its_last_row(self, pick: int) -> None:
-        tasks = [t for held in self.world.workers.values() for t in held[:1]]
-        self.world.do(self.world.scheduler.task_soon(tasks[pick % len(tasks)].submit.task))
 
     @precondition(lambda self: self.world.workers)
     @rule(pick=PICK, suspect=SUSPECTS)
@@ -257,7 +252,7 @@ class EarlyHistories(Histories):
         slow=st.booleans(),
         then=st.tuples(st.integers(0, 30), PICK, st.sampled_from([0, 12, 30])),
     )
-    def begin(  # type: ignore[override]
+    def begin(
         self,
         chunk_rows: int,
         workers: int,
@@ -330,11 +325,11 @@ _MANY = settings(
 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
-class TestManyHistories(Histories.TestCase):
+class TestManyHistories(Histories.TestCase):  # type: ignore[misc, valid-type]
     settings = _MANY
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
-class TestManyEarlyHistories(EarlyHistories.TestCase):
+class TestManyEarlyHistories(EarlyHistories.TestCase):  # type: ignore[misc, valid-type]
     settings = _MANY

@@ -140,7 +140,7 @@ def test_a_job_that_is_hardly_slower_is_waited_for() -> None:
     assert not world.parted
 
 
-def test_a_job_that_stops_after_a_batch_holds_the_others_back_for_its_patience() -> None:
+def test_a_job_that_stops_after_a_batch_costs_its_patience_only() -> None:
     world = Timed()
     stops, other = world.begin(500.0), world.begin(500.0)
     world.go(20.0)
@@ -155,7 +155,7 @@ def test_a_job_that_stops_after_a_batch_holds_the_others_back_for_its_patience()
 
 
 @pytest.mark.parametrize("pipeline", [0, 1])
-def test_a_job_that_stops_just_before_another_comes_in_is_left_behind(pipeline: int) -> None:
+def test_a_job_that_stops_before_another_joins_is_left_behind(pipeline: int) -> None:
     """What lies between the two goes by, but not if it stands."""
     world = Timed()
     stops = world.begin(200.0)
@@ -172,7 +172,7 @@ def test_a_job_that_stops_just_before_another_comes_in_is_left_behind(pipeline: 
 
 @pytest.mark.parametrize("pipeline", [0, 1])
 @pytest.mark.parametrize("late_stops", [False, True])
-def test_rows_that_a_job_brought_along_stay_where_they_are_when_others_part(pipeline: int, late_stops: bool) -> None:
+def test_rows_a_job_brought_along_stay_when_others_part(pipeline: int, late_stops: bool) -> None:
     """It has not read them yet when the stream that it came to, short of its place, gets new rings."""
     world = Timed()
     stops = world.begin(500.0)
@@ -194,7 +194,7 @@ def test_rows_that_a_job_brought_along_stay_where_they_are_when_others_part(pipe
     assert quick.session.released_upto > N // 2
 
 
-def test_what_a_client_waited_elsewhere_before_is_held_against_nobody() -> None:
+def test_waits_of_a_client_elsewhere_are_held_against_nobody() -> None:
     """It says the sum of its life, also where it attaches again."""
     world = Timed()
     first = world.begin(0.0)
@@ -225,7 +225,8 @@ def test_a_job_that_stops_never_stops_those_of_other_users(lag: str) -> None:
     assert len(other.had) > had + RING // BATCH + 5
 
 
-def test_many_jobs_that_stop_at_once_cost_another_user_the_patience_of_few() -> None:
+def test_many_jobs_that_stop_at_once_cost_the_patience_of_few() -> None:
+    """They cost another user no more than that."""
     world = Timed()
     other = world.begin(500.0, owner=1)
     stopped = [world.begin(500.0, lag="wait", pipeline=k % 2) for k in range(6)]
@@ -248,7 +249,7 @@ def test_a_user_waits_for_its_own_jobs_as_these_say() -> None:
     assert stops.stream == other.stream
 
 
-def test_ranks_that_do_not_attach_stop_no_job_of_another_user_and_lose_nothing() -> None:
+def test_absent_ranks_stop_no_job_of_another_user() -> None:
     """Their job goes on from where they are to begin, its own ranks waiting for them."""
     world = Timed()
     other = world.begin(500.0, owner=1)
@@ -269,7 +270,7 @@ def test_ranks_that_do_not_attach_stop_no_job_of_another_user_and_lose_nothing()
     assert len(here.had) > 10
 
 
-def test_an_absent_rank_is_promised_no_rows_of_a_ring_that_it_never_had() -> None:
+def test_an_absent_rank_is_promised_no_row_of_a_ring_it_lacked() -> None:
     """Where others part and it stays, its place is given up."""
     world = Timed()
     other, stops = world.begin(500.0, owner=1), world.begin(500.0)
