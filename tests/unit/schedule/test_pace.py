@@ -7,13 +7,13 @@ import heapq
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
+from prepserver.schedule.scheduler import Scheduler
 
 from prepclient.session import Shape
 from prepserver.pipeline.batches import BatchLine
 from prepserver.schedule.actions import Action, Announce, Submit
 from prepserver.schedule.join import Request
 from prepserver.schedule.pace import EVIDENCE_S, FACTOR, LEAST_SAMPLES, Load, is_apart, slow_lanes
-from prepserver.schedule.scheduler import Scheduler
 from prepserver.schedule.stream import RECENT_SAMPLES, Cursor, Lane, Spent, Took
 from tests.support.schedule_world import Client, World
 
@@ -91,8 +91,9 @@ def test_what_samples_have_taken_is_that_of_the_latest() -> None:
 def begin(world: World, pipeline: int, owner: int, *, world_size: int = 1, lag: str = "wait") -> Client:
     """A job from position 0 on, of which one rank is there."""
     request = Request("key", (f"p{pipeline}", owner), "full", world.n, 2 * 8 * world_size, 0, None, None, 1e4)
-    _, group = world.join(request, Shape(8, False, 0, world_size), 48, 0, lag=lag)
-    return next(c for c in world.clients.values() if c.group == group)
+    joined = world.join(request, Shape(8, False, 0, world_size), 48, 0, lag=lag)
+    assert joined is not None
+    return next(c for c in world.clients.values() if c.job == joined[1])
 
 
 def go_on(world: World, rounds: int) -> None:
@@ -104,7 +105,7 @@ def go_on(world: World, rounds: int) -> None:
 
 
 def keys(world: World) -> list[bool]:
-    return [is_apart(stream.key) for stream in world.scheduler.streams.values()]
+    return [is_apart(stream.key) for stream in world.table.streams.values()]
 
 
 @pytest.fixture
@@ -118,7 +119,7 @@ def test_a_slow_pipeline_parts_from_another_users_for_good(world: World) -> None
     quick, slow = begin(world, 0, 0), begin(world, 1, 1)
     go_on(world, 2 * LEAST_SAMPLES)
     (parting,) = world.parted
-    assert parting.groups == (slow.group,)
+    assert parting.jobs == (slow.job,)
     assert parting.apart is not None
     assert (parting.apart.uid, parting.apart.sample_ns) == (1, 1 * S)
     assert LEAST_SAMPLES * parting.apart.sample_ns >= EVIDENCE_S * S
@@ -136,7 +137,7 @@ def test_before_there_is_evidence_nobody_parts(world: World) -> None:
     begin(world, 0, 0), begin(world, 1, 1)
     samples = 0
     while not world.parted:
-        lanes = [lane for s in world.scheduler.streams.values() for lane in s.lanes.values() if lane.key[1] == 1]
+        lanes = [lane for s in world.table.streams.values() for lane in s.lanes.values() if lane.key[1] == 1]
         samples = int(lanes[0].spent.samples)
         go_on(world, 1)
     assert 100 <= samples < 100 + 2 * 16
@@ -153,7 +154,7 @@ def test_jobs_of_a_slow_pipeline_part_together_with_absent_ranks(world: World) -
     begin(world, 0, 0), begin(world, 1, 1), begin(world, 1, 1), begin(world, 1, 1, world_size=2)
     go_on(world, 2 * LEAST_SAMPLES)
     (parting,) = world.parted
-    assert len(parting.groups) == 3
+    assert len(parting.jobs) == 3
     assert keys(world) == [False, True]
     world.settle(20)
 

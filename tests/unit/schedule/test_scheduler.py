@@ -5,10 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-
-from prepserver.pipeline.batches import BatchLine
-from prepserver.schedule.actions import Action, Announce, DropLane, DropStream, QuarantineSample, Submit
-from prepserver.schedule.lag import HEDGE_S
 from prepserver.schedule.scheduler import (
     CRASH_STRIKES,
     KILL_STRIKES,
@@ -18,6 +14,10 @@ from prepserver.schedule.scheduler import (
     Scheduler,
     Suspect,
 )
+
+from prepserver.pipeline.batches import BatchLine
+from prepserver.schedule.actions import Action, Announce, DropLane, DropStream, QuarantineSample, Submit
+from prepserver.schedule.lag import HEDGE_S
 from prepserver.schedule.stream import BAD_REASONS_TOLD, BadRow, Chunk, Cursor, Lane, Took
 
 N = 1000
