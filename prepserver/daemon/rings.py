@@ -3,48 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from prepserver.memory.budget import check_fits
 from prepserver.memory.errors import MemoryShort, SegmentError
 from prepserver.memory.mapping import Mapping
 from prepserver.memory.segment import create_segment, is_open_elsewhere, open_again
-from prepserver.protocol.layout import Field, RingLayout, whole_page_rows
+from prepserver.protocol.layout import Field, RingLayout
 
-_ROUNDS_WANTED = 4  # one in the client's hands, one on its way, two to absorb a slow sample
-_ROUNDS_NEEDED = 2  # with fewer, filling and reading would take turns
 MOST_LEFT = 64
 """Rings of one user that were dropped and not let go of: each costs the daemon a descriptor, however small it is."""
-_SMALL_RING_BYTES = 256 << 20
-_SMALL_RING_ROWS = 512  # where rows are small, a longer ring costs little and lets jobs drift and join
-
-
-def ring_rows(fields: Sequence[Field], round_rows: int, prefetch: int, rows_in_work: int) -> tuple[int, int]:
-    """Rows of a new ring: (wanted, needed).
-
-    Args:
-        fields: Of a row.
-        round_rows: ``batch_size * world_size`` of the job that makes the lane.
-        prefetch: Rows that it wants ahead, or 0.
-        rows_in_work: Rows that the pool has in its hands when it is busy.
-
-    Returns:
-        Wanted rows, and the fewest that work. Wanted fills whole pages where that is cheap, so that
-        clients can map it twice end to end.
-    """
-    needed = _ROUNDS_NEEDED * round_rows
-    wanted = max(_ROUNDS_WANTED * round_rows, needed + 2 * rows_in_work, prefetch + round_rows)
-    dense = [field.row_bytes for field in fields if field.shape]
-    if _SMALL_RING_ROWS * sum(dense) <= _SMALL_RING_BYTES:
-        wanted = max(wanted, _SMALL_RING_ROWS)
-    step = math.lcm(*map(whole_page_rows, dense))
-    rounded = -(-wanted // step) * step
-    return (rounded if rounded <= 2 * wanted else wanted), needed
 
 
 @dataclass(slots=True)

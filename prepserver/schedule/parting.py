@@ -85,7 +85,7 @@ class Partings:
                 lane_id = self._table.new_id()
                 answer = yield MakeRing(lane_id, lane.key[1], lane.fields, lane.rows, lane.rows)
                 if not isinstance(answer, RingMade):
-                    yield from [DropRing(each.id) for each in (*own.values(), *shared.values())]
+                    yield from [DropRing(lane.id) for lane in (*own.values(), *shared.values())]
                     assert answer is not None
                     yield from self._cannot(parting, f"job {jobs} holds others back{why}", answer.why, now_s)
                     return

@@ -30,6 +30,7 @@ from prepserver.schedule.actions import (
     GoesAlone,
     HangUp,
     Joined,
+    KillWorker,
     MakeRing,
     Move,
     OpenLane,
@@ -207,31 +208,35 @@ class World:
         match action:
             case Submit():
                 self._submit(action)
-            case Announce(cursor, upto, bad, moves):
-                client = self.clients[cursor]
-                self._announced(client, upto, bad)
+            case Announce(cursor, upto, bad):
+                self._announced(self.clients[cursor], upto, bad)
             case MakeRing():
                 return self._make_ring(action)
-            case DropRing(lane):
-                self.rings.pop(lane, None)
-            case OpenStream() | OpenLane() | DropLane() | DropStream():
+            case DropRing() | OpenStream() | OpenLane() | DropLane() | DropStream():
                 self._open_or_drop(action)
-            case Admit(asker=asker) | Refuse(asker=asker):
-                self._answers[asker] = action
-                if isinstance(action, Admit):
-                    self._admitted(action)
+            case Admit() | Refuse() | End() | HangUp():
+                self._answer(action)
             case Move() | Joined() | GoesAlone():
                 self._rearrange(action)
-            case End(cursor):
-                del self.clients[cursor]
-            case HangUp(cursor):
-                self._hung_up.append(cursor)
             case QuarantineSample(source, index, pipeline):
                 assert (source, index, pipeline) not in self.quarantined, "quarantined twice"
                 self.quarantined.append((source, index, pipeline))
             case Say(_, text):
                 self.said.append(text)
+            case KillWorker():
+                pass  # it may take long to die
         return None
+
+    def _answer(self, action: Admit | Refuse | End | HangUp) -> None:
+        match action:
+            case Admit(asker=asker) | Refuse(asker=asker):
+                self._answers[asker] = action
+                if isinstance(action, Admit):
+                    self._admitted(action)
+            case End(cursor):
+                del self.clients[cursor]
+            case HangUp(cursor):
+                self._hung_up.append(cursor)
 
     def _make_ring(self, asked: MakeRing) -> Event:
         assert 0 < asked.needed <= asked.wanted
@@ -240,8 +245,10 @@ class World:
         self.rings[asked.lane] = asked.needed + self.extra_rows
         return RingMade(asked.lane, self.rings[asked.lane])
 
-    def _open_or_drop(self, action: OpenStream | OpenLane | DropLane | DropStream) -> None:
+    def _open_or_drop(self, action: OpenStream | OpenLane | DropLane | DropStream | DropRing) -> None:
         match action:
+            case DropRing(lane):
+                del self.rings[lane]
             case OpenStream(spec):
                 self.streams.add(spec.stream)
             case OpenLane(lane, stream, pipeline):
@@ -348,13 +355,12 @@ class World:
             join_wait_s=request.join_wait_s, lag=lag, batching=shape.batching,
         )  # fmt: skip
         listing = work.Indexed("/none", self.n, 0, request.stream_key, "content")
-        done = self._attach(RankAttaches(self.new_id(), owner, check(attach), listing, rows_per_s))
+        admit, done = self._attach(RankAttaches(self.new_id(), owner, check(attach), listing, rows_per_s))
         self.extra_rows, self.is_short = 0, short
-        if isinstance(done[0], Refuse):
+        if isinstance(admit, Refuse):
             return None
-        admit = done[0]
         client = self.clients[admit.cursor]
-        news = {type(action) for action in done[1:]}
+        news = {type(action) for action in done}
         waits_for = self.coordinator.waits_for.get(client.stream) if OpenStream in news else None
         where = Place(
             None if OpenStream in news else client.stream, None if OpenLane in news else admit.lane, admit.epoch_start,
@@ -362,10 +368,10 @@ class World:
         )  # fmt: skip
         return where, client.job
 
-    def _attach(self, event: RankAttaches) -> list[Admit | Refuse | Action]:
-        """A rank asks; the answer first, then all that was done."""
+    def _attach(self, event: RankAttaches) -> tuple[Admit | Refuse, list[Action]]:
+        """A rank asks: the answer, and all that was done."""
         done = self.handle(event)
-        return [self._answers.pop(event.asker), *done]
+        return self._answers.pop(event.asker), done
 
     def _admitted(self, admit: Admit) -> None:
         """The client of this rank, and of all others for which places are kept."""
@@ -396,8 +402,7 @@ class World:
     def present(self, cursor: int) -> None:
         """A rank for which a place is kept attaches; it may get another place, if that one is of no use any more."""
         client = self.clients[cursor]
-        admit = self._attach(dataclasses.replace(client.asked, asker=self.new_id()))[0]
-        assert isinstance(admit, Admit | Refuse)
+        admit, _ = self._attach(dataclasses.replace(client.asked, asker=self.new_id()))
         if isinstance(admit, Refuse):
             assert self.is_short, admit.text
             self.clients.pop(cursor, None)

@@ -10,19 +10,19 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 
 import pytest
+from prepserver.daemon.jobs import Attachment, Jobs, Refusal
+from prepserver.schedule.scheduler import Scheduler
 
 from prepclient import RandomResizedCrop, SyntheticImages
 from prepserver import __version__
 from prepserver.daemon import jobs as jobs_room
 from prepserver.daemon.access import Access
 from prepserver.daemon.attach import Peer
-from prepserver.daemon.jobs import Attachment, Jobs, Refusal
 from prepserver.daemon.rings import Rings
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.protocol import work
 from prepserver.protocol.messages import PROTOCOL, Attach
 from prepserver.schedule.actions import Action, Announce, DropLane, DropStream, Joined, Move, Submit
-from prepserver.schedule.scheduler import Scheduler
 from prepserver.schedule.stream import Took
 
 N = 4000

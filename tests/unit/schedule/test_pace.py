@@ -7,15 +7,15 @@ import heapq
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
-from prepserver.schedule.scheduler import Scheduler
 
 from prepclient.session import Shape
 from prepserver.pipeline.batches import BatchLine
 from prepserver.schedule.actions import Action, Announce, Submit
 from prepserver.schedule.join import Request
 from prepserver.schedule.pace import EVIDENCE_S, FACTOR, LEAST_SAMPLES, Load, is_apart, slow_lanes
-from prepserver.schedule.stream import RECENT_SAMPLES, Cursor, Lane, Spent, Took
+from prepserver.schedule.records import RECENT_SAMPLES, Cursor, Lane, Spent, Took
 from tests.support.schedule_world import Client, World
+from tests.support.scheduling import ByHand
 
 MS = 10**6
 S = 10**9
@@ -173,7 +173,7 @@ class Pool:
     """Workers whose chunks take their time, and jobs that read at once what they are told."""
 
     def __init__(self, workers: int, row_ns: dict[int, int]) -> None:
-        self.scheduler = Scheduler()
+        self.scheduler = ByHand()
         self.row_ns = row_ns
         self.now_ns = 0
         self.made = dict.fromkeys(row_ns, 0)
@@ -185,9 +185,9 @@ class Pool:
             self.scheduler.add_lane(stream, Lane(stream, ("digest", stream), 512, 0))
             line = BatchLine(10**9, 0, 0, 64, False, 0, 1)
             self.scheduler.add_cursor(stream, Cursor(stream, stream, stream, line, 512, 0, 0, present=False))
-            self.do(self.scheduler.cursor_present(stream))
+            self.do(self.scheduler.present(stream))
         for worker in range(workers):
-            self.do(self.scheduler.worker_up(worker))
+            self.do(self.scheduler.up(worker))
 
     def do(self, actions: list[Action]) -> None:
         for action in actions:
@@ -214,8 +214,7 @@ class Pool:
         self.queued[worker].pop(0)
         if self.queued[worker]:
             self._start(self.queued[worker][0])
-        self.do(self.scheduler.task_done(worker, submit.task, (), Took(took_ns)))
-        self.do(self.scheduler.give_out())
+        self.do(self.scheduler.made(worker, submit.task, (), Took(took_ns)))
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 8])
