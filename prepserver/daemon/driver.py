@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 from prepserver.daemon.access import Access
@@ -64,13 +64,20 @@ class Driver:
     clients: Answers
 
     def __init__(
-        self, coordinator: Coordinator, rings: Rings, attachments: Attachments, quarantine: Quarantine, access: Access
+        self,
+        coordinator: Coordinator,
+        rings: Rings,
+        attachments: Attachments,
+        quarantine: Quarantine,
+        access: Access,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._coordinator = coordinator
         self._rings = rings
         self._attachments = attachments
         self._quarantine = quarantine
         self.access = access
+        self._clock = clock
         self._events: deque[Event] = deque()
         self._is_busy = False
 
@@ -89,7 +96,7 @@ class Driver:
     def _handle(self, event: Event) -> None:
         now: Event | None = event
         while now is not None:
-            actions, now = self._coordinator.handle(now, time.monotonic()), None
+            actions, now = self._coordinator.handle(now, self._clock()), None
             failed: Exception | None = None
             for action in actions:
                 try:

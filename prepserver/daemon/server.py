@@ -174,9 +174,8 @@ class Daemon:
                     self._pool.end_if_idle(worker)
             if now_s >= next_mark_s:
                 next_mark_s = now_s + 1.0
-                self._rates.mark(
-                    now_s, self._coordinator.rows_made, counts(self._coordinator, self._attachments, self._pool)
-                )
+                self._rates.count(self._coordinator.rows_made - self._rates.filled)
+                self._rates.mark(now_s, counts(self._coordinator, self._attachments, self._pool))
                 self._sign_of_life()
             self._clients.read()
             # what was answered just now may have made them due again

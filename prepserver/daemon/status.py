@@ -39,9 +39,12 @@ class Rates:
         self._others: dict[Key, Window] = {}
         self._busy: deque[tuple[float, float]] = deque(maxlen=_BUSY_MARKS)
 
-    def mark(self, now_s: float, filled: int, counts: Mapping[Key, float] | None = None) -> None:
-        """To be called about once a second, with all counts; of the others, one that is missing is forgotten."""
-        self.filled = filled
+    def count(self, rows: int) -> None:
+        """`rows` more were filled."""
+        self.filled += rows
+
+    def mark(self, now_s: float, counts: Mapping[Key, float] | None = None) -> None:
+        """Call it about once a second, with the other counts; one that is missing is forgotten."""
         last = self._rows.last
         if last is not None and self.filled > last[1]:
             self._busy.append((now_s - last[0], self.filled - last[1]))

@@ -95,10 +95,15 @@ class Admission:
 
     def attach(self, event: RankAttaches, now_s: float) -> Steps:
         """A rank asks for its place."""
+        before = set(self._table.jobs)
         try:
             yield from self._attach(event, now_s)
         except Refusal as e:
             yield Refuse(event.asker, e.code, str(e), e.field)
+        except Exception:  # nobody foresaw it, and it keeps no place
+            for job in [job for job in self._table.jobs.values() if job.id not in before]:
+                yield from self.give_up(self._table.ranks(job, present=False) + self._table.ranks(job))
+            raise
 
     def _attach(self, event: RankAttaches, now_s: float) -> Steps:
         attach = event.asked.attach

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from prepserver.schedule.records import Suspect
 
 from prepserver.daemon.poll import Poll
 from prepserver.daemon.pool import WorkerPool
 from prepserver.protocol import work
+from prepserver.schedule.records import Suspect
 from tests.support import leaks
 from tests.support.tiny_images import photo_tree
 from tests.support.waiting import PATIENCE_S

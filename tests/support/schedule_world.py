@@ -10,6 +10,7 @@ import copy
 import dataclasses
 import functools
 from dataclasses import dataclass, field
+from typing import cast
 
 from prepclient import RandomResizedCrop, SyntheticImages
 from prepclient.session import Session, Shape
@@ -18,7 +19,7 @@ from prepserver.order import make_order
 from prepserver.pipeline.batches import Batch, Starts
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.protocol import work
-from prepserver.protocol.messages import PROTOCOL, Attach
+from prepserver.protocol.messages import PROTOCOL, Attach, Shuffle
 from prepserver.schedule.actions import (
     Action,
     Admit,
@@ -47,6 +48,7 @@ from prepserver.schedule.events import (
     ChunkFailed,
     ChunkMade,
     Event,
+    Limits,
     RankAsks,
     RankAttaches,
     RankLeft,
@@ -151,6 +153,8 @@ class World:
         self.table = self.coordinator.table
         self.extra_rows = 0  # that a new ring gets beyond what it needs
         self.is_short = False  # no ring can be made
+        self.limits = Limits()
+        self.refused: list[Refuse] = []
         self.lanes: dict[int, WorldLane] = {}
         self.left: dict[int, WorldLane] = {}  # dropped, and still read
         self.rings: dict[int, int] = {}  # rows of those that no worker has heard of
@@ -350,14 +354,15 @@ class World:
         number, owner = int(request.lane_key[0][1:]), request.lane_key[1]
         attach = Attach(
             (PROTOCOL, PROTOCOL), __version__, f"job{self.new_id()}", SyntheticImages(self.n, 8).to_wire(),
-            request.shuffle, 0, pipeline_of(number).to_wire(), shape.batch_size, shape.drop_last, 0, shape.world_size,
-            prefetch=prefetch, epoch=request.epoch, position=request.position, epoch_start=request.epoch_start,
-            join_wait_s=request.join_wait_s, lag=lag, batching=shape.batching,
+            cast(Shuffle, request.shuffle), 0, pipeline_of(number).to_wire(), shape.batch_size, shape.drop_last, 0,
+            shape.world_size, prefetch=prefetch, epoch=request.epoch, position=request.position,
+            epoch_start=request.epoch_start, join_wait_s=request.join_wait_s, lag=lag, batching=shape.batching,
         )  # fmt: skip
         listing = work.Indexed("/none", self.n, 0, request.stream_key, "content")
-        admit, done = self._attach(RankAttaches(self.new_id(), owner, check(attach), listing, rows_per_s))
+        admit, done = self.ask(RankAttaches(self.new_id(), owner, check(attach), listing, rows_per_s, self.limits))
         self.extra_rows, self.is_short = 0, short
         if isinstance(admit, Refuse):
+            self.refused.append(admit)
             return None
         client = self.clients[admit.cursor]
         news = {type(action) for action in done}
@@ -368,7 +373,7 @@ class World:
         )  # fmt: skip
         return where, client.job
 
-    def _attach(self, event: RankAttaches) -> tuple[Admit | Refuse, list[Action]]:
+    def ask(self, event: RankAttaches) -> tuple[Admit | Refuse, list[Action]]:
         """A rank asks: the answer, and all that was done."""
         done = self.handle(event)
         return self._answers.pop(event.asker), done
@@ -402,7 +407,7 @@ class World:
     def present(self, cursor: int) -> None:
         """A rank for which a place is kept attaches; it may get another place, if that one is of no use any more."""
         client = self.clients[cursor]
-        admit, _ = self._attach(dataclasses.replace(client.asked, asker=self.new_id()))
+        admit, _ = self.ask(dataclasses.replace(client.asked, asker=self.new_id()))
         if isinstance(admit, Refuse):
             assert self.is_short, admit.text
             self.clients.pop(cursor, None)
