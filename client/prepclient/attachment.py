@@ -10,21 +10,18 @@ import weakref
 from dataclasses import dataclass, replace
 from typing import Any
 
-from torch.utils.data import get_worker_info
-
-from prepclient.checkpoint import Checkpoint
-from prepclient.errors import ForkedClient, InvalidSpec, NoServer, PrepClientError, ServerGone, SourceChanged
+from prepclient.errors import InvalidSpec, NoServer, PrepClientError, ServerGone, SourceChanged
 from prepclient.feed import Feed, Listing, ServedFeed, Start
-from prepclient.forks import resume_threads, stop_threads
+from prepclient.forks import check_copies, check_process, resume_threads, stop_threads
 from prepclient.inline import InlineFeed
 from prepclient.joining import Joining
 from prepclient.places import candidates, find_runtime_dir, listens
 from prepclient.private import PrivateDaemon, private_daemon
 from prepclient.progress import ScanProgress
+from prepclient.rows import Rows
 from prepclient.session import Handed, Session, Totals
 from prepclient.spec import Spec
-from prepclient.stages import Stage, Step
-from prepclient.staging import Staging
+from prepclient.stages import Stage, Staging, Step
 from prepclient.transport import check_descriptors
 
 log = logging.getLogger("prepclient")
@@ -108,11 +105,18 @@ class Attachment:
         return self.session.epoch if self.session is not None else self.start.epoch
 
     @property
-    def checkpoint(self) -> Checkpoint:
-        """Where the training loop stands."""
-        at, known = self.session or self.start, self.start.checkpoint
-        position = at.position if self.session is not None or known is None else known
-        return Checkpoint(at.epoch, at.epoch_start, position, self.began, self.listing)
+    def place(self) -> Start:
+        """Where the next attachment would begin: at the first batch that was not handed out."""
+        session = self.session
+        if session is None:
+            return self.start
+        epoch_start, position, rounds = session.place
+        return Start(session.epoch, position, epoch_start, rounds, session.position)
+
+    def check_process(self) -> None:
+        """See `forks.check_process`."""
+        if self.session is not None:
+            check_process(self._pid)
 
     # -- coming and going -------------------------------------------------------------------------------
 
@@ -189,7 +193,7 @@ class Attachment:
             pause_s = min(_RETRY_MOST_S, 1.5 * pause_s)
 
     def _attach(self) -> None:
-        self._check_copies()
+        check_copies(self._pid)
         start = replace(self.start, first=self._service.joining.first)
         self._pid = os.getpid()
         self.feed = self._make_feed(start)
@@ -221,17 +225,17 @@ class Attachment:
 
     def _make_feed(self, start: Start) -> Feed:
         check_descriptors()
-        service = self._service
+        service, map_rows = self._service, self._staging.map_rows()
         with contextlib.closing(ScanProgress(self._spec.source.place)) as progress:
             if service.inline:
-                return InlineFeed(self._spec, start, progress)
+                return InlineFeed(self._spec, start, progress, map_rows)
             runtime_dir = find_runtime_dir(service.runtime_dir)
             if service.workers is not None and (self._private is not None or not listens(runtime_dir)):
                 self._private = private_daemon(service.workers)
                 runtime_dir = self._private.runtime_dir
             return ServedFeed(
                 runtime_dir, self._spec, start, prefetch=service.prefetch, timeout_s=service.timeout_s,
-                joining=service.joining, on_scanning=progress,
+                joining=service.joining, on_scanning=progress, map_rows=map_rows or Rows.map,
             )  # fmt: skip
 
     def _note_start(self, start: Start, epoch_start: int, samples: int) -> None:
@@ -264,13 +268,6 @@ class Attachment:
         self.listing = now
         self.allow_changed = False
 
-    def keep_place(self) -> None:
-        """The next attachment begins at the first batch that was not handed out."""
-        session = self.session
-        if session is not None:
-            epoch_start, position, rounds = session.place
-            self.start = Start(session.epoch, position, epoch_start, rounds, session.position)
-
     def detach(self) -> None:
         """Goes; the next attachment begins at `start`."""
         self._past = self.totals
@@ -281,7 +278,7 @@ class Attachment:
 
     def close(self) -> None:
         """Goes, keeps its place and all that it knows, and holds nothing any more."""
-        self.keep_place()
+        self.start = self.place
         self.detach()
         self._staging.close()
         self._private = None  # it ends with the last client that uses it
@@ -297,7 +294,7 @@ class Attachment:
         """
         self.check_process()
         if self.session is not None and self.session.handed is self._begun:
-            self.keep_place()
+            self.start = self.place
             self.detach()
         self.come()  # again, after an error of the transport
         # no context manager: an exception in its end would keep this frame, and with it lent memory
@@ -322,37 +319,9 @@ class Attachment:
 
     def _detach_in_epoch(self) -> None:
         """After an error of the transport: the next use attaches again at the same sample."""
-        self.keep_place()
+        self.start = self.place
         self.goes_on = self.goes_on or self.session is not None
         self.detach()
-
-    # -- forks ------------------------------------------------------------------------------------------
-
-    def check_process(self) -> None:
-        """Called before anything that a fork breaks: mappings are not inherited, nor are the threads of a library.
-
-        Raises:
-            ForkedClient: This is not the process that attached.
-        """
-        if self.session is not None and os.getpid() != self._pid:
-            raise ForkedClient(
-                f"this PrepClient attached in process {self._pid} and is used in its fork {os.getpid()}, which has "
-                "none of its memory. Make a PrepClient in the process that uses it, or `close` this one here first; "
-                "a DataLoader around it takes num_workers=0"
-            )
-
-    def _check_copies(self) -> None:
-        """Called before it attaches in a process in which it was not made, or was not attached before.
-
-        Raises:
-            ForkedClient: Others like it will do the same there.
-        """
-        worker = get_worker_info()
-        if os.getpid() != self._pid and worker is not None and worker.num_workers > 1:
-            raise ForkedClient(
-                f"each of the {worker.num_workers} workers of this DataLoader has a copy of this PrepClient and would "
-                "get all of its batches. The daemon has the workers: the DataLoader takes num_workers=0"
-            )
 
 
 class _Changed(Exception):

@@ -178,17 +178,17 @@ def rows_had(attach: Attach, samples: int) -> int:
 
 
 def ring_rows(fields: Sequence[Field], round_rows: int, prefetch: int, rows_in_work: int) -> tuple[int, int]:
-    """Rows of a new ring: (wanted, needed).
+    """Rows of a new ring.
 
     Args:
-        fields: Of a row.
+        fields: Fields of a row.
         round_rows: ``batch_size * world_size`` of the job that makes the lane.
-        prefetch: Rows that it wants ahead, or 0.
-        rows_in_work: Rows that the pool has in its hands when it is busy.
+        prefetch: Rows that the job wants ahead, or 0.
+        rows_in_work: Rows that a busy pool fills at a time.
 
     Returns:
-        Wanted rows, and the fewest that work. Wanted fills whole pages where that is cheap, so that
-        clients can map it twice end to end.
+        Wanted rows, and the fewest that work. The wanted rows fill whole pages if that is cheap, so that clients can
+        map the ring twice end to end.
     """
     needed = _ROUNDS_NEEDED * round_rows
     wanted = max(_ROUNDS_WANTED * round_rows, needed + 2 * rows_in_work, prefetch + round_rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+from prepserver.pipeline.sources import place_of
 from prepserver.schedule.actions import Action, QuarantineSample
 from prepserver.schedule.records import Chunk, Suspect
 from prepserver.schedule.stream import Stream
@@ -95,6 +96,5 @@ class Strikes:
         lanes = [(s.id, lane) for s in streams for lane in s.lanes.values() if lane.key[0] == pipeline]
         places = tuple((s, lane.id) for s, lane in lanes) if pipeline else tuple((s.id, None) for s in streams)
         ops = ", ".join(op["op"] for op in lanes[0][1].pipeline) if lanes else ""
-        spec = next((s.spec.source for s in streams if s.spec is not None), {})
-        dataset = str(spec.get("root") or spec.get("path") or spec.get("source", ""))
+        dataset = next((place_of(s.spec.source) for s in streams if s.spec is not None), "")
         return QuarantineSample(source, index, pipeline, places, why, ops, dataset)

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import prepclient
-import prepclient.device
+import prepclient.engine
 import prepserver
 from prepserver.cli import command_line, exits
 from prepserver.config import FIELDS, Settings
@@ -133,7 +133,7 @@ def test_the_op_that_contributing_adds_can_be_added(monkeypatch: pytest.MonkeyPa
     op = what.Solarize(200)
     assert op.to_wire() == {"op": "Solarize", "threshold": 200}
     assert op.after(with_index(IMAGES)) == with_index(IMAGES)
-    drawn = how.SolarizeStage(op, FIRST).draw(1, 2, Draws(SampleKey(0, 0, 0), FIRST))
+    drawn = how.SolarizeStage(op, FIRST).draw(2, 3, Draws(SampleKey(0, 0, 0), FIRST))
     pixels = np.array([[[0, 199, 200], [201, 254, 255]]], np.uint8)
     assert drawn.step(pixels, None).tolist() == [[[0, 199, 55], [54, 1, 0]]]
 
@@ -256,7 +256,7 @@ def test_documents_name_every_exit_code_and_no_other() -> None:
 def test_documents_name_every_error_and_no_other() -> None:
     base = prepclient.PrepClientError
     errors = {name for name, kind in vars(prepclient).items() if isinstance(kind, type) and issubclass(kind, base)}
-    errors |= {prepclient.device.DeviceUnavailable.__name__}
+    errors |= {prepclient.engine.DeviceUnavailable.__name__}
     listed = {row[0].strip("`").removeprefix("device.") for row in table("errors.md", "error")}
     assert listed == errors - {base.__name__}
 

@@ -35,7 +35,7 @@ class Only(Op):
         if not isinstance(inner, Op) or isinstance(inner, Only):
             raise SpecError("inner", inner, "must be an op")
         if inner.moves:
-            raise SpecError("inner", type(inner).__name__, "moves pixels, and all columns on a plane move together")
+            raise SpecError("inner", type(inner).__name__, "moves pixels, which all columns do together")
         self._keep(column=column, inner=inner)
 
     def after(self, record: Record) -> Record:
