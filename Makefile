@@ -12,12 +12,14 @@ unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 # What an editable install reads: a change of these means installing again.
 INPUTS := pyproject.toml constraints.txt $(wildcard *.py) $(shell find prepserver -name '*.[ch]')
 
-.PHONY: help demo test lint bench bench-smoke bench-peers chaos soak fuzz fuzz-smoke clean
+.PHONY: help demo test coverage lint docs bench bench-smoke bench-peers chaos soak fuzz fuzz-smoke clean
 
 help:
 	@echo 'make demo         see it work, in under 90 s: three training jobs on one shared stream, then on DataLoaders'
 	@echo 'make test         all tests but the long ones'
+	@echo 'make coverage     every branch of what decides is taken by its own tests'
 	@echo 'make lint         formatting, ruff, mypy, import rules'
+	@echo 'make docs         builds the documents as a site, in site/; open site/index.html'
 	@echo 'make bench        measurements against DataLoader; writes bench/out/. More: python -m bench --list'
 	@echo 'make bench-smoke  the same for seconds: does it run'
 	@echo 'make bench-peers  against every loader that is installed (python -m bench.peers.venvs); writes bench/out/'
@@ -34,11 +36,20 @@ demo: $(VENV)/.installed
 test: $(VENV)/.installed-dev
 	$(PYTEST) -n 2 --dist loadfile $(PYTEST_ARGS)
 
+# Always the same examples: a branch that only luck takes is not covered.
+coverage: $(VENV)/.installed-dev
+	$(PYTEST) -n 2 --cov --hypothesis-profile=ci $(addprefix tests/unit/,order pipeline protocol) \
+		$(addprefix tests/unit/prepclient/test_,session.py delivery.py) $(PYTEST_ARGS)
+
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# The variable turns off an announcement by the theme's authors.
+docs: $(VENV)/.installed-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 bench: $(VENV)/.installed
 	$(BIN)/python -m bench compare $(BENCH_ARGS)
@@ -62,7 +73,7 @@ fuzz-smoke: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.fuzz --seconds 50 $(FUZZ_ARGS)
 
 clean:
-	rm -rf $(VENV) .fuzz build dist bench/out .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .fuzz build dist site bench/out .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find prepserver client tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamps make a second run start at once.
@@ -75,4 +86,8 @@ $(VENV)/.installed: $(INPUTS) | $(BIN)/python
 
 $(VENV)/.installed-dev: $(INPUTS) | $(BIN)/python
 	$(BIN)/python -m pip install -c constraints.txt -e '.[dev]'
+	@touch $@ $(VENV)/.installed
+
+$(VENV)/.installed-docs: $(INPUTS) | $(BIN)/python
+	$(BIN)/python -m pip install -c constraints.txt -e '.[docs]'
 	@touch $@ $(VENV)/.installed

@@ -39,7 +39,8 @@ from bench.harness.case import Case, Figures, Run, say
 from bench.harness.tables import Sheet
 
 try:
-    from prepclient.device import DeviceStage, cuda_device
+    from prepclient.device import DeviceStage
+    from prepclient.engine import cuda_device
     from prepclient.finish import Finish, RowLook
     from prepclient.pinning import PORTABLE, HostPin, LibCuda, open_driver
 except ImportError as error:
@@ -335,9 +336,9 @@ def drive(stage: DeviceStage, images: torch.Tensor, batches: int = 200) -> Facts
             cuda.synchronize()
             start = time.monotonic()
         before = time.thread_time()
-        stage.poll()
-        stage.advance()
-        while stage.room:
+        stage.delivery.poll()
+        stage.delivery.ask()
+        while stage.delivery.room:
             begin = submitted % 8 * BATCH
             stage.submit(submitted, [[images[begin : begin + BATCH]]], labels)
             submitted += 1

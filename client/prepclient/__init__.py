@@ -11,7 +11,7 @@ for images, labels in train:
 """
 
 from prepclient.client import PrepClient
-from prepclient.device import DeviceUnavailable
+from prepclient.engine import DeviceUnavailable
 from prepclient.errors import (
     BadSampleError,
     BatchTimeout,
@@ -30,7 +30,9 @@ from prepclient.errors import (
     UnknownField,
     VersionMismatch,
 )
+from prepclient.joining import Joining
 from prepclient.pinning import PinningWarning
+from prepclient.sharding import Sharding
 from prepserver import __version__
 from prepserver.pipeline import ops as _ops
 from prepserver.pipeline import sources as _sources
@@ -44,6 +46,7 @@ __all__ = [
     "DeviceUnavailable",
     "ForkedClient",
     "InvalidSpec",
+    "Joining",
     "MemoryRefused",
     "NoPermission",
     "NoServer",
@@ -53,6 +56,7 @@ __all__ = [
     "ProtocolViolation",
     "ServerBusy",
     "ServerGone",
+    "Sharding",
     "SourceChanged",
     "SourceUnavailable",
     "SpecError",

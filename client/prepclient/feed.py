@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from prepclient.chain import RingChain
 from prepclient.errors import (
@@ -24,13 +24,13 @@ from prepclient.errors import (
     ProtocolViolation,
     ServerBusy,
 )
+from prepclient.joining import Joining
 from prepclient.rows import Rows
 from prepclient.session import Session
 from prepclient.spec import Spec
 from prepclient.transport import Connection, ask, ask_status, unexpected
 from prepserver import __version__
 from prepserver.memory.errors import SegmentError
-from prepserver.memory.mapping import Mapping
 from prepserver.protocol.layout import RingLayout
 from prepserver.protocol.messages import PROTOCOL, Attach, Moved, Ready, Release, Sync, Welcome
 from prepserver.protocol.schema import ProtocolError
@@ -42,7 +42,6 @@ _SYNC_AFTER_S = 2.0
 
 _SAY_AFTER_S = 30.0
 _SAY_JOINING_AFTER_S = 1.0
-_JOIN_WAITS = 3  # so many times what was foreseen must fit into timeout_s
 _LEAST_WAIT_S = 0.0005
 _BUSY_FIRST_S = 0.1
 _BUSY_MOST_S = 2.0
@@ -88,16 +87,8 @@ class Listing(NamedTuple):
         return all(a == b for a, b in zip(self, other, strict=True) if a != "" and b != "")
 
 
-def join_wait(join_wait_s: float, timeout_s: float) -> float:
-    """The longest foreseen wait for a shared stream, which ends in a batch and not in `BatchTimeout`.
-
-    The daemon ends it where it lasts twice as long.
-    """
-    return min(join_wait_s, timeout_s / _JOIN_WAITS)
-
-
-class Feed(Protocol):
-    """Rows for one session.
+class Feed:
+    """Rows for one session. What is not overridden serves rows that are made when they are waited for.
 
     Attributes:
         listing: Of the source.
@@ -140,18 +131,18 @@ class Feed(Protocol):
         Raises:
             PrepClientError: The rows will not come, or did not in time.
         """
+        raise NotImplementedError
 
     def release(self, session: Session) -> None:
         """Tells that `session.released_upto` has moved."""
 
     def sharing_factor(self) -> float | None:
         """Rows handed to jobs for each row that was made for them; None if it cannot be learnt now."""
-
-    def map_writable(self, rows: Rows) -> tuple[Rows, Mapping]:
-        """One of the rings mapped for page-locking: for a device's copies, never for user code."""
+        return 1.0
 
     def close(self) -> None:
         """Ends. Idempotent."""
+        self.rows.close()
 
 
 def _admitted(
@@ -182,7 +173,7 @@ def _admitted(
         pause_s = min(_BUSY_MOST_S, 1.5 * pause_s)
 
 
-class ServedFeed:
+class ServedFeed(Feed):
     """A daemon's ring.
 
     Args:
@@ -191,8 +182,8 @@ class ServedFeed:
         start: Where to begin.
         prefetch: Rows to have ready ahead, 0 for the daemon's choice.
         timeout_s: For the daemon's answers.
-        join_wait_s: See `Attach`.
-        lag: See `Attach`.
+        joining: How to join the streams of others.
+        map_rows: How a ring is mapped.
         on_scanning: Called with the number of samples found while the daemon lists the source.
 
     Raises:
@@ -207,9 +198,9 @@ class ServedFeed:
         *,
         prefetch: int,
         timeout_s: float,
-        join_wait_s: float,
-        lag: str,
+        joining: Joining,
         on_scanning: Callable[[int], None],
+        map_rows: Callable[[int, RingLayout], Rows] = Rows.map,
     ) -> None:
         self._runtime_dir = runtime_dir
         attach = Attach(
@@ -222,17 +213,17 @@ class ServedFeed:
             pipeline=spec.pipeline.to_wire(),
             batch_size=spec.shape.batch_size,
             drop_last=spec.shape.drop_last,
-            rank=spec.ranks.rank,
-            world_size=spec.ranks.world_size,
-            local_ranks=spec.ranks.local,
+            rank=spec.shape.rank,
+            world_size=spec.shape.world_size,
+            local_ranks=spec.local_ranks,
             prefetch=prefetch,
             epoch=start.epoch,
             position=start.position,
             epoch_start=start.epoch_start,
             first=start.first,
             rounds=start.rounds,
-            join_wait_s=join_wait(join_wait_s, timeout_s),
-            lag=lag,
+            join_wait_s=joining.longest_wait_s(timeout_s),
+            lag=joining.lag,
             num_shards=spec.shape.shard.count,
             shard_index=spec.shape.shard.index,
             batching=spec.shape.batching,
@@ -241,13 +232,12 @@ class ServedFeed:
         self._pid = os.getpid()
         self._session: Session | None = None
         self._job_id = welcome.job_id
-        # The descriptors of the rings, kept so that a device can map one a second time, to write.
-        self._fds: dict[int, int] = {}
-        self._end = weakref.finalize(self, _let_all_go, self._connection, self._fds)
-        self._end.atexit = False  # the kernel closes them as well
+        self._map_rows = map_rows
+        self._end = weakref.finalize(self, self._connection.close)
+        self._end.atexit = False  # the kernel closes it as well
         try:
             self.layout = RingLayout.from_wire(welcome.layout)
-            first = self._map(welcome.ring, self.layout)
+            self.rows = RingChain(self._map(welcome.ring, self.layout))
         except SegmentError as e:
             self._end()
             raise MemoryRefused(f"the daemon's ring cannot be mapped: {e}") from e
@@ -257,7 +247,6 @@ class ServedFeed:
         except BaseException:
             self._end()
             raise
-        self.rows = RingChain(first)
         self.listing = Listing(welcome.samples, welcome.content_digest, welcome.source_digest)
         self.num_classes = welcome.num_classes
         self.epoch_start = welcome.epoch_start
@@ -314,7 +303,7 @@ class ServedFeed:
         if session.ready_upto <= self._alone_upto < session.upcoming.stop:
             log.warning(
                 "this job began early, on a stream of its own, and waits at row %d for the shared stream to come by "
-                "(once; join_wait_s = 0 would not wait, and never share)", session.ready_upto,
+                "(once; Joining(wait_s=0) would not wait, and never share)", session.ready_upto,
             )  # fmt: skip
             self._alone_upto = 0
 
@@ -333,24 +322,16 @@ class ServedFeed:
 
     def _move(self, moved: Moved) -> None:
         try:
-            rows = self._map(moved.ring, RingLayout.from_wire(moved.layout))
+            self.rows.add(moved.start, self._map(moved.ring, RingLayout.from_wire(moved.layout)))
         except (SegmentError, ProtocolError) as e:
             raise ProtocolViolation(f"the daemon's new ring cannot be used: {e}") from e
-        self._let_go(self.rows.add(moved.start, rows))
 
     def _map(self, ring: int, layout: RingLayout) -> Rows:
         fd = self._connection.take(ring)
         try:
-            rows = Rows.map(fd, layout)
-        except BaseException:
-            os.close(fd)
-            raise
-        self._fds[id(rows)] = fd
-        return rows
-
-    def _let_go(self, gone: list[Rows]) -> None:
-        for rows in gone:
-            os.close(self._fds.pop(id(rows)))
+            return self._map_rows(fd, layout)
+        finally:
+            os.close(fd)  # the mapping keeps the memory
 
     def _what_is_missing(self, session: Session, waited_s: float) -> str:
         return (
@@ -362,7 +343,7 @@ class ServedFeed:
     def release(self, session: Session) -> None:
         """See `Feed`."""
         totals = session.handed.totals
-        self._let_go(self.rows.forget_below(session.released_upto))
+        self.rows.forget_below(session.released_upto)
         # One that finds no room is no loss: the next one says the same and more.
         self._connection.send(Release(session.released_upto, totals.wait_ns, totals.batches))
 
@@ -375,10 +356,6 @@ class ServedFeed:
             log.debug("the sharing factor cannot be learnt: %s", e)  # a statistic is no reason to fail
             return None
 
-    def map_writable(self, rows: Rows) -> tuple[Rows, Mapping]:
-        """See `Feed`."""
-        return Rows.map_writable(self._fds[id(rows)], rows.layout)
-
     def close(self) -> None:
         """See `Feed`."""
         # In a forked child the connection is its parent's: a Bye from here would end the parent's job.
@@ -386,9 +363,4 @@ class ServedFeed:
             self._connection.leave(self._session.stands)
         self._session = None
         self._end()
-
-
-def _let_all_go(connection: Connection, fds: dict[int, int]) -> None:
-    connection.close()
-    while fds:
-        os.close(fds.popitem()[1])
+        super().close()

@@ -8,33 +8,29 @@ from typing import Any
 
 from prepserver import __version__
 from prepserver.cli import exits
-from prepserver.daemon import question
+from prepserver.daemon import ask as daemon_ask
 from prepserver.protocol.messages import ATTACH_SOCKET, AskStatus, AskStop, Refused
 from prepserver.protocol.places import runtime_dirs
 
 _ANSWER_S = 10.0
 
 
-class AskError(RuntimeError):
-    """No answer; the text says why, `code` is the exit code that goes with it."""
-
-    def __init__(self, text: str, code: int) -> None:
-        super().__init__(text)
-        self.code = code
+class AskError(exits.CommandError):
+    """The daemon gave no answer; the text says why."""
 
 
 def ask(runtime_dir: str | None, asked: AskStatus | AskStop) -> tuple[Any, Path]:
     """Sends a question and waits for the answer.
 
     Returns:
-        The answer, see `prepserver.daemon.question`, and the directory.
+        The answer, see `prepserver.daemon.ask`, and the directory.
 
     Raises:
         AskError: No daemon, no permission, or no proper answer.
     """
     path = _find(runtime_dir)
     try:
-        answer = question.ask(path / ATTACH_SOCKET, asked, _ANSWER_S)
+        answer = daemon_ask.ask(path / ATTACH_SOCKET, asked, _ANSWER_S)
     except PermissionError as e:
         raise AskError(f"no permission to talk to the daemon in {path}", exits.NO_PERMISSION) from e
     except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError) as e:

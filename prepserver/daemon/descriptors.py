@@ -1,4 +1,4 @@
-"""How many clients the limit on open files allows. Checked at the start, so that a full house is no accident."""
+"""How many clients the limit on open files allows: checked at the start, so that descriptors never run out later."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _PER_CLIENT = 6
 
 
 class DescriptorsShort(RuntimeError):
-    """The limit holds no clients; the text says what to raise."""
+    """The limit leaves no room for clients; the text says what to raise."""
 
 
 def raise_limit() -> int:
-    """As many open files as we may have; shells commonly start us with 1024. Returns the limit that holds now."""
+    """Raises the limit on open files as far as allowed (shells usually set 1024), and returns it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -27,11 +27,7 @@ def raise_limit() -> int:
 
 
 def clients_allowed(limit: int, workers: int) -> int:
-    """How many connections a daemon may have on its attach socket.
-
-    Args:
-        limit: Of open files (RLIMIT_NOFILE).
-        workers: Worker processes.
+    """Most connections on the attach socket of a daemon with `workers` workers and a `limit` of open files.
 
     Raises:
         DescriptorsShort: Fewer than `_FEWEST_CLIENTS`.

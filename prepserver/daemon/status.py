@@ -9,18 +9,19 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from prepserver import __version__
+from prepserver.daemon.attachments import Attachment, Attachments
 from prepserver.daemon.gpus import Gpus
-from prepserver.daemon.jobs import Jobs
 from prepserver.daemon.pool import WorkerPool
 from prepserver.daemon.rings import Rings
+from prepserver.schedule.coordinator import Coordinator
 from prepserver.schedule.lag import holding_back
 from prepserver.schedule.pace import is_apart
-from prepserver.schedule.scheduler import Scheduler
-from prepserver.schedule.stream import Cursor, Spent, Stream
+from prepserver.schedule.records import Cursor, Spent
+from prepserver.schedule.stream import Stream
 from prepserver.telemetry.window import Window
 
 Key = tuple[Literal["busy", "images", "waited"], int]
-"""A count: seconds of work of a worker (by ticket), images and seconds of waiting of a job's rank (by cursor)."""
+"""A count: a worker's seconds of work (by ticket), or a rank's images or seconds of waiting (by cursor)."""
 
 _BUSY_MARKS = 10
 
@@ -29,7 +30,7 @@ class Rates:
     """How fast counts have grown over the last ten seconds: rows made, and whatever else `mark` is given.
 
     Attributes:
-        filled: Rows filled since the start, of all streams, also those that are gone.
+        filled: Rows filled since the start, in all streams, including those that have ended.
     """
 
     def __init__(self) -> None:
@@ -39,11 +40,11 @@ class Rates:
         self._busy: deque[tuple[float, float]] = deque(maxlen=_BUSY_MARKS)
 
     def count(self, rows: int) -> None:
-        """`rows` more were filled."""
+        """Adds rows that were filled."""
         self.filled += rows
 
     def mark(self, now_s: float, counts: Mapping[Key, float] | None = None) -> None:
-        """Call it about once a second, with the other counts; one that is missing is forgotten."""
+        """Notes all counts; call it about once a second. A count that is missing is forgotten."""
         last = self._rows.last
         if last is not None and self.filled > last[1]:
             self._busy.append((now_s - last[0], self.filled - last[1]))
@@ -54,44 +55,44 @@ class Rates:
             self._others[key].mark(now_s, count)
 
     def per_s(self, key: Key) -> float | None:
-        """Growth of another count; None while too little is known."""
+        """Growth of another count; None if too little is known."""
         window = self._others.get(key)
         return window.per_s if window is not None else None
 
     @property
     def rows_per_s(self) -> float:
-        """0 while too little is known."""
+        """Rows filled per second; 0 if too little is known."""
         return self._rows.per_s or 0.0
 
     @property
     def busy_rows_per_s(self) -> float:
-        """Over the last ten seconds in which rows were made; 0 before. What to expect of a job that has paused."""
+        """The rate in the last ten seconds in which rows were made: what to expect when a paused job goes on."""
         seconds = sum(s for s, _ in self._busy)
         return sum(rows for _, rows in self._busy) / seconds if seconds > 0 else 0.0
 
 
-def counts(scheduler: Scheduler, jobs: Jobs, pool: WorkerPool) -> dict[Key, float]:
-    """What `Rates` follows of each worker and each job."""
+def counts(coordinator: Coordinator, attachments: Attachments, pool: WorkerPool) -> dict[Key, float]:
+    """The counts of each worker and each job for `Rates`."""
     found: dict[Key, float] = {}
     now_ns = time.monotonic_ns()
     for seat in pool.seats:
         if seat.child is not None:
             stats = seat.child.page.read()
-            # A task is added up at its end: until then, count at least the sample in hand.
+            # The page counts a task when it ends; until then, count at least the current sample.
             in_hand_ns = max(0, now_ns - stats.started_ns) if stats.busy else 0
             found["busy", seat.child.ticket] = (stats.read_ns + stats.make_ns + in_hand_ns) / 1e9
-    for number, attachment in jobs.attachments.items():
-        cursor = scheduler.cursor(number)
+    for number, attachment in attachments.items():
+        cursor = coordinator.table.cursor(number)
         found["images", number] = cursor.batches * attachment.attach.batch_size
         found["waited", number] = cursor.wait_ns / 1e9
     return found
 
 
 def snapshot(
-    *, started_s: float, runtime_dir: str, state: str, scheduler: Scheduler, jobs: Jobs, pool: WorkerPool,
-    rings: Rings, rates: Rates, gpus: Gpus, state_dir: str,
+    *, started_s: float, runtime_dir: str, state: str, coordinator: Coordinator, attachments: Attachments,
+    pool: WorkerPool, rings: Rings, rates: Rates, gpus: Gpus, state_dir: str,
 ) -> dict[str, Any]:  # fmt: skip
-    """Everything at once; sizes in bytes, times in seconds, rates and fractions over the last ten seconds."""
+    """The whole state; sizes in bytes, times in seconds, rates and fractions over the last ten seconds."""
     now_s = time.monotonic()
     found: dict[str, Any] = {
         "version": __version__,
@@ -106,16 +107,16 @@ def snapshot(
         "sandbox": pool.sandbox,
         "memory": {"rings_bytes": rings.held_bytes, "budget_bytes": rings.budget_bytes},
         "workers": [_worker(seat, rates) for seat in pool.seats],
-        "streams": [_stream(stream, scheduler, rings, jobs) for stream in scheduler.streams.values()],
-        "jobs": [_job(attachment, scheduler, rates, now_s) for attachment in jobs.attachments.values()],
+        "streams": [_stream(stream, coordinator, rings) for stream in coordinator.table.streams.values()],
+        "jobs": [_job(attachment, coordinator, rates, now_s) for attachment in attachments.values()],
         "quarantined": {
             source: sorted(found)
-            for (source, pipeline), found in scheduler.quarantined.items()
+            for (source, pipeline), found in coordinator.strikes.quarantined.items()
             if found and not pipeline
         },
         "quarantined_for_pipelines": [
             {"source": source, "pipeline": pipeline, "samples": sorted(found)}
-            for (source, pipeline), found in scheduler.quarantined.items()
+            for (source, pipeline), found in coordinator.strikes.quarantined.items()
             if found and pipeline
         ],
     }
@@ -143,17 +144,17 @@ def _worker(seat: Any, rates: Rates) -> dict[str, Any]:
     }
 
 
-def _stream(stream: Any, scheduler: Scheduler, rings: Rings, jobs: Jobs) -> dict[str, Any]:
+def _stream(stream: Stream, coordinator: Coordinator, rings: Rings) -> dict[str, Any]:
     return {
         "id": stream.id,
         "samples": stream.n,
         "position": stream.low,
         "ready_upto": stream.watermark,
-        "waits_for": scheduler.waits_for.get(stream.id),
+        "waits_for": coordinator.waits_for.get(stream.id),
         "rows_filled": stream.rows_filled,
         "rows_delivered": stream.rows_delivered,
         "sharing_factor": _sharing_factor(stream),
-        "reads_everywhere": jobs.reads_everywhere(stream.id),
+        "reads_everywhere": stream.spec is not None and "/" in stream.spec.places,
         "apart": is_apart(stream.key),
         "shared_ms_per_sample": _sample_ms(stream.spent),
         "lanes": [
@@ -172,10 +173,10 @@ def _stream(stream: Any, scheduler: Scheduler, rings: Rings, jobs: Jobs) -> dict
     }
 
 
-def _job(attachment: Any, scheduler: Scheduler, rates: Rates, now_s: float) -> dict[str, Any]:
-    stream = scheduler.stream_of(attachment.cursor)
-    cursor = scheduler.cursor(attachment.cursor)
-    epoch, inside = divmod(max(0, cursor.released - attachment.epoch_start), stream.n)
+def _job(attachment: Attachment, coordinator: Coordinator, rates: Rates, now_s: float) -> dict[str, Any]:
+    stream = coordinator.table.stream_of(attachment.cursor)
+    cursor = coordinator.table.cursor(attachment.cursor)
+    epoch, inside = divmod(max(0, cursor.released - coordinator.job_of(cursor.id).epoch_start), stream.n)
     images_per_s = rates.per_s(("images", attachment.cursor))
     return {
         "id": attachment.cursor,
@@ -198,33 +199,33 @@ def _job(attachment: Any, scheduler: Scheduler, rates: Rates, now_s: float) -> d
         "images_per_s": None if images_per_s is None else round(images_per_s, 1),
         "wait_s": round(cursor.wait_ns / 1e9, 3),
         "wait_fraction": 1.0 if cursor.waits else _fraction(rates.per_s(("waited", attachment.cursor))),
-        "waits_for": _waits_for(cursor, stream, scheduler),
+        "waits_for": _waits_for(cursor, stream, coordinator),
         "attached_s": round(now_s - attachment.since_s, 3),
     }
 
 
-def _waits_for(cursor: Cursor, stream: Stream, scheduler: Scheduler) -> str | None:
-    """What a rank waits for at this moment: None while it has rows to read.
+def _waits_for(cursor: Cursor, stream: Stream, coordinator: Coordinator) -> str | None:
+    """What a rank waits for now; None if it has rows to read.
 
-    ``workers``, ``job ID`` (whose unreleased rows fill the ring), ``ranks`` (of its own job, which have not come),
-    ``stream ID`` (the shared one, which is to come by) or ``place`` (the position at which it may begin).
+    ``workers``, ``job ID`` (its unreleased rows fill the ring), ``ranks`` (of its own job, not attached yet),
+    ``stream ID`` (the shared stream that it will join) or ``place`` (its start position).
     """
     if not cursor.waits_now:
         return None
-    if stream.cap is not None and stream.head >= stream.cap and stream.id in scheduler.waits_for:
-        return f"stream {scheduler.waits_for[stream.id]}"
+    if stream.cap is not None and stream.head >= stream.cap and stream.id in coordinator.waits_for:
+        return f"stream {coordinator.waits_for[stream.id]}"
     if cursor.need > stream.head:
         return "place"
-    present = {c.group: c.id for c in stream.cursors.values() if c.present}
-    for slow, others in holding_back(stream, scheduler.chunk_rows, is_still=False):
+    present = {c.job: c.id for c in stream.cursors.values() if c.present}
+    for slow, others in holding_back(stream, coordinator.chunk_rows, is_still=False):
         if cursor in others:
-            return f"job {present.get(slow.group, slow.id)}"
-    absent = any(not c.present and c.group == cursor.group and c.need == stream.low for c in stream.cursors.values())
-    return "ranks" if absent and stream.limit - stream.head < scheduler.chunk_rows else "workers"
+            return f"job {present.get(slow.job, slow.id)}"
+    absent = any(not c.present and c.job == cursor.job and c.need == stream.low for c in stream.cursors.values())
+    return "ranks" if absent and stream.limit - stream.head < coordinator.chunk_rows else "workers"
 
 
 def _sample_ms(spent: Spent) -> float | None:
-    """CPU time for a sample; None where nothing was measured, because only one lane was ever there."""
+    """CPU time for a sample; None if it was never measured, because there was only one lane."""
     return round(spent.sample_ns / 1e6, 3) if spent.samples else None
 
 
@@ -233,5 +234,5 @@ def _fraction(seconds_per_s: float | None) -> float | None:
 
 
 def _sharing_factor(stream: Stream) -> float:
-    """Rows handed to jobs for each that was made; 0 before the first."""
+    """Rows delivered per row made; 0 before the first."""
     return round(stream.rows_delivered / stream.rows_filled, 3) if stream.rows_filled else 0.0

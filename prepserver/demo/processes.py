@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from prepserver import __version__
-from prepserver.daemon.question import ask
+from prepserver.daemon.ask import ask
 from prepserver.protocol.messages import ATTACH_SOCKET, AskStatus
 
 _START_S = 60.0

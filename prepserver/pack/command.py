@@ -1,6 +1,6 @@
-"""``prepserver pack``: makes a packed dataset of another one.
+"""``prepserver pack``: makes a packed dataset from another one.
 
-Reads the arguments and shows the result; `prepserver.pack.run` does it. Imports only what parsing needs.
+It parses the arguments and shows the result; `prepserver.pack.run` packs. It imports only what parsing needs.
 """
 
 from __future__ import annotations
@@ -13,46 +13,50 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from prepserver.pack.errors import PackError
+
 if TYPE_CHECKING:
     from prepserver.pack.run import Options, Summary
     from prepserver.pack.transcode import Transcoder
     from prepserver.pipeline.sources import SourceSpec
 
-# As in `prepserver.cli.exits`, which lies above this room.
+# As in `prepserver.cli.exits`, which this room may not import.
 OK = 0
 FAILED = 1
 USAGE = 2
 INTERRUPTED = 130
 
 _DESCRIPTION = """\
-Writes the samples of SOURCE into a few large files in OUT, in their order, with labels, class names and names kept.
-JPEGs get a restart marker every few blocks and an index, so that a worker decodes only what a crop needs: 1.3 to 1.4
-times the images/s of plain files, with the same pixels and in about the same space. jpegtran does this without loss;
-where it is not installed, Pillow encodes again. What cannot be transcoded (PNG, CMYK, damaged JPEGs) is kept as it
-is and still served. Use it as Packed("OUT").
+Writes the samples of SOURCE, in order, into a few large files in OUT, with their labels, class names and names. JPEGs
+get a restart marker every few blocks and an index, so that a worker decodes only what a crop needs: 1.3 to 1.4 times
+the images/s of plain files, with the same pixels and in about the same space. jpegtran does this without loss; if it is
+not installed, Pillow encodes again. Files that cannot be transcoded (PNG, CMYK, damaged JPEGs) are kept as they are and
+still served. Use the result as Packed("OUT").
 """
 _EPILOG = """\
-Stopped or killed in the middle? Run the same command again: it goes on where it was. A whole one is left alone.
+Stopped or killed in the middle? Run the same command again: it goes on. A finished dataset is left alone.
 exit codes: 0 packed, or packed already; 1 failed; 2 bad argument or folder; 130 stopped by Ctrl-C
 """
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds the command to the command line."""
+    """Add the command to the command line."""
     p = commands.add_parser("pack", help="make a dataset that is read faster", description=_DESCRIPTION, epilog=_EPILOG)
     p.add_argument(
         "source",
         metavar="SOURCE",
         nargs="?",
-        help="a folder of class folders of images, or a list of files ('path label' per line, or a .csv file)",
+        help="a folder of class folders of images, a list of files ('path label' per line, or a .csv file), or "
+        "WebDataset shards ('train-{000..127}.tar', with their .cls)",
     )
     p.add_argument("out", metavar="OUT", help="the folder to write: new, empty, or of an earlier run")
     p.add_argument(
         "--masks",
-        metavar="FOLDER",
+        metavar="WHERE",
         nargs="?",
         const=True,
-        help="with their masks: a folder like SOURCE of PNGs (of a list: no FOLDER, each line names its mask)",
+        help="with their masks: a folder like SOURCE of PNGs; of shards the extension of masks, such as seg.png; of a "
+        "list nothing more, for each line names its mask",
     )
     p.add_argument("--synthetic", metavar="N", type=int, help="N synthetic photos instead of SOURCE")
     p.add_argument("--seed", metavar="S", type=int, default=0, help="of the synthetic photos (default 0)")
@@ -86,7 +90,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--on-error",
         choices=("raise", "skip"),
         default="raise",
-        help="files that cannot be read: end there, or leave them out, named and counted (default raise)",
+        help="on a file that cannot be read, stop, or leave it out, named and counted (default raise)",
     )
     p.add_argument("--quiet", action="store_true", help="no progress")
     p.add_argument("--json", action="store_true", help="the summary, for machines")
@@ -94,13 +98,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs the command.
-
-    Returns:
-        The exit code.
-    """
+    """Run the command and return the exit code."""
     from prepserver.config import ConfigError
-    from prepserver.pack.errors import PackError
     from prepserver.pack.report import report_for
     from prepserver.pack.run import pack
     from prepserver.pipeline.errors import SpecError
@@ -129,9 +128,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _spec(arguments: argparse.Namespace) -> SourceSpec:
-    from prepserver.pack.errors import PackError
-    from prepserver.pipeline.sources import FileList, ImageFolder, Packed, SyntheticImages
-    from prepserver.source.packed import PLAN_NAME
+    from prepserver.pipeline.sources import FileList, ImageFolder, Packed, SyntheticImages, Tar
+    from prepserver.source.readers.packed import PLAN_NAME
 
     if (arguments.source is None) == (arguments.synthetic is None):
         raise PackError("needs SOURCE and OUT, or --synthetic N and OUT", usage=True)
@@ -143,10 +141,14 @@ def _spec(arguments: argparse.Namespace) -> SourceSpec:
             raise PackError(f"--size {arguments.size}: needs HEIGHTxWIDTH, such as 375x500", usage=True)
         return SyntheticImages(arguments.synthetic, (int(height), int(width)), arguments.seed, arguments.classes)
     path = os.path.abspath(os.path.expanduser(arguments.source))
+    if path.endswith(".tar"):
+        if arguments.masks is True:
+            raise PackError("--masks: needs the extension of the masks in the tars, such as seg.png", usage=True)
+        return Tar(path, mask=arguments.masks)
     if os.path.isfile(path):
         if isinstance(arguments.masks, str):
             raise PackError(
-                f"--masks {arguments.masks}: each line of a list names its mask; give no folder", usage=True
+                f"--masks {arguments.masks}: each line of a list names its mask; give --masks alone", usage=True
             )
         return FileList(path, masks=arguments.masks)
     if arguments.masks is True:
@@ -156,7 +158,6 @@ def _spec(arguments: argparse.Namespace) -> SourceSpec:
 
 def _options(arguments: argparse.Namespace) -> Options:
     from prepserver.config import auto_workers, parse_bytes, parse_workers
-    from prepserver.pack.errors import PackError
     from prepserver.pack.run import Options
     from prepserver.protocol.packed import MAX_SEGMENT_MCUS
 
@@ -167,13 +168,12 @@ def _options(arguments: argparse.Namespace) -> Options:
     shard_bytes = parse_bytes(arguments.shard_size, "--shard-size")
     if shard_bytes < 1 << 20:
         raise PackError(f"--shard-size {arguments.shard_size}: needs 1M or more", usage=True)
-    # All CPUs: what the first process does is little.
+    # All CPUs, because the parent has little to do.
     workers = parse_workers(arguments.workers, "--") or auto_workers() + 1
     return Options(_transcoder(arguments), shard_bytes, workers, arguments.on_error == "skip")
 
 
 def _transcoder(arguments: argparse.Namespace) -> Transcoder:
-    from prepserver.pack.errors import PackError
     from prepserver.pack.transcode import KEEP_QUALITY, Transcoder, find_jpegtran
 
     quality = arguments.quality

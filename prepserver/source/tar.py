@@ -1,7 +1,7 @@
-"""WebDataset shards: which files a tar holds, which of them make a sample, and reading one sample.
+"""WebDataset shards: which files a tar holds, and which of them make a sample.
 
-A shard is listed by its headers alone, which is one read of a kilobyte for each file; of a class number, which is in
-the same kilobyte, its text too. Tars of all dialects that WebDataset writers use are read: ustar, GNU long names, pax.
+Listing reads only headers, a kilobyte for each file; the text of a class number is in the same kilobyte. It reads all
+dialects of tar that WebDataset writers use: ustar, GNU long names, pax.
 """
 
 from __future__ import annotations
@@ -9,21 +9,14 @@ from __future__ import annotations
 import itertools
 import os
 import re
-from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
-from prepserver.source.container import Container
-from prepserver.source.errors import SampleError, SourceError, printable, unusable
-from prepserver.source.files import FileSource
+from prepserver.source.errors import SourceError, printable, unusable
+from prepserver.source.ranges import MISSING, Listed
 from prepserver.source.roots import Roots, open_below
-from prepserver.source.samples import MAX_ENCODED_BYTES, Record
-from prepserver.source.shards import Shards
 
 BLOCK = 512
-MISSING = (1 << 64) - 1
-"""In the place of an offset: the sample has no such file."""
 
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2", b"\xfd7zXZ": "xz"}
 _MOST_SHARDS = 1_000_000
@@ -32,15 +25,15 @@ _PAX_RECORD = re.compile(rb"\d{1,9} (path|size)=")
 
 # Types of members.
 _REGULAR = (b"0", b"\0", b"7")
-_NAMING = (b"L", b"x")  # what follows is of the next member: a long name of GNU's, a pax header
+_NAMING = (b"L", b"x")  # a GNU long name and a pax header: both describe the next member
 _FOR_OTHERS = (b"g", b"K")
 
 
 def expand(pattern: str) -> list[str]:
-    """The paths that a pattern with braces names, in order: ``{a,b}``, and ``{000..127}`` padded as its first number.
+    """Return the paths that a pattern names, in order: ``{a,b}``, and ``{000..127}`` padded like its first number.
 
     Raises:
-        SourceError: It names too many, or a brace holds nothing of the kind.
+        SourceError: It names too many paths, or braces hold neither form.
     """
     head, brace, rest = pattern.partition("{")
     if not brace:
@@ -61,35 +54,16 @@ def expand(pattern: str) -> list[str]:
     return [f"{head}{name}{each}" for name in names for each in tails]
 
 
-@dataclass(slots=True)
-class ListedShard:
-    """What a shard holds.
-
-    Attributes:
-        size: Bytes of the file.
-        mtime_ns: Its time, taken before it was listed.
-        keys: Of the samples.
-        labels: Their class numbers; 0 without labels.
-        places: For each column that is read from the shard, (offsets, lengths) by sample; see `MISSING`.
-    """
-
-    size: int
-    mtime_ns: int
-    keys: list[bytes] = field(default_factory=list)
-    labels: array[int] = field(default_factory=lambda: array("q"))
-    places: list[tuple[array[int], array[int]]] = field(default_factory=list)
-
-
 def list_shard(
-    path: str, extensions: Sequence[str], label: str | None, roots: Roots | None, found: Callable[[], None]
-) -> ListedShard:
+    path: str, extensions: Sequence[str], label: str, roots: Roots | None, found: Callable[[], None]
+) -> Listed:
     """List one shard.
 
     Args:
-        path: Absolute.
-        extensions: Of each column that is read, several separated by ``;``.
-        label: Extension of the class number.
-        roots: Where it must lie.
+        path: Absolute path of the shard.
+        extensions: Extensions of each column that is read, separated by ``;``.
+        label: Extension of the class number, or empty.
+        roots: Where the shard must lie.
         found: Called for each sample.
 
     Raises:
@@ -101,9 +75,9 @@ def list_shard(
         raise unusable("the shard", path, error) from error
     try:
         status = os.fstat(descriptor)
-        listed = ListedShard(status.st_size, status.st_mtime_ns, places=[(array("Q"), array("I")) for _ in extensions])
+        listed = Listed.of(status, len(extensions))
         wanted = [each.lower().encode().split(b";") for each in extensions]
-        labelled = [] if label is None else label.lower().encode().split(b";")
+        labelled = label.lower().encode().split(b";") if label else []
         members = _members(path, descriptor, status.st_size)
         for key, files in itertools.groupby(members, key=lambda member: member.key):
             sample: dict[bytes, _Member] = {}
@@ -121,13 +95,13 @@ def list_shard(
 
 def _add(
     path: str,
-    listed: ListedShard,
+    listed: Listed,
     key: bytes,
     sample: dict[bytes, _Member],
     wanted: list[list[bytes]],
     labelled: list[bytes],
 ) -> None:
-    """Note a sample; one that has none of the wanted files is not one."""
+    """Note a sample, unless it has none of the wanted files."""
     chosen = [next((sample[name] for name in names if name in sample), None) for names in wanted]
     if not any(chosen):
         return
@@ -145,7 +119,7 @@ def _add(
     listed.labels.append(number)
     for member, (offsets, lengths) in zip(chosen, listed.places, strict=True):
         offsets.append(MISSING if member is None else member.offset)
-        lengths.append(0 if member is None else min(member.size, MAX_ENCODED_BYTES + 1))
+        lengths.append(0 if member is None else member.size)
 
 
 @dataclass(slots=True)
@@ -158,9 +132,9 @@ class _Member:
 
 
 def _members(path: str, descriptor: int, size: int) -> Iterator[_Member]:
-    """The regular files of a tar that have an extension, in order."""
+    """Yield the regular files of a tar that have an extension, in order."""
     at = 0
-    given: dict[bytes, bytes] = {}  # what a header before a file's own says of it
+    given: dict[bytes, bytes] = {}  # what earlier headers say about the next file
     while (found := _header(path, descriptor, at, size, given)) is not None:
         kind, header, begin, length = found
         data = at + BLOCK
@@ -183,10 +157,10 @@ def _members(path: str, descriptor: int, size: int) -> Iterator[_Member]:
 def _header(
     path: str, descriptor: int, at: int, size: int, given: Mapping[bytes, bytes]
 ) -> tuple[bytes, bytes, bytes, int] | None:
-    """Read the header at a place: the kind of member, the header, the begin of its data, its length; None at the end.
+    """Read a header: the type of member, the header, the begin of the member's data, its length; None at the end.
 
     Raises:
-        SourceError: No header, or not all of the member is there.
+        SourceError: There is no header, or the member is cut off.
     """
     block = os.pread(descriptor, 2 * BLOCK, at)
     header = block[:BLOCK]
@@ -197,7 +171,7 @@ def _header(
         if not header:
             raise SourceError(f"{path} is empty")
     if header.count(0) == len(header):
-        return None  # some writers end without empty blocks; where bytes are missing, the last member said so
+        return None  # some writers add no empty blocks; a cut shard was refused at its last member
     try:
         if len(header) < BLOCK or sum(header) - sum(header[148:156]) + 256 != int(header[148:156].strip(b"\0 "), 8):
             raise ValueError
@@ -211,11 +185,7 @@ def _header(
 
 
 def _number(text: bytes) -> int:
-    """Octal, or in GNU's way in base 256.
-
-    Raises:
-        ValueError: Neither.
-    """
+    """Return a number in octal, or in base 256 as GNU writes it; raise ValueError for anything else."""
     number = int.from_bytes(text[1:], "big") if text[0] == 0x80 else int(text.strip(b"\0 ") or b"0", 8)
     if number < 0:
         raise ValueError(number)
@@ -229,7 +199,7 @@ def _name(header: bytes) -> bytes:
 
 
 def _pax(text: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """The records of a pax header that matter here: each is "length key=value" and a line end."""
+    """Yield the path and size records of a pax header; a record is "length key=value" and a line end."""
     at = 0
     while at < len(text):
         digits = text[at : at + 10].partition(b" ")[0]
@@ -243,56 +213,3 @@ def _pax(text: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 def _shown(text: bytes) -> str:
     return printable(os.fsdecode(text[:100]))
-
-
-class TarSource:
-    """A `Source` over listed shards.
-
-    Its index has the sections of `FileTable`, in which a folder is a shard and a name a key; the further numbers of
-    each sample are the number of the shard (uint32), then (offset, length) of each column (uint64, uint32).
-    """
-
-    def __init__(self, container: Container, columns: Sequence[str], label: bool, roots: Roots | None) -> None:
-        """Look where the sections are.
-
-        Args:
-            container: The index.
-            columns: That are read from shards.
-            label: Whether samples have one.
-            roots: Where shards must lie.
-        """
-        self._columns, self._has_label = columns, label
-        self._files = FileSource(container, "/", more="I" + "QI" * len(columns))
-        meta = container.meta
-        self._shards = Shards(meta["shards"], meta["sizes"], roots, meta["mtimes_ns"])
-
-    def __len__(self) -> int:
-        return len(self._files)
-
-    def read(self, index: int) -> Record:
-        """As `Source.read`."""
-        label, _, shard, *places = self._files.more(index)
-        record: dict[str, Any] = {}
-        for column, offset, length in zip(self._columns, places[::2], places[1::2], strict=True):
-            if offset == MISSING:
-                raise SampleError(f"{self._shards.name(shard)} has no {column} for it")
-            if length > MAX_ENCODED_BYTES:
-                raise SampleError(f"its {column} has more than the {MAX_ENCODED_BYTES} bytes that one may have")
-            record[column] = self._shards.read(shard, offset, length)
-            if len(record[column]) != length or not length:
-                raise SampleError(f"its {column} is {'cut off' if length else 'empty'} in {self._shards.name(shard)}")
-        if self._has_label:
-            record["label"] = label
-        return record
-
-    def label(self, index: int) -> int:
-        """As `Source.label`."""
-        return self._files.label(index)
-
-    def name(self, index: int) -> str:
-        """As `Source.name`: the shard and the key."""
-        return self._files.name(index)
-
-    def classes(self) -> list[str]:
-        """As `Source.classes`: none."""
-        return []

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from prepclient import PrepClient, RandomResizedCrop, SyntheticImages
+from prepclient import Joining, PrepClient, RandomResizedCrop, Sharding, SyntheticImages
 from prepserver.pipeline.sources import ImageFolder
 from tests.support.clients import OPS, ClientProcess, Rows, inline_rows, read
 from tests.support.server import Server
@@ -117,7 +117,9 @@ def test_a_client_stopped_for_long_learns_it_was_left_behind(
     server = new_server(settings={"chunk_rows": 1})
     source = SyntheticImages(2000, size=(48, 64))
     spec: dict[str, Any] = {"shuffle": True, "seed": 4, "batch_size": 2}
-    stopped, other = (client_process(server, source, lag="detach", prefetch=1600, **spec) for _ in range(2))
+    stopped, other = (
+        client_process(server, source, joining=Joining(lag="detach"), prefetch=1600, **spec) for _ in range(2)
+    )
     attached(server, stopped, other)
     rows = stopped.read(1)
     stopped.kill(signal.SIGSTOP)
@@ -149,7 +151,7 @@ def test_a_stopped_client_that_is_killed_lets_the_others_go_on(
 
 
 def test_a_rank_that_dies_holds_no_place_for_ever(server: Server, client_process: Start, tree: ImageFolder) -> None:
-    ranks = [client_process(server, tree, rank=r, world_size=2, job="pair", **SPEC) for r in range(2)]
+    ranks = [client_process(server, tree, sharding=Sharding(r, 2), job="pair", **SPEC) for r in range(2)]
     attached(server, *ranks)
     ranks[1].kill()
     wait_until(lambda: len(server.status()["jobs"]) == 1, why=server.log)
@@ -158,7 +160,7 @@ def test_a_rank_that_dies_holds_no_place_for_ever(server: Server, client_process
     ranks[0].kill()
     wait_until(lambda: server.status()["jobs"] == [], why=server.log)
     # The pair starts again, as a restarted run does.
-    again = [client_process(server, tree, rank=r, world_size=2, job="pair", **SPEC) for r in range(2)]
+    again = [client_process(server, tree, sharding=Sharding(r, 2), job="pair", **SPEC) for r in range(2)]
     for client in again:
         client.order("read")
     whole = [row for client in again for row in client.collect()]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from prepclient import PrepClient, PrepClientError, SyntheticImages
+from prepclient import Joining, PrepClient, PrepClientError, SyntheticImages
 from prepserver.cli import exits
 from tests.support import faulty_daemon
 from tests.support.clients import OPS, inline_rows, read, rows_of
@@ -93,7 +93,7 @@ def test_a_job_comes_back_and_loses_no_row(server: Server, order: Callable[[str]
 
 
 def test_a_job_not_told_of_its_new_ring_gets_no_row_of_the_old(server: Server, order: Callable[[str], None]) -> None:
-    source, spec = SyntheticImages(2000, 32), {**OTHER, "lag": "detach"}
+    source, spec = SyntheticImages(2000, 32), {**OTHER, "joining": Joining(lag="detach")}
     where: dict[str, Any] = {"fields": "dict", "runtime_dir": server.runtime_dir}
     with PrepClient(source, OPS, **where, **spec) as slow, PrepClient(source, OPS, **where, **spec) as quick:
         slow_batches, quick_batches = iter(slow), iter(quick)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from prepclient import PrepClient, SyntheticImages
+from prepclient import Joining, PrepClient, SyntheticImages
 from prepclient.pinning import HostPin, open_driver
 from prepserver.pipeline.sources import ImageFolder
 from tests.gpu.segment import Segment
@@ -64,7 +64,10 @@ def test_a_ring_that_wraps_many_times_brings_the_daemons_rows(kind: str, lend: b
 @KINDS
 def test_a_job_that_moves_to_another_ring_loses_nothing(kind: str, new_server: Callable[..., Server]) -> None:
     server, expected = new_server(), inline_rows(SOURCE, **SPEC)
-    with client(kind, server, job="slow", lag="detach") as slow, client(kind, server, job="quick") as quick:
+    with (
+        client(kind, server, job="slow", joining=Joining(lag="detach")) as slow,
+        client(kind, server, job="quick") as quick,
+    ):
         of_slow = iter(slow)
         got = rows(slow, of_slow, 1)
         assert rows(quick, iter(quick)) == expected

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from prepclient import Normalize, PrepClient, RandomResizedCrop, SyntheticImages, ToDtype
+from prepclient import Joining, Normalize, PrepClient, RandomResizedCrop, Sharding, SyntheticImages, ToDtype
 from prepserver.audit import logfile
 from prepserver.audit.records import from_line, to_line
 from prepserver.cli import exits
@@ -102,7 +102,7 @@ def test_runs_of_one_name_are_proven_each_for_itself(server: Server) -> None:
 def test_replay_is_of_the_last_run_unless_another_is_named(server: Server, tmp_path: Path) -> None:
     spec: dict[str, Any] = {"job": "anew", "runtime_dir": server.runtime_dir, "batch_size": 16, "fields": "dict"}
     for start in (0, 200):
-        with PrepClient(SOURCE, OPS, start=start, **spec) as client:
+        with PrepClient(SOURCE, OPS, joining=Joining(start=start), **spec) as client:
             read(client)
         settled(server)
     for more, position in (((), 200), (("--training", "0"), 0), (("--training", "1"), 200)):
@@ -111,7 +111,7 @@ def test_replay_is_of_the_last_run_unless_another_is_named(server: Server, tmp_p
 
 
 def test_ranks_have_each_sample_once_together(server: Server, client_process: Start) -> None:
-    ranks = [client_process(server, SOURCE, job="two", rank=r, world_size=2, **SPEC) for r in range(2)]
+    ranks = [client_process(server, SOURCE, job="two", sharding=Sharding(r, 2), **SPEC) for r in range(2)]
     for rank in ranks:
         rank.order("read")
     for rank in ranks:
@@ -167,7 +167,8 @@ def test_a_job_that_outlives_killed_daemons_has_each_sample_once(new_server: New
 def leg(server: Server, state: dict[str, Any] | None, batches: int | None, shards: int, index: int = 0) -> Any:
     """One of the job's runs, up to a checkpoint: it goes on from `state` and takes `batches`, None for all."""
     with PrepClient(
-        SOURCE, OPS, job="legs", fields="dict", runtime_dir=server.runtime_dir, num_shards=shards, shard_index=index,
+        SOURCE, OPS, job="legs", fields="dict", runtime_dir=server.runtime_dir,
+        sharding=Sharding(num_shards=shards, shard_index=index),
         **SPEC,
     ) as client:  # fmt: skip
         if state is not None:
@@ -203,7 +204,7 @@ def test_each_machine_proves_its_part_of_an_epoch_cut_in_shards(new_server: NewS
     assert f"all, shard 0 of {shards} of 200 samples" in text
     assert text.endswith("verdict: exactly once\n")
     text = cli("audit", "legs", *where(machines[1])).stdout
-    assert f"{96 // shards} taken outside of this log, by what a checkpoint says" in text
+    assert f"{96 // shards} taken outside of this log, according to a checkpoint" in text
     assert text.endswith("verdict: exactly once, as far as this log goes\n")
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from prepclient import PrepClient, SyntheticImages
+from prepclient import Joining, PrepClient, SyntheticImages
 from prepserver import __version__
 from prepserver.cli import exits
 from tests.support import leaks
@@ -138,7 +138,9 @@ def test_workers_that_have_rested_for_a_while_are_not_busy(server: Server, clien
 
 def test_status_names_the_job_that_a_job_waits_for(server: Server, client_process: Start) -> None:
     source = SyntheticImages(4096, 32)
-    slow, fast = (client_process(server, source, batch_size=8, job=name, lag="wait") for name in ("slow", "fast"))
+    slow, fast = (
+        client_process(server, source, batch_size=8, job=name, joining=Joining(lag="wait")) for name in ("slow", "fast")
+    )
     for client in (slow, fast):
         client.ask("attach")  # both, before the stream has moved on
     slow.read(1)
@@ -296,7 +298,7 @@ def test_a_stopping_daemon_lets_a_job_finish_and_admits_no_other(new_server: New
     got = client.read(1)
     server.process.send_signal(signal.SIGTERM)
     wait_until(lambda: not (server.runtime_dir / "attach.sock").exists())
-    late = client_process(server, SOURCE, batch_size=8)
+    late = client_process(server, SOURCE, batch_size=8, connect_s=0)
     with pytest.raises(ClientError) as refused:
         late.ask("attach")
     assert refused.value.kind == "NoServer"

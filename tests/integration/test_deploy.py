@@ -148,6 +148,7 @@ def test_the_runbook_names_every_file_and_exit_code() -> None:
     text = (DEPLOY / "README.md").read_text()
     for path in DEPLOY.iterdir():
         assert path.name == "README.md" or f"`{path.name}`" in text, path.name
+    text = (DEPLOY.parent / "docs" / "operations.md").read_text()
     for name, code in vars(exits).items():
         if isinstance(code, int):
             assert f"| {code} |" in text, name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -36,6 +37,7 @@ from tests.support.hostile import Stranger
 from tests.support.odd_images import header_bomb, odd_tree
 from tests.support.server import Server
 from tests.support.tiny_images import jpeg, photo_tree
+from tests.support.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -48,7 +50,7 @@ as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can be another 
 
 
 def test_no_server_says_how_to_start_one(tmp_path: Path) -> None:
-    with PrepClient(SOURCE, OPS, runtime_dir=tmp_path) as client, pytest.raises(NoServer) as caught:
+    with PrepClient(SOURCE, OPS, runtime_dir=tmp_path, connect_s=0) as client, pytest.raises(NoServer) as caught:
         len(client)
     text = str(caught.value)
     assert f"prepserver start --runtime-dir {tmp_path}" in text
@@ -59,11 +61,43 @@ def test_no_server_says_how_to_start_one(tmp_path: Path) -> None:
 def test_a_client_can_be_used_once_the_server_is_there(new_server: NewServer) -> None:
     server = new_server(workers=1)
     server.stop()
-    with PrepClient(SOURCE, OPS, batch_size=64, runtime_dir=server.runtime_dir) as client:
+    with PrepClient(SOURCE, OPS, batch_size=64, runtime_dir=server.runtime_dir, connect_s=0) as client:
         with pytest.raises(NoServer):
             len(client)
         server.start()
         assert len(list(client)) == 1
+
+
+def test_clients_wait_for_a_daemon_that_is_starting(new_server: NewServer, client_process: Start) -> None:
+    """One finds a socket on which nobody listens, the other not even the directory."""
+    server = new_server(workers=1)
+    server.process.kill()
+    server.process.wait()
+    assert (server.runtime_dir / "attach.sock").exists()
+    clients = []
+    for _ in range(2):
+        clients.append(client_process(server, SOURCE, batch_size=64, connect_s=PATIENCE_S))
+        clients[-1].order("attach")
+        wait_until(lambda: "(connect_s)" in clients[-1].errors)
+        shutil.rmtree(server.runtime_dir, ignore_errors=True)
+    server.start()
+    assert [client.answer() for client in clients] == [1, 1]
+    assert [client.errors.count("connect_s") for client in clients] == [1, 1]
+
+
+def test_no_daemon_within_connect_s_is_an_error_that_names_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with PrepClient(SOURCE, OPS, runtime_dir=tmp_path, connect_s=0.05) as client, pytest.raises(NoServer) as caught:
+        len(client)
+    assert f"None started in {tmp_path} within connect_s = 0.05" in str(caught.value)
+    assert len(caplog.records) == 1
+
+
+def test_nobody_waits_where_no_daemon_can_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "file").touch()
+    for place in (tmp_path / "file", tmp_path / ("x" * 120)):
+        with PrepClient(SOURCE, OPS, runtime_dir=place) as client, pytest.raises(NoServer):
+            len(client)
+    assert caplog.text == ""
 
 
 @as_root

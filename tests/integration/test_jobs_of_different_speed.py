@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from prepclient import PrepClient, RandomResizedCrop, SyntheticImages
+from prepclient import Joining, PrepClient, RandomResizedCrop, SyntheticImages
 from tests.support.client_process import rows_of
 from tests.support.server import Server
 from tests.support.waiting import wait_until
@@ -24,11 +24,12 @@ def views(lane: dict[str, Any]) -> int:
     return sum(name.startswith("image") for name in lane["fields"])
 
 
-def client(server: Server | None, job: str, **options: Any) -> PrepClient:
+def client(server: Server | None, job: str, lag: Any = "auto", wait_s: float = 30.0, **options: Any) -> PrepClient:
+    joining = Joining(wait_s=wait_s, lag=lag)
     options = {"batch_size": 50, "shuffle": True, "fields": "dict", "timeout_s": 600.0, "job": job, **options}
     if server is None:
         return PrepClient(SOURCE, OPS, inline=True, **options)
-    return PrepClient(SOURCE, OPS, runtime_dir=server.runtime_dir, prefetch=100, **options)
+    return PrepClient(SOURCE, OPS, runtime_dir=server.runtime_dir, prefetch=100, joining=joining, **options)
 
 
 def epoch(job: PrepClient) -> list[tuple[int, str]]:
@@ -82,7 +83,7 @@ def test_all_views_of_a_job_that_is_left_behind_move_with_it(
     with (
         client(server, "looks", views=2, zero_copy=True, lag="detach") as looks,
         client(server, "reads", views=2, lag="detach") as reads,
-        client(server, "one", lag="detach", join_wait_s=600, timeout_s=1800.0) as one,
+        client(server, "one", lag="detach", wait_s=600, timeout_s=1800.0) as one,
     ):
         looking, reading = iter(looks), iter(reads)
         lent = next(looking)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from PIL import Image as Picture
 
-from prepclient import ColorJitter, ImageFolder, Packed, PrepClient, RandomHorizontalFlip, RandomResizedCrop
+from prepclient import ColorJitter, ImageFolder, Joining, Packed, PrepClient, RandomHorizontalFlip, RandomResizedCrop
 from prepserver.pipeline.source import SourceSpec
 from tests.support.complete import needs_jpegtran
 from tests.support.device_client import DeviceClient
@@ -74,7 +74,7 @@ def test_each_view_has_its_own_and_lanes_share_the_decode(server: Server, source
     assert not torch.equal(*expected[0][1])
     with PrepClient(source, [RandomResizedCrop(8)], runtime_dir=server.runtime_dir, on_error="skip", **SPEC) as other:
         next(iter(other))
-        assert_equal(epoch(PrepClient, source, start="first", **served), expected)
+        assert_equal(epoch(PrepClient, source, joining=Joining(start="first"), **served), expected)
 
 
 def test_normalising_changes_images_and_leaves_masks(server: Server, source: ImageFolder) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from prepclient import BadSampleError, ImageFolder, Packed, PrepClient
+from prepclient import BadSampleError, ImageFolder, Packed, PrepClient, Sharding
 from prepserver.cli import exits
 from tests.support.clients import OPS, Rows, inline_rows, read
 from tests.support.complete import JPEGTRAN, needs_jpegtran
@@ -134,7 +134,7 @@ def test_packed_losslessly_it_gives_the_very_rows_of_the_folder(folder: Path, pa
 
 def test_ranks_share_a_packed_dataset_without_overlap(packed: Path) -> None:
     parts = [
-        inline_rows(Packed(packed), shuffle=True, batch_size=5, seed=3, rank=rank, world_size=3, job="three")
+        inline_rows(Packed(packed), shuffle=True, batch_size=5, seed=3, sharding=Sharding(rank, 3), job="three")
         for rank in range(3)
     ]
     seen = [row for part in parts for row in part]

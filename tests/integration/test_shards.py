@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from prepclient import PrepClient, SyntheticImages
+from prepclient import Joining, PrepClient, Sharding, SyntheticImages
 from prepserver.cli import exits
 from prepserver.pipeline.sources import ImageFolder
 from tests.support.clients import OPS, ClientProcess, Rows, inline_rows, read, rows_of
@@ -67,7 +67,7 @@ def test_two_machines_of_two_ranks_have_each_sample_once(
         assert sorted(together) == sorted(whole[epoch * COUNT : (epoch + 1) * COUNT])
         for m, machine in enumerate(read):
             # 303 places, of which machine 1 lacks the last: 9 whole rounds of 32, and one of what is left
-            own = inline_rows(tree, epochs=2, num_shards=2, shard_index=m, **spec)
+            own = inline_rows(tree, epochs=2, sharding=Sharding(num_shards=2, shard_index=m), **spec)
             per_epoch = len(own) // 2
             assert per_epoch == 303 - m
             expected = own[epoch * per_epoch : (epoch + 1) * per_epoch]
@@ -117,8 +117,8 @@ def test_shards_of_other_orders_have_each_sample_once_together(
         clients = [
             stack.enter_context(
                 PrepClient(
-                    tree, OPS, fields="dict", runtime_dir=machines[s].runtime_dir, num_shards=2, shard_index=s,
-                    rank=rank, world_size=2, job="run", **spec,
+                    tree, OPS, fields="dict", runtime_dir=machines[s].runtime_dir, job="run",
+                    sharding=Sharding(rank, 2, 2, s), **spec,
                 )
             )
             for s in range(2) for rank in range(2)
@@ -129,19 +129,19 @@ def test_shards_of_other_orders_have_each_sample_once_together(
     assert sorted(found) == sorted(inline_rows(tree, **spec))
 
 
-@pytest.mark.parametrize("explicit", [{}, {"num_shards": 1}])
+@pytest.mark.parametrize("explicit", [{}, {"sharding": Sharding(num_shards=1)}])
 def test_machines_begin_at_one_place_though_one_could_join(
-    new_server: NewServer, client_process: Start, explicit: dict[str, int]
+    new_server: NewServer, client_process: Start, explicit: dict[str, Sharding]
 ) -> None:
     """One of them has a stream that it could join elsewhere."""
     source = SyntheticImages(3 * 8192, 32)
     server = new_server(workers=1)
     spec = {"shuffle": True, "seed": 4, "batch_size": 64, **explicit}
-    part = {"num_shards": 2, "shard_index": 1} if not explicit else {}
+    part = {"sharding": Sharding(num_shards=2, shard_index=1)} if not explicit else {}
     earlier = client_process(server, source, job="earlier", **{**spec, **part})
     earlier.read(20)
     wait_until(lambda: server.stream()["position"] >= 20 * 64)
-    later = client_process(server, source, job="later", env=launched(1, 0, 1), join_wait_s=1e8, **spec)
+    later = client_process(server, source, job="later", env=launched(1, 0, 1), joining=Joining(wait_s=1e8), **spec)
     rows = later.read(1)
     state = later.ask("state")
     assert (state["epoch"], state["epoch_start"]) == (0, 0)
@@ -154,8 +154,9 @@ def test_machines_begin_at_one_place_though_one_could_join(
 
 def inline_rows_of(source: SyntheticImages, spec: dict[str, Any], rank: int = 0) -> Rows:
     """The first batch of a rank."""
-    ranks: dict[str, Any] = {"rank": rank, "world_size": 2, "job": "x"} if rank else {}
-    with PrepClient(source, OPS, fields="dict", inline=True, **spec, **ranks) as client:
+    if rank:
+        spec = {**spec, "sharding": Sharding(rank, 2), "job": "x"}
+    with PrepClient(source, OPS, fields="dict", inline=True, **spec) as client:
         return read(client, batches=1)
 
 
@@ -163,7 +164,12 @@ def test_a_shard_goes_on_after_its_daemon_was_started_again(
     new_server: NewServer, client_process: Start, tree: ImageFolder
 ) -> None:
     server = new_server(workers=1)
-    spec: dict[str, Any] = {"shuffle": "full", "seed": 4, "batch_size": 20, "num_shards": 3, "shard_index": 2}
+    spec: dict[str, Any] = {
+        "shuffle": "full",
+        "seed": 4,
+        "batch_size": 20,
+        "sharding": Sharding(num_shards=3, shard_index=2),
+    }
     client = client_process(server, tree, **spec)
     rows = client.read() + client.read(4, new=True)
     server.process.kill()
@@ -181,7 +187,7 @@ def test_a_shard_of_a_job_that_joined_late_returns_to_its_pass(
     spec: dict[str, Any] = {"shuffle": True, "seed": 4, "batch_size": 20}
     with PrepClient(tree, OPS, inline=True, **spec) as alone:
         state = {**alone.state_dict(), "epoch_start": 3 * COUNT, "position": 3 * COUNT + 200}
-    spec |= {"num_shards": 2, "shard_index": 1}
+    spec |= {"sharding": Sharding(num_shards=2, shard_index=1)}
     with PrepClient(tree, OPS, fields="dict", inline=True, **spec) as stays:
         stays.load_state_dict(state)
         expected = [row for _ in range(3) for row in read(stays)]

@@ -10,7 +10,16 @@ from typing import Any
 
 import pytest
 
-from prepclient import CenterCrop, InvalidSpec, PrepClient, RandomResizedCrop, Resize, SyntheticImages
+from prepclient import (
+    CenterCrop,
+    InvalidSpec,
+    Joining,
+    PrepClient,
+    RandomResizedCrop,
+    Resize,
+    Sharding,
+    SyntheticImages,
+)
 from prepserver.pipeline.sources import ImageFolder
 from tests.support.clients import OPS, ClientProcess, Rows, inline_rows, read, rows_of
 from tests.support.server import Server, cli
@@ -104,7 +113,7 @@ def test_other_augmentations_of_the_same_stream_share_the_decode(server: Server,
             seed=4,
             batch_size=40,
             runtime_dir=server.runtime_dir,
-            join_wait_s=100,
+            joining=Joining(wait_s=100),
             timeout_s=600,
         )
         for ops in pipelines
@@ -133,7 +142,7 @@ def test_other_augmentations_of_the_same_stream_share_the_decode(server: Server,
 def test_jobs_with_one_and_two_views_share_the_decode(server: Server, client_process: Start, tree: ImageFolder) -> None:
     arguments: dict[str, Any] = {"shuffle": True, "batch_size": 40, "seed": 7}
     views = (1, 2, 2)
-    clients = [client_process(server, tree, views=n, join_wait_s=600, **arguments) for n in views]
+    clients = [client_process(server, tree, views=n, joining=Joining(wait_s=600), **arguments) for n in views]
     for client in clients:
         assert client.ask("attach") == COUNT // 40
     # the late ones begin early, on a stream of their own
@@ -171,7 +180,9 @@ def test_a_late_joiner_starts_at_a_block_and_sees_all_once(server: Server) -> No
     arguments: dict[str, Any] = {"shuffle": True, "seed": 6, "batch_size": 512}
     with (
         PrepClient(source, ops, fields="dict", runtime_dir=server.runtime_dir, **arguments) as first,
-        PrepClient(source, ops, fields="dict", runtime_dir=server.runtime_dir, join_wait_s=600, **arguments) as second,
+        PrepClient(
+            source, ops, fields="dict", runtime_dir=server.runtime_dir, joining=Joining(wait_s=600), **arguments
+        ) as second,
     ):
         iterator = iter(first)
         rows = rows_of(next(iterator)) + rows_of(next(iterator))
@@ -214,7 +225,7 @@ def test_three_ranks_get_equal_counts_and_everything_once(
     server: Server, client_process: Start, tree: ImageFolder, shuffle: bool | str, drop_last: bool
 ) -> None:
     arguments = {"shuffle": shuffle, "seed": 8, "batch_size": 32, "drop_last": drop_last, "job": "ranks"}
-    ranks = [client_process(server, tree, rank=r, world_size=3, **arguments) for r in range(3)]
+    ranks = [client_process(server, tree, sharding=Sharding(r, 3), **arguments) for r in range(3)]
     for client in ranks:
         client.order("read")
         client.order("read")
@@ -238,7 +249,7 @@ def test_three_ranks_get_equal_counts_and_everything_once(
 def test_a_rank_that_is_taken_is_refused_with_what_to_do(server: Server, tree: ImageFolder) -> None:
     def rank(number: int) -> PrepClient:
         return PrepClient(
-            tree, OPS, batch_size=8, rank=number, world_size=2, job="same", runtime_dir=server.runtime_dir
+            tree, OPS, batch_size=8, sharding=Sharding(number, 2), job="same", runtime_dir=server.runtime_dir
         )
 
     with rank(0) as first, rank(1) as second, rank(0) as third:
@@ -307,10 +318,10 @@ def test_a_state_of_one_process_serves_ranks_and_inline_mode(server: Server, tre
         state = whole.state_dict()
     with (
         PrepClient(
-            tree, OPS, batch_size=25, rank=0, world_size=2, job="r", runtime_dir=server.runtime_dir, **arguments
+            tree, OPS, batch_size=25, sharding=Sharding(0, 2), job="r", runtime_dir=server.runtime_dir, **arguments
         ) as zero,
         PrepClient(
-            tree, OPS, batch_size=25, rank=1, world_size=2, job="r", runtime_dir=server.runtime_dir, **arguments
+            tree, OPS, batch_size=25, sharding=Sharding(1, 2), job="r", runtime_dir=server.runtime_dir, **arguments
         ) as one,
     ):
         zero.load_state_dict(state)

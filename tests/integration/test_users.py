@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from prepclient import PrepClient
+from prepclient import Joining, PrepClient, Sharding
 from prepserver.pipeline.ops import CenterCrop, ColorJitter, Op, Resize
 from prepserver.pipeline.sources import FileList, ImageFolder, SourceSpec, SyntheticImages
 from prepserver.protocol.codec import encode
@@ -187,7 +187,7 @@ def test_nothing_outside_the_roots_is_read_for_a_user(world: World) -> None:
     ):
         refused = world.refused(MEMBER, source, batch_size=1)
         assert refused.kind == "SourceUnavailable"
-        assert f"source roots of the server, from which alone it reads for other users: {world.public}" in refused.text
+        assert f"source roots of the server, the only folders it reads for other users: {world.public}" in refused.text
         assert "[sources]" in refused.text
     # The daemon's own user could read these without it.
     own = world.client(DAEMON, world.hidden)
@@ -286,7 +286,7 @@ def test_a_name_that_is_used_again_is_another_job(world: World) -> None:
     for client in same:
         client.ask("attach")
     assert "has 2 of its jobs_per_uid = 2" in world.refused(MEMBER, job="same").text
-    ranks = [world.client(None, job="ranks", rank=rank, world_size=3) for rank in range(3)]
+    ranks = [world.client(None, job="ranks", sharding=Sharding(rank, 3)) for rank in range(3)]
     for client in ranks:
         client.ask("attach")
     other = world.client(None, job="one more")
@@ -330,7 +330,7 @@ LINE = SyntheticImages(2000, size=(48, 64))
 """Many times what a ring holds."""
 
 LINE_ARGUMENTS: dict[str, Any] = {
-    "batch_size": 50, "prefetch": 100, "timeout_s": 600.0, "join_wait_s": 600.0, "lag": "wait"
+    "batch_size": 50, "prefetch": 100, "timeout_s": 600.0, "joining": Joining(wait_s=600.0, lag="wait")
 }  # fmt: skip
 """A busy machine makes few rows a second: whoever is to share a stream waits for its place there, however long."""
 
@@ -399,12 +399,12 @@ def test_ranks_that_never_attach_stop_no_job_of_another_user(world: World) -> No
     other = world.client(MEMBER, LINE, **arguments)
     rows = other.read(37)
     # It is to begin where the other is in a moment, and to wait there for its rank 1.
-    rank = world.client(DAEMON, LINE, **{**arguments, "batch_size": 25}, rank=0, world_size=2, job="pair")
+    rank = world.client(DAEMON, LINE, **{**arguments, "batch_size": 25}, sharding=Sharding(0, 2), job="pair")
     rank.ask("set_epoch", epoch=1)
     assert rank.ask("attach") == 40
     rows += other.read() + other.read(new=True) + other.read(new=True)
     assert rows == expected
-    late = world.client(DAEMON, LINE, **{**arguments, "batch_size": 25}, rank=1, world_size=2, job="pair")
+    late = world.client(DAEMON, LINE, **{**arguments, "batch_size": 25}, sharding=Sharding(1, 2), job="pair")
     late.ask("set_epoch", epoch=1)
     for client in (rank, late):  # side by side: ranks wait for each other
         client.order("read")

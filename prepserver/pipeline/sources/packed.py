@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from prepserver.pipeline.errors import SpecError
-from prepserver.pipeline.record import IMAGES, IMAGES_WITH_MASKS, Record
+from prepserver.pipeline import checks
 from prepserver.pipeline.source import PathLike, SourceSpec, absolute
 
 
 @dataclass(frozen=True, init=False)
 class Packed(SourceSpec):
-    """A dataset that ``prepserver pack`` has made of another one: same samples, labels and order, read faster.
+    """A dataset that ``prepserver pack`` made from another one: the same samples, labels and order, read faster.
 
     Attributes:
         root: Its folder, as the daemon's machine sees it; a relative path counts from the current directory.
-        masks: True where it was packed with masks: samples then have a column ``mask``.
+        masks: Serve the masks that were packed with it: samples then have a column ``mask``. None is False.
 
     Raises:
-        SpecError: `root` is no path, or `masks` neither True, False nor None.
+        SpecError: `root` is no path, or `masks` no bool.
     """
 
     paths = ("root",)
@@ -26,11 +25,4 @@ class Packed(SourceSpec):
     masks: bool | None = None
 
     def __init__(self, root: str | PathLike, masks: bool | None = None) -> None:
-        if masks not in (None, True, False):
-            raise SpecError("masks", masks, "must be True or False")
-        self._keep(root=absolute("root", root), masks=masks or None)
-
-    @property
-    def columns(self) -> Record:
-        """``image`` and ``label``, and ``mask`` between them where masks are asked for."""
-        return IMAGES_WITH_MASKS if self.masks else IMAGES
+        self._keep(root=absolute("root", root), masks=checks.flag("masks", masks or False) or None)

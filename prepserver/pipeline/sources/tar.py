@@ -6,8 +6,7 @@ import re
 from dataclasses import dataclass
 
 from prepserver.pipeline.errors import SpecError
-from prepserver.pipeline.kinds import Image, Kind, Label, Mask
-from prepserver.pipeline.record import Record
+from prepserver.pipeline.record import Record, images
 from prepserver.pipeline.source import PathLike, SourceSpec, absolute
 
 _EXTENSIONS = re.compile(r"[^/;\s]+(;[^/;\s]+)*")
@@ -35,7 +34,7 @@ class Tar(SourceSpec):
     paths = ("shards",)
     shards: str
     image: str
-    label: str | None = None
+    label: str
     mask: str | None = None
 
     def __init__(
@@ -45,17 +44,12 @@ class Tar(SourceSpec):
         label: str | None = "cls",
         mask: str | None = None,
     ) -> None:
-        for name, value in (("image", image), ("label", label), ("mask", mask)):
-            if (value is not None or name == "image") and not (isinstance(value, str) and _EXTENSIONS.fullmatch(value)):
+        label = label or ""  # None on the wire would be the default
+        for name, value in (("image", image), ("label", label or "cls"), ("mask", mask or "png")):
+            if not (isinstance(value, str) and _EXTENSIONS.fullmatch(value)):
                 raise SpecError(name, value, "must be an extension such as 'jpg', or several as 'jpg;png'")
-        self._keep(shards=absolute("shards", shards), image=image, label=label, mask=mask)
+        self._keep(shards=absolute("shards", shards), image=image, label=label, mask=mask or None)
 
     @property
     def columns(self) -> Record:
-        """``image``, then ``mask`` and ``label`` where they are asked for."""
-        columns: dict[str, Kind] = {"image": Image()}
-        if self.mask is not None:
-            columns["mask"] = Mask()
-        if self.label is not None:
-            columns["label"] = Label()
-        return columns
+        return images(self.mask is not None, bool(self.label))

@@ -35,6 +35,6 @@ def test_a_form_has_who_writes_it(name: str) -> None:
 def test_targets_and_the_method_name_existing_contenders() -> None:
     named = {which["peer"] for target in TARGETS for which in (target.first, target.second) if which}
     assert named <= set(PEERS)
-    method = (ROOT / "bench" / "README.md").read_text()
+    method = (ROOT / "docs" / "benchmarks.md").read_text()
     missing = [peer.name for peer in PEERS.values() if peer.name.split(",")[0] not in method]
     assert missing == []

@@ -52,6 +52,9 @@ def test_a_folder_is_packed_and_the_text_says_how_to_use_it(tmp_path: Path, caps
         (("SOURCE", "OUT", "--shard-size", "12 apples"), "--shard-size"),
         (("SOURCE", "OUT", "--workers", "many"), "workers"),
         (("SOURCE", "OUT", "--max-side", "0"), "--max-side 0"),
+        (("OUT", "--synthetic", "3", "--masks", "M"), "--masks: synthetic photos have none"),
+        (("--masks", "--", "a-{0..1}.tar", "OUT"), "--masks: needs the extension of the masks"),
+        (("--masks", "--", "SOURCE", "OUT"), "--masks: needs the folder of the masks"),
     ],
 )
 def test_arguments_that_cannot_be_are_named(

@@ -1,20 +1,23 @@
 from __future__ import annotations
 
+import io
 import os
+import tarfile
 from pathlib import Path
 
 import pytest
 
 from prepserver.pack.errors import PackError
 from prepserver.pack.plan import LISTING_NAME
+from prepserver.pack.report import Report
 from prepserver.pack.run import Options, Summary, pack
 from prepserver.pack.transcode import Transcoder
-from prepserver.pipeline.sources import FileList, ImageFolder, Packed, SourceSpec, SyntheticImages
+from prepserver.pipeline.sources import FileList, ImageFolder, Packed, SourceSpec, SyntheticImages, Tar
 from prepserver.source import SourceError, build_index, open_source
 from tests.support.photos import jpeg, pixels, saved
 
 
-class Told:
+class Told(Report):
     """A report that remembers."""
 
     def __init__(self) -> None:
@@ -29,9 +32,6 @@ class Told:
 
     def progress(self, done: int) -> None:
         self.seen.append(done)
-
-    def end(self) -> None:
-        pass
 
 
 def tree(root: Path) -> ImageFolder:
@@ -51,10 +51,17 @@ def sources(tmp_path: Path) -> dict[str, SourceSpec]:
     folder = tree(tmp_path / "data")
     names = tmp_path / "list.txt"
     names.write_text(f"data/dogs/7.png 4\ndata/cats/1.jpg 0\n{tmp_path}/data/cats/0.jpg 9\n")
-    return {"folder": folder, "list": FileList(str(names)), "synthetic": SyntheticImages(9, 64, 1, 3)}
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        for label, path in ((3, "cats/1.jpg"), (0, "dogs/7.png")):
+            archive.add(folder.root + "/" + path, path)
+            member = tarfile.TarInfo(os.path.splitext(path)[0] + ".cls")
+            member.size = 1
+            archive.addfile(member, io.BytesIO(b"%d" % label))
+    tar = Tar(tmp_path / "a.tar")
+    return {"folder": folder, "list": FileList(str(names)), "synthetic": SyntheticImages(9, 64, 1, 3), "tar": tar}
 
 
-@pytest.mark.parametrize("kind", ["folder", "list", "synthetic"])
+@pytest.mark.parametrize("kind", ["folder", "list", "synthetic", "tar"])
 def test_a_packed_dataset_keeps_labels_names_and_classes(kind: str, tmp_path: Path) -> None:
     spec = sources(tmp_path)[kind]
     summary = do(spec, tmp_path / "out")

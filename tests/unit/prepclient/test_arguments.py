@@ -18,6 +18,7 @@ from prepclient import (
     PrepClientError,
     RandomResizedCrop,
     Resize,
+    Sharding,
     SpecError,
     SyntheticImages,
     ToDtype,
@@ -51,7 +52,7 @@ def test_any_integer_type_is_an_integer(of: Any) -> None:
     numbered = client(
         [RandomResizedCrop(of(8)), Resize((of(8), 8)), CenterCrop([of(8)])],
         SyntheticImages(of(8), of(16), of(3), of(5)),
-        batch_size=of(3), seed=of(7), views=of(1), prefetch=of(16), rank=of(0), world_size=of(1), num_shards=of(1),
+        batch_size=of(3), seed=of(7), views=of(1), prefetch=of(16), sharding=Sharding(of(0), of(1), of(1)),
     )  # fmt: skip
     plain = client(
         [RandomResizedCrop(8), Resize((8, 8)), CenterCrop([8])], SyntheticImages(8, 16, 3, 5), batch_size=3, seed=7
@@ -155,7 +156,7 @@ def test_flags_are_true_or_false(name: str) -> None:
     assert client(shuffle=np.True_).spec == client(shuffle=True).spec
 
 
-@pytest.mark.parametrize("name", ["timeout_s", "join_wait_s", "reconnect_s"])
+@pytest.mark.parametrize("name", ["timeout_s", "connect_s", "reconnect_s"])
 def test_times_are_seconds(name: str) -> None:
     for value in (None, "30", -1, float("nan"), float("inf")):
         with pytest.raises(InvalidSpec, match=rf"{name} = .*seconds") as e:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 
-from prepclient import RandomResizedCrop, SyntheticImages
+from prepclient import Joining, RandomResizedCrop, SyntheticImages
 from prepclient.chain import RingChain
 from prepclient.device import DeviceStage
 from prepclient.feed import ServedFeed, Start
@@ -33,7 +34,7 @@ from tests.support.waiting import wait_until
 
 SPEC = make_spec(
     SyntheticImages(64, size=(20, 20)), [RandomResizedCrop(16)], batch_size=4, shuffle=True, seed=3, drop_last=False,
-    rank=None, world_size=None, job=None,
+
 )  # fmt: skip
 LOOK = looks_of(SPEC.pipeline, Finish())[0]
 LAYOUT = sample_layout(8, SPEC.pipeline.row.shape, SPEC.pipeline.row.dtype)
@@ -73,7 +74,8 @@ class Reader:
     stage: Stage
     device: StageDevice
     say: Callable[..., None]
-    inodes: list[int] = field(default_factory=list)
+    inodes: list[int]
+    feed: ServedFeed
 
     def step(self) -> set[int]:
         """The values of the next batch."""
@@ -101,9 +103,20 @@ def ring_of(value: int) -> int:
 def reader(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Reader]:
     """A reader whose rows are in ring 0."""
 
+    device = StageDevice()
+    made = DeviceStage("cuda", [LOOK], 4, finish=Finish(), engine=device, small=SMALL)
+    map_rows = partial(Rows.map_pinned, driver=made.engine.pin_driver()) if request.param == "device" else Rows.map
+
     def attach() -> ServedFeed:
         return ServedFeed(
-            tmp_path, SPEC, Start(), prefetch=0, timeout_s=60.0, join_wait_s=0.0, lag="wait", on_scanning=print
+            tmp_path,
+            SPEC,
+            Start(),
+            prefetch=0,
+            timeout_s=60.0,
+            joining=Joining(wait_s=0.0, lag="wait"),
+            on_scanning=print,
+            map_rows=map_rows,
         )
 
     fd = ring_of(0)
@@ -117,12 +130,11 @@ def reader(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Reader]:
         assert peer.send(Moved(start, LAYOUT.to_wire(), peer.give(fd)))
         os.close(fd)
 
-    device = StageDevice()
     session = Session(64, 0, 0, 0, SPEC.shape)
+    said: list[int] = []
 
     stage: Stage
     if request.param == "device":
-        made = DeviceStage("cuda", [LOOK], 4, finish=Finish(), engine=device, small=SMALL)
         stage = CudaStage(session, feed, made)
     else:
         stage = HostStage(session, feed, [LOOK], Finish(), 4, zero_copy=request.param == "lent")
@@ -130,15 +142,16 @@ def reader(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Reader]:
     def say(upto: int, *moves: int) -> None:
         for start in moves:
             move(start)
-        assert peer.send(Ready(upto))
+        assert peer.send(Ready(upto, [(upto, len(said), "")]))
+        said.append(upto)
 
         def heard() -> bool:
             feed.poll(session)
-            return session.ready_upto >= upto and feed.rows.rings == len(inodes)
+            return any(bad.index == len(said) - 1 for bad in session._bad.values())
 
         wait_until(heard)
 
-    yield Reader(session, stage, device, say, inodes)
+    yield Reader(session, stage, device, say, inodes, feed)
     stage.close()
     peer.close()
     feed.close()
@@ -193,4 +206,5 @@ def test_a_ring_that_is_never_reached_is_let_go_of(reader: Reader, again: int, s
     assert reader.step() == {2}
     assert reader.held() == [False, False, True]
     reader.stage.close()
+    reader.feed.close()
     assert not reader.device.locked

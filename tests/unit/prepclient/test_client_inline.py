@@ -15,9 +15,11 @@ from prepclient import (
     BadSampleError,
     ImageFolder,
     InvalidSpec,
+    Joining,
     PrepClient,
     RandomHorizontalFlip,
     RandomResizedCrop,
+    Sharding,
     SourceUnavailable,
     SyntheticImages,
     ToDtype,
@@ -405,7 +407,7 @@ def test_types_and_normalisation_are_computed_from_the_same_rows(photos: str) ->
 
 
 def test_ranks_share_an_epoch_without_overlap(photos: str) -> None:
-    ranks = [client(photos, batch_size=2, rank=rank, world_size=3, job="run") for rank in range(3)]
+    ranks = [client(photos, batch_size=2, sharding=Sharding(rank, 3), job="run") for rank in range(3)]
     batches = [list(rank) for rank in ranks]
     assert len({len(b) for b in batches}) == 1
     assert sorted(i for b in batches for i in indices(b)) == list(range(N))
@@ -430,7 +432,7 @@ def test_a_dataset_that_is_not_there_is_named(tmp_path: Path, kind: str) -> None
 @pytest.mark.parametrize(
     ("field", "changed"),
     [("on_error", {"on_error": "ignore"}), ("fields", {"fields": "list"}), ("prefetch", {"prefetch": 0}),
-     ("workers", {"workers": 0}), ("timeout_s", {"timeout_s": 0}), ("join_wait_s", {"join_wait_s": -1}),
+     ("workers", {"workers": 0}), ("timeout_s", {"timeout_s": 0}), ("connect_s", {"connect_s": -1}),
      ("device", {"device": "warp:9"}), ("normalize", {"normalize": ((0.5, 0.5), (1.0, 1.0))}),
      ("dtype", {"dtype": torch.int32}), ("views", {"views": 0}), ("views", {"views": 17}), ("views", {"views": "2"})],
 )  # fmt: skip
@@ -461,7 +463,10 @@ def test_shards_have_each_sample_once_with_bytes_of_the_whole(photos: str, shuff
             (int(i), image.numpy().tobytes()) for b in batches for i, image in zip(b["index"], b["image"], strict=True)
         ]
 
-    parts = [client(photos, shuffle=shuffle, num_shards=shards, shard_index=s, batch_size=2) for s in range(shards)]
+    parts = [
+        client(photos, shuffle=shuffle, sharding=Sharding(num_shards=shards, shard_index=s), batch_size=2)
+        for s in range(shards)
+    ]
     assert len({len(part) for part in parts}) == 1
     assert {part.samples for part in parts} == {N}
     with client(photos, shuffle=shuffle) as whole:
@@ -473,7 +478,7 @@ def test_shards_have_each_sample_once_with_bytes_of_the_whole(photos: str, shuff
 
 def test_a_state_of_any_shard_serves_all_and_other_numbers(photos: str) -> None:
     def part(s: int, count: int, **changed: Any) -> PrepClient:
-        return client(photos, num_shards=count, shard_index=s, **{"batch_size": 2, **changed})
+        return client(photos, sharding=Sharding(num_shards=count, shard_index=s), **{"batch_size": 2, **changed})
 
     taken, states = [], []
     for s in range(2):
@@ -575,16 +580,20 @@ def test_whole_batches_are_shuffled_and_the_short_one_stays_last(photos: str) ->
 
 
 def test_a_run_begins_where_another_one_did(photos: str) -> None:
-    with client(photos) as train, client(photos, start=0) as again, client(photos, start="first") as first:
+    with (
+        client(photos) as train,
+        client(photos, joining=Joining(start=0)) as again,
+        client(photos, joining=Joining(start="first")) as first,
+    ):
         assert train.stats()["start"] is None
         rows = indices(train)
         assert rows == indices(again) == indices(first)
         assert train.stats()["start"] == train.state_dict()["start"] == 0
-    with client(photos, start=N) as later, client(photos) as train:
+    with client(photos, joining=Joining(start=N)) as later, client(photos) as train:
         train.set_epoch(1)
         assert indices(later) == indices(train)
         assert (later.stats()["start"], later.epoch) == (N, 1)
-    with client(photos, start=-2 * N) as later, client(photos) as train:
+    with client(photos, joining=Joining(start=-2 * N)) as later, client(photos) as train:
         later.set_epoch(2)
         assert indices(later) == indices(train)
 
@@ -592,18 +601,18 @@ def test_a_run_begins_where_another_one_did(photos: str) -> None:
 @pytest.mark.parametrize("start", ["last", 1.5, True, -(2**63)])
 def test_a_start_that_cannot_be_is_named(photos: str, start: Any) -> None:
     with pytest.raises(InvalidSpec, match="start = "):
-        client(photos, start=start)
+        client(photos, joining=Joining(start=start))
 
 
 def test_a_start_before_position_0_is_refused(photos: str) -> None:
-    with client(photos, start=-1) as train, pytest.raises(InvalidSpec, match="start = -1"):
+    with client(photos, joining=Joining(start=-1)) as train, pytest.raises(InvalidSpec, match="start = -1"):
         next(iter(train))
 
 
 @pytest.mark.parametrize("shuffle", [True, "full", False])
 def test_a_start_at_which_no_epoch_begins_is_refused(photos: str, shuffle: Any) -> None:
     with (
-        client(photos, shuffle=shuffle, start=N + 1) as train,
+        client(photos, shuffle=shuffle, joining=Joining(start=N + 1)) as train,
         pytest.raises(InvalidSpec, match=f"no epoch begins there .* the next place is {2 * N}"),
     ):
         next(iter(train))

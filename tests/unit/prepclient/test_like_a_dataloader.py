@@ -15,9 +15,18 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from prepclient import FileList, ForkedClient, ImageFolder, Packed, PrepClient, RandomResizedCrop, SyntheticImages
+from prepclient import (
+    FileList,
+    ForkedClient,
+    ImageFolder,
+    Packed,
+    PrepClient,
+    RandomResizedCrop,
+    Sharding,
+    SyntheticImages,
+)
 from prepclient.inline import InlineFeed
-from prepclient.stages import Step
+from prepclient.session import Handed, Session
 from tests.support.server import cli
 from tests.support.tiny_images import photo_tree
 
@@ -50,7 +59,7 @@ def test_it_has_what_a_dataloader_has(tmp_path: Path) -> None:
 
 
 def test_its_samplers_have_lengths() -> None:
-    with client(SyntheticImages(N, 16), rank=1, world_size=2, job="j") as train:
+    with client(SyntheticImages(N, 16), sharding=Sharding(1, 2), job="j") as train:
         assert len(train.sampler) == 7  # as DistributedSampler's: the same for all ranks, rounded up
         assert len(train.batch_sampler) == len(train) == 2
         assert (train.batch_sampler.batch_size, train.batch_sampler.drop_last) == (4, False)
@@ -169,10 +178,10 @@ class Slow(PrepClient):
     waits = threading.Event()
     may_go_on = threading.Event()
 
-    def _step(self) -> Step:
+    def _next(self) -> tuple[Any, Session, Handed]:
         self.waits.set()
         assert self.may_go_on.wait(60.0)
-        return super()._step()
+        return super()._next()
 
 
 def test_two_threads_at_once_are_an_error_and_turns_are_none() -> None:

@@ -1,0 +1,65 @@
+"""What a checkpoint holds: a few numbers that say which stream of rows it is of and where on it the job stands."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from prepclient.checks import whole
+from prepclient.errors import InvalidSpec
+from prepclient.feed import Listing, Start
+
+_VERSION = 1
+_MOST = 2**62
+
+
+def state_of(digest: str, place: Start, began: int | None, listing: Listing | None) -> dict[str, Any]:
+    """As `PrepClient.state_dict` gives it.
+
+    Args:
+        digest: Names the stream of rows.
+        place: Where the training loop stands.
+        began: Where epoch 0 began, or would have begun; negative where a later epoch joined a stream early.
+        listing: By which positions count, if it is known.
+    """
+    return {
+        "version": _VERSION,
+        "spec": digest,
+        "epoch": place.epoch,
+        "epoch_start": place.epoch_start,
+        "position": place.position if place.checkpoint is None else place.checkpoint,
+        "start": began,
+        "source": {"samples": listing.samples, "content": listing.content} if listing else None,
+    }
+
+
+def read_state(state: object, digest: str) -> tuple[Start, int | None, Listing | None]:
+    """The place, `began` and listing of a state.
+
+    Raises:
+        InvalidSpec: Not such a state, or one of another stream.
+    """
+    names = {"version", "spec", "epoch", "epoch_start", "position"}
+    # "source" and "start" came later: what was saved before has none
+    if not isinstance(state, dict) or set(state) - {"source", "start"} != names or state["version"] != _VERSION:
+        raise InvalidSpec(f"not a state of a PrepClient (version {_VERSION}): {state!r}", "state_dict")
+    try:
+        place = Start(whole("epoch", state["epoch"], 0, _MOST))
+        if (state["epoch_start"], state["position"]) != (None, None):  # else it was taken before anything was read
+            at = (whole(name, state[name], 0, _MOST) for name in ("position", "epoch_start"))
+            place = Start(place.epoch, *at)
+        began = None if state.get("start") is None else whole("start", state["start"], -_MOST, _MOST)
+    except InvalidSpec as e:
+        raise InvalidSpec(f"not a state of a PrepClient, by its numbers: {state!r}", "state_dict") from e
+    try:
+        source = state.get("source")
+        listing = None if source is None else Listing(int(source["samples"]), str(source["content"]))
+    except (LookupError, TypeError, ValueError) as e:
+        raise InvalidSpec(f"not a state of a PrepClient, by its source: {state!r}", "state_dict") from e
+    if state["spec"] != digest:
+        raise InvalidSpec(
+            f"the state was taken from another stream of rows (spec {state['spec']}, this is {digest}): "
+            "source, shuffle, seed, ops and views must be the same; ranks and workers may differ, and batch_size "
+            "and num_shards too unless whole batches are shuffled",
+            "state_dict",
+        )
+    return place, began, listing

@@ -1,0 +1,103 @@
+"""Ranks that are attached: the connection of each, and what it was told over it.
+
+Which rows a rank reads is not known here; that is the coordinator's fact.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass, field
+
+from prepserver.daemon.attach import Peer
+from prepserver.daemon.ledger import Ledger
+from prepserver.daemon.rings import Rings
+from prepserver.protocol.messages import Attach, Moved, Ready
+from prepserver.schedule.actions import Announce, Move
+
+log = logging.getLogger(__name__)
+
+_BAD_ROWS_MOST = 1000  # in one announcement: 64 of them with a reason, 48 KiB in all
+_REASON_BYTES = 400
+
+
+@dataclass(slots=True)
+class Attachment:
+    """One rank of a job, attached.
+
+    Attributes:
+        cursor: The coordinator's number for it.
+        peer: Its lease.
+        attach: What it asked for.
+        moves: How often it was told of another ring.
+        since_s: When it attached, monotonic.
+    """
+
+    cursor: int
+    peer: Peer
+    attach: Attach
+    moves: int = 0
+    since_s: float = field(default_factory=time.monotonic)
+
+
+class Attachments(dict[int, Attachment]):
+    """All of them, by cursor.
+
+    Args:
+        rings: Whose descriptors are sent.
+        ledger: Where announcements are written down.
+    """
+
+    def __init__(self, rings: Rings, ledger: Ledger) -> None:
+        super().__init__()
+        self._rings = rings
+        self._ledger = ledger
+
+    def announce(self, announce: Announce) -> None:
+        """Tells a rank of its rows."""
+        attachment = self.get(announce.cursor)
+        if attachment is None:
+            return
+        if attachment.moves != announce.moves:
+            # An error came between what was decided and its doing. The old ring's rows are others now.
+            log.error("job %r was not told of its new ring, and must attach anew", attachment.attach.job)
+            attachment.peer.hang_up()
+            return
+        bad = [(position, index, _cut(reason)) for position, index, reason in announce.bad]
+        while len(bad) > _BAD_ROWS_MOST:  # a folder full of bad files must not make a message too large
+            attachment.peer.send(Ready(0, bad[:_BAD_ROWS_MOST]))
+            bad = bad[_BAD_ROWS_MOST:]
+        if attachment.peer.send(Ready(announce.upto, bad)):
+            # The client waits, the log's reader does not: it comes second, as its thread wants this interpreter.
+            self._ledger.announced(announce.cursor, announce.upto, announce.bad)
+        else:
+            log.warning("job %r has left too much unread, and must attach anew", attachment.attach.job)
+            attachment.peer.hang_up()
+
+    def moved(self, move: Move) -> None:
+        """A rank goes on in another ring: its client is told, and gets the descriptor."""
+        attachment = self.get(move.cursor)
+        if attachment is None:
+            return
+        ring = self._rings.held[move.lane]
+        attachment.moves += 1
+        try:
+            given = attachment.peer.give(ring.fd)
+            attachment.peer.send(Moved(move.start, ring.layout.to_wire(), given))
+        except OSError as e:  # it can come back to its place, and not go on without its rows
+            attach = attachment.attach
+            log.warning(
+                "job %r rank %d cannot be told of its new ring and must attach anew: %s", attach.job, attach.rank, e
+            )
+            attachment.peer.hang_up()
+
+    def hang_up(self, cursor: int) -> None:
+        """Ends the connection of a rank: it attaches anew."""
+        if cursor in self:
+            self[cursor].peer.hang_up()
+
+
+def _cut(reason: str) -> str:
+    """A reason as an announcement carries it: its size counts in bytes, its end says more than its beginning."""
+    data = reason.encode(errors="replace")
+    return reason if len(data) <= _REASON_BYTES else "..." + data[-_REASON_BYTES:].decode(errors="ignore")

@@ -1,0 +1,308 @@
+"""The clients: who connects, what they say, and how a connection ends."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Concatenate, ParamSpec
+
+from prepserver.daemon.attach import OUT_OF_DESCRIPTORS, Listener, Peer
+from prepserver.daemon.attachments import Attachments
+from prepserver.daemon.complaints import Complaints
+from prepserver.daemon.driver import Driver
+from prepserver.daemon.ledger import Ledger
+from prepserver.daemon.peers import SILENCE_S, Crowded, Peers
+from prepserver.daemon.poll import Poll
+from prepserver.daemon.questions import Question, Questions
+from prepserver.protocol.messages import (
+    PROTOCOL,
+    AskStatus,
+    AskStop,
+    Attach,
+    Bye,
+    Refused,
+    Release,
+    Status,
+    Stopping,
+    Sync,
+)
+from prepserver.protocol.schema import ProtocolError
+from prepserver.schedule.actions import Admit, End, Refuse
+from prepserver.schedule.events import RankAsks, RankLeft, Released
+
+log = logging.getLogger(__name__)
+
+_LAST_WORDS = 1000
+_ACCEPTED_AT_ONCE = 16
+
+P = ParamSpec("P")
+
+
+def _at_word_of(
+    do: Callable[Concatenate[Clients, Peer, P], None],
+) -> Callable[Concatenate[Clients, Peer, P], None]:
+    """What is done at the word of one peer: an error that nobody foresaw costs this one its connection, others nothing.
+
+    Not so for what nobody asked for, such as a tick or a worker's answer: there it ends the daemon, and so does one in
+    letting the peer go.
+    """
+
+    @functools.wraps(do)
+    def done(clients: Clients, peer: Peer, /, *arguments: P.args, **more: P.kwargs) -> None:
+        try:
+            do(clients, peer, *arguments, **more)
+        except Exception as e:  # noqa: BLE001 - that is what it is for
+            clients.fail(peer, e)
+
+    return done
+
+
+class Clients:
+    """See the module.
+
+    Args:
+        poll: Tells of what arrives.
+        driver: Takes events.
+        attachments: Those who are admitted.
+        ledger: Where it is written down who was given what.
+        most: Connections that there are descriptors for.
+        line_socket: Where the socket of a line is while it is made.
+    """
+
+    questions: Questions
+
+    def __init__(
+        self, poll: Poll, driver: Driver, attachments: Attachments, ledger: Ledger, most: int, line_socket: Path
+    ) -> None:
+        self._poll = poll
+        self._driver = driver
+        self._attachments = attachments
+        self._ledger = ledger
+        self._peers: Peers[Peer] = Peers(most, os.getuid())
+        self._complaints = Complaints(log)
+        self._listener: Listener | None = None
+        self._line_socket = line_socket
+
+    # -- the sockets --------------------------------------------------------------------------------
+
+    def open(self, listener: Listener) -> None:
+        """Clients may connect from now on."""
+        self._listener = listener
+        self._poll.watch(listener.fileno(), self._accept)
+
+    def shut_door(self) -> None:
+        """Nobody else may connect."""
+        if self._listener is not None:
+            self._poll.forget(self._listener.fileno())
+            self._listener.close()
+
+    def close(self) -> None:
+        """Ends all connections."""
+        if self._listener is not None:
+            self._listener.close()
+        for peer in self._peers:
+            self.drop(peer)
+        self._complaints.close()
+
+    def tick(self, now_s: float) -> None:
+        """Deadlines, and questions that wait for memory. To be called several times a second."""
+        for question in self.questions.take_short():
+            self.ask(question.peer, question)
+        self._complaints.tick(now_s)
+        for silent in self._peers.overdue(now_s):
+            self._drop_silent(silent, f"nothing was asked within {SILENCE_S:g} s")
+        for peer in self._peers:
+            self._flush(peer)
+
+    def _accept(self) -> None:
+        assert self._listener is not None
+        for _ in range(_ACCEPTED_AT_ONCE):
+            peer = self._listener.accept()
+            if peer is None:
+                return
+            self._take_in(peer)
+
+    @_at_word_of
+    def _take_in(self, peer: Peer) -> None:
+        try:
+            while (silent := self._peers.in_the_way_of(peer)) is not None:
+                self._drop_silent(silent, "others need the place of a client that asks nothing: try again later")
+            self._peers.add(peer)
+            peer.open(self._line_socket)
+        except Crowded as e:
+            self._complaints.warn(peer.uid, "pid %d (uid %d) turned away: %s", peer.pid, peer.uid, e)
+            peer.turn_away(Refused("busy", str(e)))
+            peer.close()
+            return
+        except OSError:
+            peer.turn_away(OUT_OF_DESCRIPTORS)
+            self.drop(peer)
+            return
+        assert peer.line is not None
+        self._poll.watch(peer.line.fileno(), lambda: self._read_line(peer))
+        self._poll.watch(peer.fileno(), lambda: self._read_lease(peer))
+        if peer.pidfd >= 0:
+            self._poll.watch(peer.pidfd, lambda: self._ended(peer))
+
+    @_at_word_of
+    def _drop_silent(self, peer: Peer, text: str) -> None:
+        """Hangs up on a peer that has asked nothing, unless its question has come meanwhile, or does not hang up."""
+        if not peer.is_told:
+            self._read_line(peer)
+        if not peer.asked:
+            peer.turn_away(Refused("busy", text))
+        if peer.is_told or not peer.asked:
+            self.drop(peer)
+
+    # -- what they say ------------------------------------------------------------------------------
+
+    @_at_word_of
+    def _read_line(self, peer: Peer) -> None:
+        assert peer.line is not None
+        try:
+            message = peer.line.receive()
+            if message is None:
+                self.drop(peer)
+            else:
+                self._hear(peer, message)
+        except BlockingIOError:
+            pass
+        except ProtocolError as e:
+            self._broke_protocol(peer, str(e))
+
+    def _hear(self, peer: Peer, message: Any) -> None:
+        """Does what a message asks.
+
+        Raises:
+            ProtocolError: It has no place here.
+        """
+        match message:
+            case Attach() | AskStatus() | AskStop() if not peer.asked:
+                peer.asked = True
+                self._peers.asked(peer)
+                self._answer(peer, message)
+            case Release() | Sync() | Bye() if peer.cursor is not None:
+                self._obey(peer, peer.cursor, message)
+            case _:
+                state = "has not attached" if peer.cursor is None else "has attached"
+                raise ProtocolError(f"{type(message).__name__} of one who {state}: one question per connection")
+
+    def _answer(self, peer: Peer, question: Attach | AskStatus | AskStop) -> None:
+        match question:
+            case Attach():
+                self.questions.attach(peer, question)
+            case AskStatus():
+                self.questions.status(peer)
+            case AskStop():
+                self.questions.stop(peer)
+
+    def _obey(self, peer: Peer, cursor: int, word: Release | Sync | Bye) -> None:
+        if isinstance(word, Bye):
+            self._ledger.left(cursor, word.upto)
+            self.drop(peer)
+            return
+        self._driver.happened(Released(cursor, word.upto, word.wait_ns, word.batches))
+        if isinstance(word, Sync):
+            self._driver.happened(RankAsks(cursor))
+        self._ledger.released(cursor, word.upto)
+
+    @_at_word_of
+    def _read_lease(self, peer: Peer) -> None:
+        try:
+            said = peer.sock.recv(1)
+        except BlockingIOError:
+            return
+        except OSError:
+            said = b""
+        if said:
+            text = f"messages take the line, and not the attach socket: update this client to protocol {PROTOCOL}"
+            self._complaints.warn(peer.uid, "pid %d (uid %d) on the attach socket: %s", peer.pid, peer.uid, text)
+            peer.turn_away(Refused("protocol", text))
+        self._ended(peer)
+
+    @_at_word_of
+    def _ended(self, peer: Peer) -> None:
+        # Up to its last word, which may be there still. A child of it may talk on.
+        for _ in range(_LAST_WORDS):
+            if peer.cursor is None or peer.line is None or not peer.line.has_more():
+                break
+            self._read_line(peer)
+        self.drop(peer)
+
+    @_at_word_of
+    def _flush(self, peer: Peer) -> None:
+        if peer.line is not None and not peer.line.flush():
+            self.drop(peer)
+
+    @_at_word_of
+    def ask(self, peer: Peer, question: Question) -> None:
+        """The source of a question is listed: the coordinator is asked for a place, if the client is still there."""
+        if peer.is_listening:
+            self.questions.ask(question)
+
+    def answer(self, answer: Admit | Refuse | End) -> None:
+        """See `Answers`."""
+        if not isinstance(answer, End):
+            self.questions.answer(answer)
+        elif answer.cursor in self._attachments:
+            attachment = self._attachments[answer.cursor]
+            if answer.code == "protocol":
+                self._broke_protocol(attachment.peer, answer.text)
+            else:
+                self.end(attachment.peer, Refused(answer.code, answer.text, answer.field))
+
+    # -- the ends of connections --------------------------------------------------------------------
+
+    def refuse(self, peer: Peer, code: str, text: str, field: str | None = None) -> None:
+        """Ends a question with the reason why not."""
+        if peer.is_listening:
+            self._complaints.warn(peer.uid, "pid %d (uid %d) refused: %s", peer.pid, peer.uid, text)
+            self.end(peer, Refused(code, text[:4000], field))
+
+    def fail(self, peer: Peer, error: Exception) -> None:
+        """Ends a connection for an error that is ours. One that has attached will come back, to the very same rows."""
+        what = f"{type(error).__name__}: {error}"
+        self._complaints.error(peer.uid, error, "pid %d (uid %d) loses its connection: %s", peer.pid, peer.uid, what)
+        text = f"an error in the daemon, of which its log has more; please report it: {what}"[:4000]
+        self.end(peer, Refused("internal", text))
+
+    def _broke_protocol(self, peer: Peer, text: str) -> None:
+        self._complaints.warn(peer.uid, "pid %d (uid %d) breaks the protocol: %s", peer.pid, peer.uid, text)
+        self.end(peer, Refused("protocol" if peer.cursor is None else "violation", text[:4000]))
+
+    def end(self, peer: Peer, last_word: Refused | Status | Stopping) -> None:
+        """Tells a peer the last word. It hangs up then, or is hung up on."""
+        self._leave(peer)
+        if not peer.asked and isinstance(last_word, Refused):
+            peer.turn_away(last_word)
+        if peer.line is None or not peer.asked or not peer.is_listening or not peer.send(last_word):
+            self.drop(peer)
+            return
+        self._poll.forget(peer.line.fileno())
+        peer.is_told = True
+        peer.since_s = time.monotonic()
+        self._peers.told(peer)
+
+    def _leave(self, peer: Peer) -> None:
+        """Ends the attachment of a peer, if it has one."""
+        cursor, peer.cursor = peer.cursor, None
+        attachment = self._attachments.pop(cursor, None) if cursor is not None else None
+        if attachment is not None:
+            attach = attachment.attach
+            log.info("job %r rank %d (pid %d) is gone", attach.job, attach.rank, peer.pid)
+            self._ledger.left(attachment.cursor)
+            self._driver.happened(RankLeft(attachment.cursor))
+
+    def drop(self, peer: Peer) -> None:
+        """Ends a connection, and with it the attachment that it leases."""
+        if peer.fileno() < 0:
+            return
+        self._leave(peer)
+        for fd in (peer.fileno(), peer.pidfd, -1 if peer.line is None else peer.line.fileno()):
+            self._poll.forget(fd)
+        self._peers.remove(peer)
+        peer.close()

@@ -1,0 +1,285 @@
+"""What is decided is done, with real memory and real connections, while jobs join, part, and are refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import select
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prepclient import RandomResizedCrop, SyntheticImages
+from prepserver import __version__
+from prepserver.daemon.access import Access
+from prepserver.daemon.attach import Peer
+from prepserver.daemon.attachments import Attachment, Attachments
+from prepserver.daemon.driver import Driver
+from prepserver.daemon.ledger import Ledger
+from prepserver.daemon.quarantine import Quarantine
+from prepserver.daemon.rings import Rings
+from prepserver.order import make_order
+from prepserver.pipeline.pipeline import Pipeline
+from prepserver.protocol import work
+from prepserver.protocol.messages import PROTOCOL, Attach
+from prepserver.schedule.actions import Admit, End, Refuse
+from prepserver.schedule.asked import Refusal, check
+from prepserver.schedule.coordinator import Coordinator
+from prepserver.schedule.events import ChunkMade, RankAttaches, RankLeft, Released, Tick, WorkerUp
+from prepserver.schedule.records import Took
+
+N = 4000
+BATCH = 16
+MS = 10**6
+NOW_S = 1000.0
+HELD_S = 130.0  # longer than a place is kept for a rank
+
+ATTACH = Attach(
+    (PROTOCOL, PROTOCOL), __version__, "first", SyntheticImages(N, 8).to_wire(), "full", 0,
+    Pipeline.from_ops([RandomResizedCrop(8)], 1).to_wire(), BATCH, drop_last=False, rank=0, world_size=1,
+    join_wait_s=1e4, lag="detach",
+)  # fmt: skip
+LATE = dataclasses.replace(ATTACH, job="late", epoch=1, batch_size=BATCH // 2, world_size=2)
+
+
+class Pool:
+    """Workers that take what they are told."""
+
+    def __init__(self) -> None:
+        self.given: list[tuple[int, work.Fill]] = []
+        self.told: list[Any] = []
+
+    def send(self, worker: int, message: work.Fill) -> None:
+        self.given.append((worker, message))
+
+    def broadcast(self, message: Any, _fds: Sequence[int]) -> None:
+        self.told.append(message)
+
+    def at_sample(self, _index: int) -> list[tuple[int, int]]:
+        return []
+
+
+class Room:
+    """A daemon without its processes: chunks are made at once, clients release as they are told."""
+
+    def __init__(self, home: Path) -> None:
+        self.coordinator = Coordinator(lambda attach, samples: make_order(attach.shuffle, samples, 0), workers=2)
+        self.table = self.coordinator.table
+        self.rings = Rings(1 << 30)
+        self.ledger = Ledger(home / "audit")
+        self.attachments = Attachments(self.rings, self.ledger)
+        access = Access(os.getuid())
+        self.now_s = NOW_S
+        self.driver = Driver(
+            self.coordinator, self.rings, self.attachments, Quarantine(home / "bad"), access, lambda: self.now_s
+        )
+        self.pool = Pool()
+        self.driver.pool = self.pool  # type: ignore[assignment]
+        self.driver.clients = self
+        self.answers: list[Admit | Refuse | End] = []
+        self.others: list[socket.socket] = []
+        self.slow_ns = MS  # a row in the second of two lanes; in the first one it takes 1 ms
+        for worker in (1, 2):
+            self.driver.happened(WorkerUp(worker))
+
+    def answer(self, answer: Admit | Refuse | End) -> None:
+        self.answers.append(answer)
+
+    def attach(self, attach: Attach, uid: int = -1) -> Attachment:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        peer = Peer(ours)
+        peer.uid = peer.uid if uid < 0 else uid
+        self.others += [theirs, peer.sock]
+        listing = work.Indexed("/none", N, 0, "digest", "content")
+        self.driver.happened(RankAttaches(1, peer.uid, check(attach), listing, 1.0))
+        answer = self.answers.pop()
+        if isinstance(answer, Refuse):
+            raise Refusal(answer.code, answer.text, answer.field)
+        peer.cursor = answer.cursor
+        attachment = self.attachments[answer.cursor] = Attachment(answer.cursor, peer, attach)
+        return attachment
+
+    def leave(self, attachment: Attachment) -> None:
+        self.driver.happened(RankLeft(attachment.cursor))
+        del self.attachments[attachment.cursor]
+
+    def tick(self, now_s: float) -> None:
+        self.now_s = now_s
+        self.driver.happened(Tick())
+
+    def stream(self, attachment: Attachment) -> int:
+        return self.table.stream_of(attachment.cursor).id
+
+    def hung_up(self) -> list[int]:
+        """Ranks whose connection was ended, but not by them."""
+        poll = select.poll()
+        for attachment in self.attachments.values():
+            poll.register(attachment.peer.sock, select.POLLIN)
+        ended = {fd for fd, _ in poll.poll(0)}
+        return [cursor for cursor, a in self.attachments.items() if a.peer.fileno() in ended]
+
+    def make_rows(self) -> None:
+        while self.pool.given:
+            worker, fill = self.pool.given.pop(0)
+            lanes_ns = (MS * fill.count, self.slow_ns * fill.count)[: len(fill.lanes)]
+            took = Took(0, MS * fill.count, lanes_ns if len(fill.lanes) > 1 else ())
+            self.driver.happened(ChunkMade(worker, fill.task, (), took))
+
+    def read(self, *attachments: Attachment) -> None:
+        """Each takes a batch, if it is there."""
+        self.make_rows()
+        for attachment in attachments:
+            cursor = self.table.cursor(attachment.cursor)
+            self.driver.happened(Released(cursor.id, min(cursor.announced, cursor.released + BATCH)))
+        self.make_rows()
+
+    def until(self, done: Callable[[], bool], *attachments: Attachment) -> None:
+        for _ in range(N):
+            if done():
+                return
+            self.read(*attachments)
+        raise AssertionError(self.table.streams)
+
+    def head(self, attachment: Attachment) -> int:
+        return self.table.stream_of(attachment.cursor).head
+
+    def is_whole(self) -> None:
+        """Facts fit together, memory is that of the lanes, and a new worker can be told."""
+        self.coordinator.validate()
+        told = [message for message, _ in self.driver.setup()]
+        assert sorted(m.stream for m in told if isinstance(m, work.AddStream)) == sorted(self.table.streams)
+        lanes = {lane for stream in self.table.streams.values() for lane in stream.lanes}
+        assert {m.lane for m in told if isinstance(m, work.AddLane)} == lanes == set(self.rings.held)
+
+    def close(self) -> None:
+        self.rings.close()
+        self.ledger.close()
+        for sock in self.others:
+            sock.close()
+
+
+@pytest.fixture
+def room(tmp_path: Path) -> Iterator[Room]:
+    made = Room(tmp_path)
+    yield made
+    made.close()
+
+
+def begin(room: Room, *more: Attach) -> tuple[list[Attachment], Attachment]:
+    """A job (and more), and beside it one that began early and has met it, but for a rank that is not there yet."""
+    here = [room.attach(attach) for attach in (ATTACH, *more)]
+    room.until(lambda: room.head(here[0]) > N // 2, *here)
+    late = room.attach(LATE)
+    assert room.coordinator.waits_for == {room.stream(late): room.stream(here[0])}
+    room.until(lambda: room.head(here[0]) >= N - 64, late, *here)
+    assert len(room.table.streams) == 2
+    return here, late
+
+
+def test_what_a_refused_rank_has_set_off_is_done(room: Room) -> None:
+    """It comes to another place than the one that was kept for it, so that its sibling can join; then it is refused."""
+    (first,), late = begin(room)
+    with pytest.raises(Refusal, match="beyond"):
+        room.attach(dataclasses.replace(LATE, rank=1, epoch=0, position=2**61, epoch_start=2**61))
+    assert room.stream(first) == room.stream(late)
+    room.is_whole()
+    room.until(lambda: room.head(late) > N + 600, first, late)
+    room.is_whole()
+
+
+def test_places_that_are_given_up_and_a_parting_in_one_tick(room: Room) -> None:
+    """The joined job's lane is the one that the parting gives a new ring."""
+    (first, stops), late = begin(room, dataclasses.replace(ATTACH, job="stops"))
+    cursor = room.table.cursor(first.cursor)
+    room.until(lambda: cursor.released == room.head(first), first)
+    assert len(room.table.streams) == 2
+    began_s = NOW_S
+    room.tick(began_s)
+    cursor.asks()
+    room.tick(began_s + HELD_S)
+    assert room.stream(first) == room.stream(late) != room.stream(stops)
+    room.is_whole()
+    room.until(lambda: room.head(late) > N + 600, first, late)
+    room.is_whole()
+
+
+@pytest.mark.parametrize("stranger", [False, True])
+def test_without_memory_to_part_a_job_attaches_anew(room: Room, stranger: bool) -> None:
+    """A job of its own user waits, as ever."""
+    slow = room.attach(ATTACH)
+    room.until(lambda: room.head(slow) > N // 2, slow)
+    quick = room.attach(dataclasses.replace(ATTACH, job="quick", epoch=1), uid=os.getuid() + stranger)
+    room.until(lambda: room.stream(slow) == room.stream(quick), slow, quick)
+    cursor = room.table.cursor(quick.cursor)
+    room.until(lambda: room.head(slow) > N + 600, slow, quick)
+    room.until(lambda: cursor.released == room.head(quick), quick)
+    room.rings.budget_bytes = 0
+    now_s = NOW_S
+    for _ in range(8):
+        room.tick(now_s)
+        cursor.asks()
+        now_s += 3.0
+    assert (slow.cursor in room.hung_up()) == stranger
+    assert quick.cursor not in room.hung_up()
+
+
+SLOW = dataclasses.replace(ATTACH, job="slow", pipeline=Pipeline.from_ops([RandomResizedCrop(9)], 1).to_wire(), epoch=1)
+
+
+def share(room: Room) -> tuple[Attachment, Attachment]:
+    """A job, and one of another user whose pipeline is slow, on one stream."""
+    quick = room.attach(ATTACH)
+    room.until(lambda: room.head(quick) > N // 2, quick)
+    slow = room.attach(SLOW, uid=os.getuid() + 1)
+    room.until(lambda: room.stream(slow) == room.stream(quick), slow, quick)
+    room.slow_ns = 1000 * MS
+    room.until(lambda: room.head(slow) > N + 100, slow, quick)
+    return quick, slow
+
+
+def test_a_slow_pipeline_parts_from_another_users(room: Room, caplog: pytest.LogCaptureFixture) -> None:
+    """The next job with such a pipeline does so, too."""
+    quick, slow = share(room)
+    room.tick(NOW_S)
+    assert room.stream(slow) != room.stream(quick)
+    (said,) = [record.message for record in caplog.records if "holds others back" in record.message]
+    assert said.startswith(f"job 'slow' holds others back (uid {os.getuid() + 1}: its pipeline takes ")
+    room.is_whole()
+    room.until(lambda: room.head(slow) > N + 600, slow, quick)
+    room.tick(NOW_S + 60.0)
+    assert room.stream(slow) != room.stream(quick)
+    # Its stream is there to be shared with the user's other jobs, whoever is first, and with nobody else.
+    again = room.attach(dataclasses.replace(SLOW, job="again", epoch=2), uid=os.getuid() + 1)
+    assert room.coordinator.waits_for == {room.stream(again): room.stream(slow)}
+    other = room.attach(dataclasses.replace(SLOW, job="other", epoch=2), uid=os.getuid() + 2)
+    assert room.coordinator.waits_for[room.stream(other)] == room.stream(quick)
+    for attachment in (slow, again):
+        room.leave(attachment)
+    anew = room.attach(SLOW, uid=os.getuid() + 1)
+    assert room.stream(anew) != room.stream(quick)
+    assert room.stream(anew) not in room.coordinator.waits_for
+    room.is_whole()
+    # It is forgotten with the last of these streams.
+    for attachment in (quick, other, anew):
+        room.leave(attachment)
+    assert not room.table.streams
+    share(room)
+
+
+def test_without_memory_to_part_a_slow_job_attaches_anew(room: Room) -> None:
+    """It is apart from the others then."""
+    quick, slow = share(room)
+    room.rings.budget_bytes = 0
+    now_s = NOW_S
+    room.tick(now_s)
+    assert room.hung_up() == []
+    room.tick(now_s + 60.0)
+    assert room.hung_up() == [slow.cursor]
+    room.leave(slow)
+    room.rings.budget_bytes = 1 << 30
+    slow = room.attach(dataclasses.replace(SLOW, epoch=1), uid=os.getuid() + 1)
+    assert room.stream(slow) != room.stream(quick)
+    assert not room.coordinator.waits_for
