@@ -95,7 +95,7 @@ class Peer:
         return number
 
     def send(self, message: Any) -> bool:
-        """Sends `message` on the line. False if the peer is gone, or has left too much unread."""
+        """Sends `message` on the line. False if there is none, or the peer has left too much unread."""
         return self.line is not None and self.line.send(message)
 
     def turn_away(self, refused: Refused) -> None:

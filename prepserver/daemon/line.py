@@ -81,7 +81,7 @@ class Line:
         """Sends `message`, as far as there is room for it, and the rest with `flush`.
 
         Returns:
-            False if the other end is gone, or has left too much unread.
+            False if the other end has left too much unread. One that is gone is noticed by `receive`.
         """
         self._unsent += zmtp.frame(encode(message))
         return self.flush()
@@ -93,10 +93,10 @@ class Line:
                 sent = self._sock.send(self._unsent, socket.MSG_NOSIGNAL)
                 self._unsent = self._unsent[sent:]
         except BlockingIOError:
-            return len(self._unsent) <= UNREAD_MOST_BYTES
+            pass
         except OSError:
-            return False
-        return True
+            self._unsent = b""
+        return len(self._unsent) <= UNREAD_MOST_BYTES
 
     @property
     def is_behind(self) -> bool:

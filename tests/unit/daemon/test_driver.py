@@ -19,12 +19,13 @@ from prepserver.daemon.attach import Peer
 from prepserver.daemon.attachments import Attachment, Attachments
 from prepserver.daemon.driver import Driver
 from prepserver.daemon.ledger import Ledger
+from prepserver.daemon.line import Line
 from prepserver.daemon.quarantine import Quarantine
 from prepserver.daemon.rings import Rings
 from prepserver.order import make_order
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.protocol import work
-from prepserver.protocol.messages import PROTOCOL, Attach
+from prepserver.protocol.messages import PROTOCOL, TO_DAEMON, Attach
 from prepserver.schedule.actions import Admit, End, Refuse
 from prepserver.schedule.asked import Refusal, check
 from prepserver.schedule.coordinator import Coordinator
@@ -92,7 +93,9 @@ class Room:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         peer = Peer(ours)
         peer.uid = peer.uid if uid < 0 else uid
-        self.others += [theirs, peer.sock]
+        line, other = socket.socketpair()
+        peer.line = Line(line, TO_DAEMON)
+        self.others += [theirs, peer.sock, line, other]
         listing = work.Indexed("/none", N, 0, "digest", "content")
         self.driver.happened(RankAttaches(1, peer.uid, check(attach), listing, 1.0))
         answer = self.answers.pop()
