@@ -41,7 +41,7 @@ class Peer:
         uid: As the kernel says.
         since_s: When it was accepted, or was told the last word, monotonic.
         asked: True after its one question: a second one is an error.
-        is_told: Whether it was told the last word: it is to hang up.
+        is_told: Whether it was told the last word, and is to hang up, or was hung up on.
         cursor: The daemon's number of its attachment, once it has one.
     """
 
@@ -105,6 +105,7 @@ class Peer:
 
     def hang_up(self) -> None:
         """Ends the lease; that is then read from it, as if the peer had ended it."""
+        self.is_told = True
         with contextlib.suppress(OSError):
             self.sock.shutdown(socket.SHUT_RDWR)
 

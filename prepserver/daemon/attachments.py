@@ -56,7 +56,7 @@ class Attachments(dict[int, Attachment]):
     def announce(self, announce: Announce) -> None:
         """Tells a rank of its rows."""
         attachment = self.get(announce.cursor)
-        if attachment is None:
+        if attachment is None or not attachment.peer.is_listening:
             return
         if attachment.moves != announce.moves:
             # An error came between what was decided and its doing. The old ring's rows are others now.
