@@ -76,11 +76,12 @@ def on_post_page(output: str, page: Any, **_: Any) -> str:
 
 
 def _members(marker: re.Match[str]) -> str:
-    """One entry of the API reference for each public class of the files in a package."""
-    package = marker[1]
+    """One entry of the API reference for each public class of a module, or of the modules of a package."""
+    path = ROOT.joinpath(*marker[1].split("."))
+    modules = {f"{marker[1]}.{file.stem}": file for file in sorted(path.glob("[!_]*.py"))}
     found = [
-        f"::: {package}.{file.stem}.{name}\n    options:\n      members: false"
-        for file in sorted(ROOT.joinpath(*package.split(".")).glob("[!_]*.py"))
+        f"::: {module}.{name}\n    options:\n      members: false"
+        for module, file in (modules or {marker[1]: path.with_suffix(".py")}).items()
         for name in re.findall(r"^class ([A-Z]\w*)", file.read_text(), re.MULTILINE)
     ]
     return "\n\n".join(found)
