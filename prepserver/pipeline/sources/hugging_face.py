@@ -40,7 +40,7 @@ class HuggingFace(SourceSpec):
         for name, value in (("image", image), ("label", label or "label"), ("mask", mask or "mask")):
             if not (isinstance(value, str) and value):
                 raise SpecError(name, value, "must be the name of a column")
-        self._keep(path=absolute("path", path), image=image, label=label, mask=mask)
+        self._keep(path=absolute("path", path), image=image, label=label, mask=mask or None)
 
     @property
     def columns(self) -> Record:

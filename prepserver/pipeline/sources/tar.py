@@ -48,7 +48,7 @@ class Tar(SourceSpec):
         for name, value in (("image", image), ("label", label or "cls"), ("mask", mask or "png")):
             if not (isinstance(value, str) and _EXTENSIONS.fullmatch(value)):
                 raise SpecError(name, value, "must be an extension such as 'jpg', or several as 'jpg;png'")
-        self._keep(shards=absolute("shards", shards), image=image, label=label, mask=mask)
+        self._keep(shards=absolute("shards", shards), image=image, label=label, mask=mask or None)
 
     @property
     def columns(self) -> Record:
