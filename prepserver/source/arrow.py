@@ -1,6 +1,6 @@
-"""Arrow files of a dataset that Hugging Face's ``datasets`` has written: where the bytes of each image lie.
+"""Arrow files of a dataset that Hugging Face's ``datasets`` wrote: where the bytes of each image lie.
 
-pyarrow lists them, once; what it writes without compression lies in the file as it is, so samples are read as ranges.
+pyarrow is needed only to list them. Uncompressed values lie in the file as they are, so samples are read as ranges.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _INSTALL = "listing it needs pyarrow where the daemon runs: pip install 'prepser
 
 
 def data_files(folder: str, roots: Roots | None) -> list[str]:
-    """The Arrow files of a dataset's folder, in order.
+    """Return the Arrow files of a dataset's folder, in order.
 
     Raises:
         SourceError: The folder holds none, or several splits.
@@ -44,7 +44,7 @@ def data_files(folder: str, roots: Roots | None) -> list[str]:
 
 
 def class_names(folder: str, label: str, roots: Roots | None) -> list[str]:
-    """The names that a ClassLabel gives; none of another feature."""
+    """Return the names of a ClassLabel; none for another feature."""
     features = _json(f"{folder}/dataset_info.json", roots).get("features")
     feature = features.get(label) if isinstance(features, dict) else None
     names = feature.get("names") if isinstance(feature, dict) else None
@@ -55,14 +55,14 @@ def list_arrow(path: str, columns: Sequence[str], label: str, roots: Roots | Non
     """List one Arrow file.
 
     Args:
-        path: Absolute.
-        columns: That are read from it.
+        path: Absolute path of the file.
+        columns: Columns that are read from it.
         label: The column of labels, or empty.
-        roots: Where it must lie.
+        roots: Where the file must lie.
         found: Called for each batch of samples.
 
     Raises:
-        SourceError: Missing, damaged, compressed, or without a column.
+        SourceError: The file is missing, damaged or compressed, or lacks a column.
     """
     try:
         import pyarrow
@@ -77,7 +77,7 @@ def list_arrow(path: str, columns: Sequence[str], label: str, roots: Roots | Non
         listed = Listed.of(status, len(columns))
         if status.st_size == 0:
             raise SourceError(f"{path} is empty: write the dataset again")
-        # Closed with the last of the arrays that lie in it.
+        # The mapping is closed with the last array that lies in it.
         whole = pyarrow.py_buffer(mmap.mmap(descriptor, 0, prot=mmap.PROT_READ))
         try:
             with pyarrow.ipc.open_stream(whole) as stream:
@@ -117,10 +117,10 @@ def _is_integer(kind: Any) -> bool:
 
 
 def _ranges(path: str, name: str, column: Any, whole: Any) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
-    """Where the values of a column lie in the file, and how long they are."""
+    """Return where the values of a column lie in the file, and how long they are."""
     values = column
     if hasattr(column.type, "get_field_index") and column.type.get_field_index("bytes") >= 0:
-        values = column.field("bytes")  # of datasets' Image: the encoded file, and its path
+        values = column.field("bytes")  # the feature Image of ``datasets`` holds the encoded file and its path
     wide = {"binary": np.int32, "large_binary": np.int64}.get(str(values.type))
     if wide is None:
         raise SourceError(f"{path}: column {name!r} is {column.type}; it must hold encoded images")

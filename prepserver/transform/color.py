@@ -87,7 +87,7 @@ def _to_hsv(image: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     red, green, blue = image.unbind(0)
     value = torch.maximum(torch.maximum(red, green), blue)
     spread = value - torch.minimum(torch.minimum(red, green), blue)
-    flat = (spread == 0.0).to(torch.float32)  # grey pixels have a spread of 0, which any divisor but 0 serves
+    flat = (spread == 0.0).to(torch.float32)  # 1 for grey pixels: avoids 0 / 0
     chroma = spread / (value + flat)
     rc, gc, bc = ((value - image) / (spread + flat)).unbind(0)
     is_red = (value == red).to(torch.float32)

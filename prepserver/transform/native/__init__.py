@@ -94,7 +94,7 @@ class CropRecipe(ctypes.Structure):
 
     @classmethod
     def of(cls, op: RandomResizedCrop, decode: Decode) -> CropRecipe:
-        """Return the recipe of a random crop of an image that is decoded so."""
+        """Return the recipe of the random crop `op` of an image that `decode` decodes."""
         log_ratio = (math.log(op.ratio[0]), math.log(op.ratio[1]))
         limits = (RESIDUAL, SCALES[-1], decode.max_pixels)
         return cls(*op.scale, *log_ratio, *limits, *op.size, LEAST, decode.exif_orientation)
