@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from prepserver.config import user_cache_dir
-from prepserver.order import check_start, make_order
+from prepserver.order import make_order
+from prepserver.pipeline.batches import check_start
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.pipeline.record import INDEX
 from prepserver.pipeline.shard import WHOLE, Shard
@@ -72,7 +73,7 @@ class InlineMaker:
         self._pipeline = pipeline
 
     def check_start(self, first: int, epoch: int) -> None:
-        """See `prepserver.order.check_start`."""
+        """See `prepserver.pipeline.batches.check_start`."""
         check_start(self._stream.order, first, epoch)
 
     def fill(self, start: int, stop: int, arrays: Mapping[str, npt.NDArray[Any]]) -> list[tuple[int, int, str]]:
