@@ -97,17 +97,11 @@ class Epoch:
 
     def taken(self) -> list[tuple[int, int]]:
         """Runs of positions, of all ranks."""
-        return self._with_before(Epoch._taken)
-
-    def _taken(self) -> list[tuple[int, int]]:
-        return [run for pieces in self.pieces.values() for piece in pieces for run in piece.runs()]
+        return self._with_before(lambda e: (piece for pieces in e.pieces.values() for piece in pieces))
 
     def untaken(self) -> list[tuple[int, int]]:
         """What the ranks of this daemon have still to take: nothing if other stays went on."""
-        return self._with_before(Epoch._untaken) if self.until is None else []
-
-    def _untaken(self) -> list[tuple[int, int]]:
-        return [run for rank in self.here for run in self._left_of(rank).runs()]
+        return self._with_before(lambda e: map(e._left_of, e.here)) if self.until is None else []
 
     def _left_of(self, rank: int) -> Piece:
         plan, number = self.stands.get(rank, (replace(self.plan, rank=rank), 0))
@@ -121,12 +115,11 @@ class Epoch:
 
     def elsewhere(self) -> list[tuple[int, int]]:
         """What ranks at other daemons take."""
-        return self._with_before(Epoch._elsewhere)
+        return self._with_before(Epoch._others)
 
-    def _elsewhere(self) -> list[tuple[int, int]]:
-        others = (rank for rank in range(self.plan.world_size) if rank not in self.here)
-        plans = (replace(self.plan, rank=rank) for rank in others)
-        return [run for plan in plans for run in Piece(plan, 0, len(plan)).runs()]
+    def _others(self) -> list[Piece]:
+        ranks = (rank for rank in range(self.plan.world_size) if rank not in self.here)
+        return [Piece(plan, 0, len(plan)) for plan in (replace(self.plan, rank=rank) for rank in ranks)]
 
     def left_out(self) -> list[tuple[int, int]]:
         """What `drop_last` leaves out."""
@@ -138,9 +131,9 @@ class Epoch:
         """Rows with a replacement: position to (index, reason)."""
         return {**(self.before.bad if self.before is not None else {}), **self.bad}
 
-    def _with_before(self, runs_of: Callable[[Epoch], list[tuple[int, int]]]) -> list[tuple[int, int]]:
+    def _with_before(self, pieces_of: Callable[[Epoch], Iterable[Piece]]) -> list[tuple[int, int]]:
         """Runs of this epoch. If batches cross epochs, the previous epoch's batches have a part of it."""
-        runs = runs_of(self)
+        runs = [run for piece in pieces_of(self) for run in piece.runs()]
         if not self.plan.crossing:
             return runs
         runs = _within(runs, self.start, self.plan.stop)
@@ -148,7 +141,8 @@ class Epoch:
             return runs
         plans = [piece.plan for pieces in self.pieces.values() for piece in pieces]
         first = min(plan.start for plan in [*plans, *(plan for plan, _ in self.stands.values()), self.plan])
-        return runs + _within(runs_of(self.before), self.start, first)
+        before = [run for piece in pieces_of(self.before) for run in piece.runs()]
+        return runs + _within(before, self.start, first)
 
     def batches(self, rank: int) -> list[Batch]:
         """The batches of a rank: those that it took, in order, and those that it has still to take."""

@@ -10,7 +10,7 @@ import argparse
 import importlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -123,7 +123,7 @@ def _add_status(commands: _Commands) -> None:
     )  # fmt: skip
     p.add_argument("--json", action="store_true", help="everything, for machines")
     p.add_argument(
-        "--watch", metavar="SECONDS", nargs="?", const=2.0, type=_seconds,
+        "--watch", metavar="SECONDS", nargs="?", const=2.0, type=_within(float, 0.1, 86400),
         help="show it again every SECONDS (default 2) until Ctrl-C; with --json one line each time",
     )  # fmt: skip
     p.add_argument(
@@ -133,11 +133,17 @@ def _add_status(commands: _Commands) -> None:
     _add_places(p, f"with --quarantine: {_CACHE_DIR_HELP}")
 
 
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0.1 <= value <= 86400:
-        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds from 0.1 to 86400")
-    return value
+def _within(kind: type[float], low: float, high: float) -> Callable[[str], float]:
+    """The type of an argument from `low` to `high`."""
+
+    def parse(text: str) -> float:
+        value = kind(text)
+        if not low <= value <= high:
+            raise argparse.ArgumentTypeError(f"{text} is not in [{low:g}, {high:g}]")
+        return value
+
+    parse.__name__ = kind.__name__  # argparse puts it into its errors
+    return parse
 
 
 def _add_stop(commands: _Commands) -> None:
@@ -210,9 +216,9 @@ def _add_demo(commands: _Commands) -> None:
         "their rates and their CPU time in a table.",
     )  # fmt: skip
     p.add_argument("--data", metavar="DIR", help="a folder of class folders of images (default: synthetic photos)")
-    p.add_argument("--jobs", metavar="N", type=int, default=3, help="training processes (default 3)")
+    p.add_argument("--jobs", metavar="N", type=_within(int, 1, 64), default=3, help="training processes (default 3)")
     p.add_argument("--workers", metavar="N|auto", default="auto", help="worker processes (default auto)")
-    p.add_argument("--epochs", metavar="N", type=int, default=1, help="epochs per phase (default 1)")
+    p.add_argument("--epochs", metavar="N", type=_within(int, 1, 10**6), default=1, help="epochs per phase (default 1)")
     p.add_argument("--json", action="store_true", help="the figures, for machines")
 
 

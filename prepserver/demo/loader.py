@@ -21,8 +21,7 @@ from prepserver.pipeline.sources import source_from_wire
 from prepserver.source import open_source
 from prepserver.source.errors import printable
 
-_SCALE, _RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
-_TRIES = 10
+_RATIO = 3 / 4, 4 / 3
 
 
 class DamagedFile(Exception):
@@ -61,10 +60,9 @@ class Photos(Dataset[tuple[torch.Tensor, int]]):
 
 def draw_box(height: int, width: int) -> tuple[int, int, int, int]:
     """(left, top, right, bottom) of a random crop, as torchvision's ``RandomResizedCrop.get_params``."""
-    low, high = math.log(_RATIO[0]), math.log(_RATIO[1])
-    for _ in range(_TRIES):
-        area = height * width * random.uniform(*_SCALE)
-        aspect = math.exp(random.uniform(low, high))
+    for _ in range(10):
+        area = height * width * random.uniform(0.08, 1.0)
+        aspect = math.exp(random.uniform(math.log(_RATIO[0]), math.log(_RATIO[1])))
         w, h = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
         if 0 < w <= width and 0 < h <= height:
             left, top = random.randint(0, width - w), random.randint(0, height - h)

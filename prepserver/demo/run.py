@@ -5,14 +5,12 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import shutil
 import signal
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from prepserver.config import ConfigError, auto_workers, parse_workers
 from prepserver.demo.phase import PhaseFigures, run_phase
@@ -23,7 +21,6 @@ from prepserver.source import SourceError, build_index
 
 OK, FAILED, USAGE = 0, 1, 2
 
-_MOST_JOBS = 64
 _BATCH = 64
 _SIZE = 224
 _LONGEST_BASE = 64  # a socket's path has at most 107 bytes
@@ -31,41 +28,19 @@ _SYNTHETIC_SAMPLES = 20_000
 _SYNTHETIC_CLASSES = 10
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What is run.
-
-    Attributes:
-        jobs: Training processes.
-        workers: Worker processes of the daemon.
-        own_workers: Worker processes of each DataLoader.
-        epochs: Epochs of each job and phase, if time allows.
-    """
+class Plan(NamedTuple):
+    """What is run: training jobs, workers of the daemon and of each DataLoader, epochs of each job if time allows."""
 
     jobs: int
     workers: int
     own_workers: int
     epochs: int
 
-    @classmethod
-    def of(cls, jobs: int, workers: str, epochs: int) -> Plan:
-        """From the command line.
-
-        The DataLoaders together get as many processes as the daemon has, rounded up to the same number for each.
-
-        Raises:
-            ConfigError: A number is out of range.
-        """
-        if not 1 <= jobs <= _MOST_JOBS:
-            raise ConfigError(f"--jobs {jobs}: from 1 to {_MOST_JOBS}")
-        if epochs < 1:
-            raise ConfigError(f"--epochs {epochs}: at least 1")
-        count = parse_workers(workers, "--") or auto_workers()
-        return cls(jobs, count, -(-count // jobs), epochs)
-
 
 def run_demo(arguments: argparse.Namespace) -> int:
     """Runs ``prepserver demo``.
+
+    The DataLoaders together get as many processes as the daemon has, rounded up to the same number for each.
 
     Args:
         arguments: ``data`` (a folder or None), ``jobs``, ``workers`` (a number or ``auto``), ``epochs``, ``json``.
@@ -77,15 +52,15 @@ def run_demo(arguments: argparse.Namespace) -> int:
     # Like Ctrl-C: ends everything that the demo started, and removes its directory.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     base = tempfile.gettempdir()
-    scratch = Path(tempfile.mkdtemp(prefix="prepserver-demo-", dir=base if len(base) <= _LONGEST_BASE else "/tmp"))
+    base = base if len(base) <= _LONGEST_BASE else "/tmp"
     try:
-        plan = Plan.of(arguments.jobs, str(arguments.workers), arguments.epochs)
-        _run(plan, _source(arguments.data), scratch, display, as_json=arguments.json)
+        workers = parse_workers(arguments.workers, "--") or auto_workers()
+        plan = Plan(arguments.jobs, workers, -(-workers // arguments.jobs), arguments.epochs)
+        with tempfile.TemporaryDirectory(prefix="prepserver-demo-", dir=base, ignore_cleanup_errors=True) as scratch:
+            _run(plan, _source(arguments.data), Path(scratch), display, as_json=arguments.json)
     except (ConfigError, DemoFailure, SourceError) as e:
         display.say(f"prepserver demo: {e}")
         return USAGE if isinstance(e, ConfigError) else FAILED
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
     return OK
 
 
@@ -118,7 +93,7 @@ def _run(plan: Plan, source: SourceSpec, scratch: Path, display: Display, *, as_
     took_s = time.monotonic() - began_s
     if as_json:
         found = {
-            "plan": dataclasses.asdict(plan), "shared": dataclasses.asdict(shared), "own": dataclasses.asdict(own),
+            "plan": plan._asdict(), "shared": dataclasses.asdict(shared), "own": dataclasses.asdict(own),
             "server_start_s": round(server.start_s, 3), "took_s": round(took_s, 1),
         }  # fmt: skip
         sys.stdout.write(json.dumps(found) + "\n")

@@ -179,7 +179,7 @@ def test_what_is_missing_is_said_and_refused_where_all_is_wanted(mode: str, tmp_
     said += started.communicate(timeout=60)[1]
     assert "lacks landlock (Argument list too long" in said
     assert started.returncode == (exits.USAGE if mode == "on" else 0)
-    assert ("seccomp, no_new_privs only" in said) == (mode == "auto")
+    assert ("sandbox has only seccomp, no_new_privs" in said) == (mode == "auto")
 
 
 def test_a_dataset_of_links_is_read_as_ever(servers: Callable[..., Server], tmp_path: Path) -> None:

@@ -253,7 +253,7 @@ def test_a_log_that_was_tampered_with_is_found(server: Server) -> None:
 
     path.write_bytes(whole.replace(b'"seed":3', b'"seed":4'))
     verdict = audit(server, "tampered", exits.FAILED)
-    assert "line 2: its checksum does not fit" in verdict["damage"][0]
+    assert "line 2: its checksum is wrong" in verdict["damage"][0]
 
     lines = whole.splitlines(keepends=True)
     path.write_bytes(b"".join(lines[:3] + lines[4:]))
