@@ -113,9 +113,7 @@ def test_a_kind_of_fixed_size_knows_its_shape_in_a_row(kind: kinds.Kind, stored:
     assert kind.stored() == stored
 
 
-def test_two_members_of_one_name_are_refused_and_private_files_are_passed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_members_of_one_name_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = tmp_path / f"members_of_{tmp_path.name}"
     package.mkdir()
     for name in ("__init__", "_private"):
