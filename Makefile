@@ -12,11 +12,12 @@ unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 # What an editable install reads: a change of these means installing again.
 INPUTS := pyproject.toml constraints.txt $(wildcard *.py) $(shell find prepserver -name '*.[ch]')
 
-.PHONY: help demo test coverage lint docs bench bench-smoke bench-peers chaos soak fuzz fuzz-smoke clean
+.PHONY: help demo test test-unit coverage lint docs bench bench-smoke bench-peers chaos soak fuzz fuzz-smoke clean
 
 help:
 	@echo 'make demo         see it work, in under 90 s: three training jobs on one shared stream, then on DataLoaders'
 	@echo 'make test         all tests but the long ones'
+	@echo 'make test-unit    unit tests alone, without those that take long and are the same with every Python'
 	@echo 'make coverage     every branch of what decides is taken by its own tests'
 	@echo 'make lint         formatting, ruff, mypy, import rules'
 	@echo 'make docs         builds the documents as a site, in site/; open site/index.html'
@@ -28,13 +29,16 @@ help:
 	@echo 'make fuzz         the compiled kernels under sanitizers for an hour; wants the source of libjpeg-turbo'
 	@echo 'make fuzz-smoke   the same for a minute, with what the machine has'
 	@echo 'make clean        removes .venv, caches and what was built'
-	@echo 'Another Python: make test PYTHON=python3.12 VENV=.venv-3.12'
+	@echo 'Another Python: make test-unit PYTHON=python3.12 VENV=.venv-3.12'
 
 demo: $(VENV)/.installed
 	$(BIN)/prepserver demo $(DEMO_ARGS)
 
 test: $(VENV)/.installed-dev
 	$(PYTEST) -n 2 --dist loadfile $(PYTEST_ARGS)
+
+test-unit: $(VENV)/.installed-dev
+	$(PYTEST) -n 2 --dist loadfile -m 'not once and not soak' tests/unit $(PYTEST_ARGS)
 
 # Always the same examples: a branch that only luck takes is not covered.
 coverage: $(VENV)/.installed-dev

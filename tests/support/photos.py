@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 
 import numpy as np
@@ -43,6 +44,7 @@ def saved(image: npt.NDArray[np.uint8] | Image.Image, kind: str, **options: obje
     return file.getvalue()
 
 
+@functools.lru_cache(maxsize=64)  # jpegtran is a process each time
 def indexed(data: bytes, segment_mcus: int = 4, jpegtran: str | None = JPEGTRAN) -> IndexedScan:
     """An image as a packed dataset would give it; fails if it cannot be indexed."""
     head, lengths, image = read_record(transcode(7, data, Transcoder(jpegtran, segment_mcus)).record)

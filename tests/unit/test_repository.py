@@ -154,8 +154,30 @@ def test_ci_runs_the_tests_and_the_linters_without_a_terminal() -> None:
     assert "make test" in text
     assert "make lint" in text
     assert "make docs" in text
+    assert "make coverage" in text
     assert "</dev/null" in text
-    subprocess.run(["bash", "-n", str(script)], check=True)
+    for each in script.parent.iterdir():
+        subprocess.run(["bash", "-n", str(each)], check=True)
+
+
+def test_ci_finds_a_python_by_its_version_and_passes_over_shims(tmp_path: Path) -> None:
+    version = "{}.{}".format(*sys.version_info)
+    shims, real = tmp_path / "shims", tmp_path / "real"
+    for folder in (shims, real):
+        folder.mkdir()
+    (shims / f"python{version}").write_text("#!/bin/sh\nexit 127\n")
+    (shims / f"python{version}").chmod(0o755)
+    (real / f"python{version}").symlink_to(sys.executable)
+
+    def found(wanted: str, *folders: Path) -> tuple[int, str]:
+        path = os.pathsep.join([*map(str, folders), "/usr/bin", "/bin"])
+        environment = {"PATH": path, "HOME": str(tmp_path)}
+        command = [str(ROOT / ".ci" / "python"), wanted]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout
+
+    assert found(version, shims, real) == (0, f"{real}/python{version}\n")
+    assert found("3.99", shims, real) == (1, "")
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=relative)

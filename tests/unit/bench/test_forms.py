@@ -11,6 +11,8 @@ from PIL import Image
 from bench.peers.forms import Forms
 from bench.peers.venvs import Pythons
 
+pytestmark = pytest.mark.once
+
 
 @pytest.fixture
 def samples(tmp_path: Path) -> Path:

@@ -14,6 +14,8 @@ from prepserver.schedule.join import Request
 from prepserver.schedule.records import Suspect
 from tests.support.schedule_world import N, World
 
+pytestmark = pytest.mark.once
+
 PICK = st.integers(0, 7)
 SUSPECTS = st.none() | st.builds(Suspect, st.integers(0, 2), st.none() | st.integers(1, 8))
 LAGS = st.sampled_from(["wait", "auto", "detach"])

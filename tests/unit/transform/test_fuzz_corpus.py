@@ -8,6 +8,10 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.once
+
 ROOT = Path(__file__).resolve().parents[3]
 
 

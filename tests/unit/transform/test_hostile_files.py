@@ -13,12 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from PIL import Image
 
 from prepserver.protocol.packed import INDEXED, Head, indexed_record
 from prepserver.transform.header import read_header
 from tests.support.photos import jpeg
 from tests.support.waiting import PATIENCE_S
+
+pytestmark = pytest.mark.once
 
 ROOT = Path(__file__).resolve().parents[3]
 _DECODE = """

@@ -12,6 +12,8 @@ from PIL import Image, features
 
 from tests.support.server import environment
 
+pytestmark = pytest.mark.once
+
 DECODE = """
 import sys
 from prepserver.transform.errors import BadSample

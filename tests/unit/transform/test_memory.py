@@ -19,6 +19,8 @@ from prepserver.transform.draw import Draws
 from prepserver.transform.ops.color_jitter import ColorJitterStage
 from tests.support.images import make_rows
 
+pytestmark = pytest.mark.once
+
 HEIGHT, WIDTH = 3000, 4000
 
 _MAKE_ONE_ROW = """

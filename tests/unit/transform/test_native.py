@@ -40,6 +40,8 @@ from tests.support.photos import PILLOW_SUBSAMPLINGS, indexed
 from tests.support.photos import SUBSAMPLINGS as ALL_SUBSAMPLINGS
 from tests.support.photos import jpeg as drawn
 
+pytestmark = pytest.mark.once
+
 Pixels = npt.NDArray[np.uint8]
 Photo = Callable[..., Pixels]
 Maker = Callable[..., bytes]

@@ -31,6 +31,8 @@ from tests.support.images import make_rows
 from tests.support.photos import PILLOW_SUBSAMPLINGS, indexed, jpeg, pixels, saved
 from tests.support.resizing import float_resize
 
+pytestmark = pytest.mark.once
+
 Pixels = npt.NDArray[np.uint8]
 PathOf = Callable[[str], Any]
 

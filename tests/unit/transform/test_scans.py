@@ -29,6 +29,8 @@ from tests.support.complete import JPEGTRAN, needs_jpegtran
 from tests.support.images import make_rows
 from tests.support.photos import PILLOW_SUBSAMPLINGS, SUBSAMPLINGS, indexed, jpeg
 
+pytestmark = pytest.mark.once
+
 SIDES = (1, 2, 7, 8, 9, 16, 17, 31, 33, 64, 65, 97, 130, 161, 256, 259)
 
 
