@@ -63,28 +63,12 @@ class _Keys:
 
 
 class Admission:
-    """See the module.
-
-    Args:
-        table: All jobs and streams.
-        strikes: What is told of bad samples.
-        meetings: Where early streams are known.
-        partings: Which pipelines are kept apart.
-        story: Where attachments are noted.
-        orders: The order that a question asks for.
-        rows_in_work: Rows that the pool has in its hands when it is busy.
-    """
+    """See the module; `rows_in_work` is how many rows a busy pool fills at a time."""
 
     def __init__(
-        self,
-        table: Table,
-        strikes: Strikes,
-        meetings: Meetings,
-        partings: Partings,
-        story: Story,
-        orders: Orders,
+        self, table: Table, strikes: Strikes, meetings: Meetings, partings: Partings, story: Story, orders: Orders,
         rows_in_work: int,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._table = table
         self._strikes = strikes
         self._meetings = meetings
