@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prepserver.order import NO_SAMPLE, CyclicOrder, Order, Shuffle, check_start, make_order
+from prepserver.order import NO_SAMPLE, CyclicOrder, Order, Shuffle, make_order
+from prepserver.pipeline.batches import check_start
 from prepserver.pipeline.shard import Shard
 
 KINDS: tuple[Shuffle, ...] = get_args(Shuffle)
