@@ -149,7 +149,7 @@ def test_a_job_whose_name_cannot_be_shown_is_refused(name: str) -> None:
     assert str(refused.value).isprintable()
 
 
-def test_a_client_of_an_older_release_hears_what_to_use_instead_of_skip() -> None:
+def test_skip_of_an_older_client_is_refused_with_what_to_use() -> None:
     with pytest.raises(Refusal, match=r"lag = 'skip' .* With 'detach' the job loses nothing; 'auto'") as e:
         check(dataclasses.replace(ATTACH, lag="skip"))
     assert (e.value.code, e.value.field) == ("spec", "lag")

@@ -520,7 +520,7 @@ def test_known_bad_samples_are_kept_by_source() -> None:
     assert not s.strikes.quarantined["b", ""]
 
 
-def test_jobs_are_ended_when_tasks_fail_in_a_row_and_hear_the_story() -> None:
+def test_jobs_whose_tasks_fail_in_a_row_end_with_the_story() -> None:
     """Those of the lane that is to blame, if one is."""
     s = scheduler()
     stream(s, lanes=2)
@@ -553,7 +553,7 @@ def test_a_task_that_is_made_between_ends_no_job() -> None:
     assert 5 in s.streams[1].cursors
 
 
-def test_what_was_decided_before_an_error_is_done_with_the_next_event(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_decided_before_an_error_is_done_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """A tick gives up a place, and then meets an error that nobody foresaw."""
     s = scheduler()
     stream(s, lanes=2)
