@@ -1,4 +1,5 @@
-"""The daemon: one poll loop around the scheduler, its workers and its clients.
+"""The daemon: one poll loop around the coordinator, its workers and its clients.
 
-The shells of this room own sockets, processes and the clock; every decision about rows is the scheduler's.
+It owns sockets, processes, memory and the clock, and no fact about jobs: those are the coordinator's
+(`prepserver.schedule`).
 """

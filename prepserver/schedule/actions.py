@@ -25,11 +25,7 @@ class Submit:
 class Announce:
     """Tell a rank that all rows below `upto` are in its ring, and which of them hold a replacement.
 
-    Attributes:
-        cursor: The rank.
-        upto: See above.
-        bad: (position, sample index, reason) of the rows with a replacement.
-        moves: How often the rank was moved to another ring before this.
+    `bad` has (position, sample index, reason) of these; `moves` says how often the rank was moved to another ring.
     """
 
     cursor: int
@@ -43,14 +39,11 @@ class Admit:
     """A rank has its place.
 
     Attributes:
-        asker: Who asked.
-        cursor: Its number from now on.
-        lane: Whose ring it gets.
-        epoch_start: Where its epoch began.
-        position: Where its run of batches begins.
+        asker: Names the connection.
+        cursor: The rank's number from now on.
+        lane: The lane whose ring it gets.
+        epoch_start: See `prepserver.protocol.messages.Welcome`, also for `position`, `ahead` and `alone_upto`.
         first: Start of its own first batch.
-        ahead: Rows between what is being made now and `position`.
-        alone_upto: Not 0: below this position it has a stream of its own, and may have to wait there.
     """
 
     asker: int
@@ -92,14 +85,9 @@ class HangUp:
 
 @dataclass(frozen=True, slots=True)
 class MakeRing:
-    """Make a ring; the answer, `RingMade` or `RingRefused`, is the next event. Always the last of its list.
+    """Make a ring of the `wanted` rows, or at least of those `needed`, which counts as memory of `uid`.
 
-    Attributes:
-        lane: For which it is.
-        uid: Whose memory it is.
-        fields: Of a row.
-        wanted: Rows, if they fit.
-        needed: Rows that will do.
+    It is the last action of its list: the answer, `RingMade` or `RingRefused`, is the next event.
     """
 
     lane: int
@@ -125,14 +113,7 @@ class OpenStream:
 
 @dataclass(frozen=True, slots=True)
 class OpenLane:
-    """Tell all workers of a lane, whose ring is there.
-
-    Attributes:
-        lane: Its number.
-        stream: Whose it is.
-        pipeline: Wire form.
-        quarantined: Samples that killed workers in this pipeline.
-    """
+    """Tell all workers of a lane, whose ring is there, and which samples killed workers in its pipeline."""
 
     lane: int
     stream: int
@@ -188,12 +169,9 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """The jobs of a stream are in another one from now on; said before what follows from it.
+    """The jobs of `stream`, which ends, are in `into` from now on; said before what follows from it.
 
-    Attributes:
-        stream: Which ends.
-        into: Where they are.
-        lanes: Old lane -> lane there; equal where a lane goes along with its ring.
+    `lanes` maps each old lane to the lane there; a lane that goes along with its ring, to itself.
     """
 
     stream: int
@@ -225,22 +203,6 @@ class Say:
 
 
 Action = (
-    Submit
-    | Announce
-    | Admit
-    | Refuse
-    | End
-    | HangUp
-    | MakeRing
-    | DropRing
-    | OpenStream
-    | OpenLane
-    | DropLane
-    | DropStream
-    | QuarantineSample
-    | Move
-    | Joined
-    | GoesAlone
-    | KillWorker
-    | Say
-)
+    Submit | Announce | Admit | Refuse | End | HangUp | MakeRing | DropRing | OpenStream | OpenLane | DropLane
+    | DropStream | QuarantineSample | Move | Joined | GoesAlone | KillWorker | Say
+)  # fmt: skip

@@ -7,9 +7,9 @@ some time.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from prepserver.pipeline.batches import BatchLine, batch_rows
 from prepserver.protocol import work
@@ -42,6 +42,10 @@ from prepserver.schedule.table import Table
 ABSENT_S = 120.0
 """How long places are kept: ranks of one run start within seconds of each other; a slow import takes longer."""
 
+T = TypeVar("T")
+Making = Generator[Action, Answer, T]
+"""Steps with a result."""
+
 _FARTHEST = 2**60  # where a job may begin; messages count up to 2**62
 
 
@@ -63,28 +67,12 @@ class _Keys:
 
 
 class Admission:
-    """See the module.
-
-    Args:
-        table: All jobs and streams.
-        strikes: What is told of bad samples.
-        meetings: Where early streams are known.
-        partings: Which pipelines are kept apart.
-        story: Where attachments are noted.
-        orders: The order that a question asks for.
-        rows_in_work: Rows that the pool has in its hands when it is busy.
-    """
+    """See the module; `rows_in_work` is how many rows a busy pool fills at a time."""
 
     def __init__(
-        self,
-        table: Table,
-        strikes: Strikes,
-        meetings: Meetings,
-        partings: Partings,
-        story: Story,
-        orders: Orders,
+        self, table: Table, strikes: Strikes, meetings: Meetings, partings: Partings, story: Story, orders: Orders,
         rows_in_work: int,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._table = table
         self._strikes = strikes
         self._meetings = meetings
@@ -195,7 +183,7 @@ class Admission:
 
     # -- new jobs -----------------------------------------------------------------------------------
 
-    def _new_job(self, keys: _Keys, event: RankAttaches, sibling: Job | None, now_s: float) -> Any:
+    def _new_job(self, keys: _Keys, event: RankAttaches, sibling: Job | None, now_s: float) -> Making[Job]:
         """A job, for the first of its ranks.
 
         Args:
@@ -273,25 +261,21 @@ class Admission:
 
     def _request(self, keys: _Keys, event: RankAttaches, sibling: Job | None) -> Request:
         attach, samples = event.asked.attach, event.listing.samples
-        order = self._orders(attach, samples)
         given = given_place(attach, samples) if sibling is None else Given(sibling.epoch_start, sibling.position)
-        rows = ring_rows(
-            ring_fields(event.asked.pipeline.fields),
-            attach.batch_size * attach.world_size,
-            attach.prefetch,
-            self._rows_in_work,
-        )
+        fields, round_rows = ring_fields(event.asked.pipeline.fields), attach.batch_size * attach.world_size
+        rows = ring_rows(fields, round_rows, attach.prefetch, self._rows_in_work)
         return Request(
             self._partings.key_for(keys.stream, keys.lane), keys.lane, attach.shuffle,
             shard_of(attach).positions(samples), rows[1], attach.epoch,
             given.position if given is not None else None, given.epoch_start if given is not None else None,
-            attach.join_wait_s, rows_had(attach, samples), first=first_of(attach, order), rows_wanted=rows[0],
+            attach.join_wait_s, rows_had(attach, samples), first=first_of(attach, self._orders, samples),
+            rows_wanted=rows[0],
         )  # fmt: skip
 
     def _place(self, request: Request, event: RankAttaches) -> Place:
         return place(request, self._table.streams.values(), event.rows_per_s, self._meetings.waits_for)
 
-    def _with_ring(self, request: Request, where: Place, event: RankAttaches) -> Any:
+    def _with_ring(self, request: Request, where: Place, event: RankAttaches) -> Making[tuple[Place, Lane | None]]:
         """The place, and its new lane with a ring; None for one that is there.
 
         Where there is no memory to begin early on a stream of its own, the job waits for its place on the shared one.

@@ -134,7 +134,7 @@ def given_place(attach: Attach, samples: int) -> Given | None:
         raise Refusal("spec", str(e), "num_shards") from e
 
 
-def first_of(attach: Attach, order: Starts) -> int | None:
+def first_of(attach: Attach, orders: Orders, samples: int) -> int | None:
     """Where epoch 0 of a fresh job begins, None for anywhere.
 
     Raises:
@@ -148,7 +148,7 @@ def first_of(attach: Attach, order: Starts) -> int | None:
         return 0  # the other machines cannot be asked where they begin
     if first is not None and attach.position is None:
         try:
-            check_start(order, first, attach.epoch)
+            check_start(orders(attach, samples), first, attach.epoch)
         except ValueError as e:
             raise Refusal("spec", str(e), "start") from e
     return first

@@ -147,7 +147,10 @@ class Coordinator:
         Raises:
             KeyError: There is no such rank.
         """
-        return self.table.stream_of(cursor).repeat(self.table.cursor(cursor))
+        stream = self.table.stream_of(cursor)
+        found = stream.cursors[cursor]
+        bad = stream.bad.between(found.lane, found.released, found.announced)
+        return Announce(cursor, found.announced, bad, found.moves)
 
     def source_of(self, task: int) -> str | None:
         """Digest of the source whose rows a task makes; None if nobody wants them any more."""
@@ -199,7 +202,9 @@ class Coordinator:
         cursor.released = event.upto
         if not stream.advanced(cursor, before):
             return []
-        stream.forget_released()
+        if stream.bad:
+            # not below `low`: a job that has moved here was not told yet of its last rows elsewhere
+            stream.bad.forget_below(min(c.released for c in stream.cursors.values()))
         return self._dispatch.give_out()
 
     def _rank_asks(self, event: RankAsks, _now_s: float) -> list[Action]:

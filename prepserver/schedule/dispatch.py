@@ -30,7 +30,7 @@ class Dispatch:
         workers: All workers.
         chunk_rows: Rows in a chunk, up to four times as many once a stream has got going. Small chunks spread a batch
             over the workers (a short wait for the first batch), large ones cost fewer messages.
-        meet: Joins early streams with those that have come by: see `prepserver.schedule.meeting`.
+        meet: `Meetings.join_early`.
     """
 
     def __init__(self, table: Table, workers: Workers, chunk_rows: int, meet: Callable[[], list[Action]]) -> None:

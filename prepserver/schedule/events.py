@@ -1,4 +1,7 @@
-"""What happens to the coordinator: words of clients and of workers, answers about memory, and time."""
+"""What happens to the coordinator: words of clients and of workers, answers about memory, and time.
+
+Ranks are named by their cursor, the number that `Admit` gave them.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,7 @@ from prepserver.schedule.records import BadRow, Suspect, Took
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much one user may have; 0 for no limit.
-
-    Attributes:
-        jobs_per_uid: Runs, of any number of ranks.
-        streams_per_uid: Different streams that its jobs read.
-    """
+    """How many jobs one user may have, of any number of ranks, and how many streams they may read; 0 for no limit."""
 
     jobs_per_uid: int = 0
     streams_per_uid: int = 0
@@ -24,15 +22,15 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class RankAttaches:
-    """A rank asks for its rows. It is answered by `Admit` or `Refuse`.
+    """A rank asks for its rows; `Admit` or `Refuse` answers.
 
     Attributes:
         asker: Names the connection in the answer.
-        uid: Of its user.
+        uid: User of the rank.
         asked: Its question, checked.
-        listing: Of its source.
+        listing: Listing of its source.
         rows_per_s: Rate at which the pool fills rows, to turn rows into a wait.
-        limits: For each user.
+        limits: Limits of each user.
     """
 
     asker: int
@@ -52,14 +50,7 @@ class RankLeft:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """A rank needs no row below `upto`.
-
-    Attributes:
-        cursor: The rank.
-        upto: See `prepserver.protocol.messages.Release`, as the next two.
-        wait_ns: Spent in `next()`.
-        batches: Handed to the training loop.
-    """
+    """A rank needs no row below `upto`; see `prepserver.protocol.messages.Release`."""
 
     cursor: int
     upto: int
@@ -76,12 +67,7 @@ class RankAsks:
 
 @dataclass(frozen=True, slots=True)
 class KnownBad:
-    """These samples of a source killed workers before this daemon began.
-
-    Attributes:
-        source: Digest of its listing.
-        samples: (index, pipeline) of each; an empty pipeline stands for all.
-    """
+    """Samples of a source that killed workers before: (index, pipeline), with an empty pipeline for all."""
 
     source: str
     samples: tuple[tuple[int, str], ...]
@@ -89,7 +75,7 @@ class KnownBad:
 
 @dataclass(frozen=True, slots=True)
 class RingMade:
-    """The answer to `MakeRing`: there is a ring, of so many rows."""
+    """Answers `MakeRing`: there is a ring of so many rows."""
 
     lane: int
     rows: int
@@ -97,7 +83,7 @@ class RingMade:
 
 @dataclass(frozen=True, slots=True)
 class RingRefused:
-    """The answer to `MakeRing`: there is none, and why. `code` as in `Refuse`."""
+    """Answers `MakeRing`: there is none; `code` as in `Refuse`."""
 
     lane: int
     code: str
@@ -117,9 +103,9 @@ class WorkerLost:
 
     Attributes:
         worker: Which.
-        suspect: What it was at (of its oldest task), if known.
-        strikes: How much speaks against that: `CRASH_STRIKES` or `KILL_STRIKES`.
-        stuck: It was killed and does not end, because it hangs in the kernel: it may yet write into its rows. A second
+        suspect: The sample of its oldest task that it was at, if known.
+        strikes: Penalty for that sample: `CRASH_STRIKES` or `KILL_STRIKES`.
+        stuck: It was killed and has not ended, because it hangs in the kernel: it may yet write its rows. A second
             event says when it has ended.
     """
 
@@ -141,14 +127,7 @@ class ChunkMade:
 
 @dataclass(frozen=True, slots=True)
 class ChunkFailed:
-    """A worker could not run a task.
-
-    Attributes:
-        worker: Which.
-        task: What it was given.
-        reason: For people.
-        lane: Which lane is to blame; None where none is.
-    """
+    """A worker could not run a task; `lane` is to blame, if any is."""
 
     worker: int
     task: int
@@ -162,16 +141,6 @@ class Tick:
 
 
 Event = (
-    ChunkMade
-    | Released
-    | RankAttaches
-    | RankLeft
-    | RankAsks
-    | KnownBad
-    | RingMade
-    | RingRefused
-    | WorkerUp
-    | WorkerLost
-    | ChunkFailed
-    | Tick
-)
+    ChunkMade | Released | RankAttaches | RankLeft | RankAsks | KnownBad | RingMade | RingRefused | WorkerUp
+    | WorkerLost | ChunkFailed | Tick
+)  # fmt: skip

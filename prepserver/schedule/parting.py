@@ -38,13 +38,7 @@ Steps = Generator[Action, Answer, None]
 
 
 class Partings:
-    """See the module.
-
-    Args:
-        table: All jobs and streams.
-        strikes: What new streams and lanes are told of bad samples.
-        story: Where partings are noted.
-    """
+    """See the module."""
 
     def __init__(self, table: Table, strikes: Strikes, story: Story) -> None:
         self._table = table
@@ -97,23 +91,12 @@ class Partings:
         yield from self._part(stream, leaving, own, shared, key, now_s)
 
     def _part(
-        self,
-        stream: Stream,
-        leaving: list[Cursor],
-        own: dict[int, Lane],
-        shared: dict[int, Lane],
-        key: str,
+        self, stream: Stream, leaving: list[Cursor], own: dict[int, Lane], shared: dict[int, Lane], key: str,
         now_s: float,
-    ) -> Iterable[Action]:
-        """Moves these ranks to a new stream.
+    ) -> Iterable[Action]:  # fmt: skip
+        """Moves ranks from `stream` to a new one under `key`.
 
-        Args:
-            stream: Where they are.
-            leaving: All ranks of the jobs that part.
-            own: For each lane that they read, the new one for them.
-            shared: For each of these lanes that others read, too, the new one for those that stay.
-            key: Of the new stream.
-            now_s: Monotonic.
+        `own` has a new lane for each lane that they read, `shared` one for those that stay on such a lane.
         """
         # What is in work above, in all lanes, is made again for the lanes that leave.
         start = stream.watermark

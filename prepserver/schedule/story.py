@@ -16,7 +16,7 @@ Noted = Event | GoesAlone | Joined | QuarantineSample | Parting
 
 
 class Story:
-    """A bounded log. Progress (chunks made, rows released, ticks) is not in it; it is put into words when it is told.
+    """A bounded log without mere progress (chunks made, rows released), put into words only when it is told.
 
     Attributes:
         now_s: Time of the event that is being handled.

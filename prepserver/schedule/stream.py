@@ -152,10 +152,6 @@ class Stream:
         """Rows of the smallest ring; there is one."""
         return min(lane.rows for lane in self.lanes.values())
 
-    def hunger(self) -> float:
-        """0 where nothing is given out ahead of the slowest job, 1 where its window is full."""
-        return (self.head - self.low) / max(1, self.ring_rows)
-
     def ready_rows(self) -> int:
         """Rows that the job with least of them was told of and has not released: 0 where one waits."""
         # `released` is ahead of `announced` where other ranks' rows, or those that drop_last leaves out, lie between
@@ -180,8 +176,8 @@ class Stream:
         count = min(most, self.limit - self.head)
         if self.gate is not None and self.gate >= self.head:
             count = min(count, self.gate - self.head)
-        # Crumbs cost a message each; wait for a whole chunk while there is plenty ready.
-        if count <= 0 or (count < least and self.hunger() > 0.5):
+        # Crumbs cost a message each; wait for a whole chunk while half of the window is given out.
+        if count <= 0 or (count < least and 2 * (self.head - low) > self.ring_rows):
             return None
         # a lane that starts inside the chunk must not miss its first rows
         count = min([count, *(lane.start - self.head for lane in self.lanes.values() if lane.start > self.head)])
@@ -238,17 +234,6 @@ class Stream:
             cursor.find_next()
         bad = self.bad.between(cursor.lane, since, cursor.announced)
         return Announce(cursor.id, cursor.announced, bad, cursor.moves)
-
-    def repeat(self, cursor: Cursor) -> Announce:
-        """What a rank was told last, for one that asks again."""
-        bad = self.bad.between(cursor.lane, cursor.released, cursor.announced)
-        return Announce(cursor.id, cursor.announced, bad, cursor.moves)
-
-    def forget_released(self) -> None:
-        """Drops what was kept about rows that everybody has released."""
-        if self.bad:
-            # not `low`: a job that has moved here was not told yet of its last rows elsewhere
-            self.bad.forget_below(min((c.released for c in self.cursors.values()), default=self.head))
 
     def owner(self, cursor: Cursor) -> int:
         """The user whose job `cursor` is a rank of: no two users share a lane."""
