@@ -12,6 +12,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
+from prepserver.pipeline.declared import Codes
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import Image, Kind, Size, Spatial
 from prepserver.pipeline.record import Record
@@ -22,10 +23,12 @@ class Op:
 
     Attributes:
         moves: Whether it moves pixels, and with them all that lies on the same plane.
+        names_column: Whether it says itself which column it changes.
     """
 
     __slots__ = ()
     moves: ClassVar[bool] = False
+    names_column: ClassVar[bool] = False
 
     def _keep(self, **values: object) -> None:
         """Set the fields of a frozen record, from within `__init__` only."""
@@ -65,6 +68,14 @@ class Op:
         if isinstance(kind, Image):
             kind = self.image_after(kind)
         return dataclasses.replace(kind, size=self.size_after(kind.size)) if isinstance(kind, Spatial) else kind
+
+    def with_code(self, codes: Codes) -> Self:
+        """Return the op with the digest of the code that does it, where that is a plug-in's.
+
+        Raises:
+            SpecError: The plug-in is not loaded, or has other code.
+        """
+        return self
 
     def to_wire(self) -> dict[str, Any]:
         """Return the op as a map of plain values, every parameter spelled out, tuples as lists."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from prepserver.pipeline.checks import MAX_SIDE_PX, integer
+from prepserver.pipeline.declared import Codes
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import Image
 from prepserver.pipeline.op import Op
@@ -68,6 +69,26 @@ class Pipeline:
         first = self.ops[0]
         assert isinstance(first, Decode)
         return first
+
+    @property
+    def code(self) -> str:
+        """Hex sha256 over the code of its plug-ins, as far as it is known; empty where there is none."""
+        codes = [code for op in self.ops if (code := getattr(op, "code", ""))]
+        return hashlib.sha256(" ".join(codes).encode()).hexdigest() if codes else ""
+
+    def with_code(self, codes: Codes) -> Pipeline:
+        """Return the pipeline with the digests of the code of its plug-ins.
+
+        Raises:
+            SpecError: One is not loaded, or has other code.
+        """
+        ops: list[Op] = []
+        for place, op in enumerate(self.ops):
+            try:
+                ops.append(op.with_code(codes))
+            except SpecError as error:
+                raise _placed(error, place) from None
+        return self if ops == list(self.ops) else Pipeline.from_ops(ops, self.views, self.columns)
 
     @classmethod
     def from_ops(cls, ops: Sequence[Op], views: int = 1, columns: Record = IMAGES) -> Pipeline:

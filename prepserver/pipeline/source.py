@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from typing import Any, ClassVar, Protocol, Self
 
+from prepserver.pipeline.declared import Codes
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.record import IMAGES, Record
 
@@ -70,6 +71,14 @@ class SourceSpec:
             if name not in params and (field.default is MISSING or field.default is not None):
                 raise SpecError(name, None, f"{cls.__name__} needs this field")
         return cls(**params)
+
+    def with_code(self, codes: Codes) -> Self:
+        """The spec with the digest of the code that reads it, where that is a plug-in's.
+
+        Raises:
+            SpecError: The plug-in is not loaded, or has other code.
+        """
+        return self
 
     @property
     def digest(self) -> str:

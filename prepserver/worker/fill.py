@@ -69,8 +69,9 @@ class Target(NamedTuple):
     @classmethod
     def of(cls, pipeline: Pipeline, rows: Rows, quarantined: Container[int] = frozenset()) -> Target:
         """The lane of a pipeline."""
-        taken = [field for field in pipeline.fields if not field.kind.is_spatial]
-        return cls(row_makers(pipeline), taken, rows, quarantined)
+        makers = row_makers(pipeline)
+        made = {field.name for maker in makers for field in maker.fields}
+        return cls(makers, [field for field in pipeline.fields if field.name not in made], rows, quarantined)
 
 
 Mark = Callable[[int, int], None]

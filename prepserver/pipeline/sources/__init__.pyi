@@ -3,6 +3,7 @@ from prepserver.pipeline.source import SourceSpec as SourceSpec
 from prepserver.pipeline.sources.file_list import FileList as FileList
 from prepserver.pipeline.sources.image_folder import ImageFolder as ImageFolder
 from prepserver.pipeline.sources.packed import Packed as Packed
+from prepserver.pipeline.sources.plugin import Plugin as Plugin
 from prepserver.pipeline.sources.synthetic_images import SyntheticImages as SyntheticImages
 
 SOURCES: dict[str, type[SourceSpec]]
@@ -13,5 +14,6 @@ __all__ = [
     "FileList",
     "ImageFolder",
     "Packed",
+    "Plugin",
     "SyntheticImages",
 ]
