@@ -26,6 +26,10 @@ _GROUPS: dict[Role, str] = {role: f"prepserver.{role}s" for role in ROLES}
 """Groups of entry points; a module's own list of plug-ins has the same name with an underscore."""
 
 
+MOST = 64
+"""In one process."""
+
+
 class PluginError(Exception):
     """A plug-in that cannot be loaded, that raised, or that returned what it had not declared; the text names it."""
 
@@ -74,6 +78,8 @@ def load(names: Sequence[str]) -> list[Loaded]:
         if there is None:
             code, origin = _code_of(module)
             _loaded[role, name] = Loaded(role, name, code, origin, value)
+    if len(_loaded) > MOST:
+        raise PluginError(f"{len(_loaded)} plug-ins are more than {MOST}: name single ones, as module:object")
     return list(_loaded.values())
 
 

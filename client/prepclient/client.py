@@ -117,6 +117,9 @@ class PrepClient(Turns):
         inline: Make the rows in this process: no daemon, the same bytes.
         workers: Where no daemon runs, start a private one with so many workers. All clients of this process that ask
             for one share it; it ends when the last of them is closed or collected, or with the process.
+        plugins: Code of your own that makes rows: names of entry points, of modules, or ``module:object``, which
+            `PluginOp` and `Plugin` then use. For `inline` and for the private daemon of `workers`; the configuration of
+            a shared daemon names its own.
         join_wait_s: How long to rather wait for a running stream than have an own one for ever. The first batches
             come at once all the same; the wait comes after them. 0 never waits; more than a third of `timeout_s`
             counts as that.
@@ -168,6 +171,7 @@ class PrepClient(Turns):
         memory_format: torch.memory_format | None = None,
         inline: bool = False,
         workers: int | None = None,
+        plugins: str | Sequence[str] = (),
         join_wait_s: float = 30.0,
         reconnect_s: float = 300.0,
         lag: Lag = "auto",
@@ -208,6 +212,7 @@ class PrepClient(Turns):
         self._zero_copy = flag("zero_copy", zero_copy)
         self._inline = flag("inline", inline)
         self._workers = workers
+        self._plugins = _checked_plugins(plugins, inline or workers is not None)
         self._join_wait_s = seconds("join_wait_s", join_wait_s)
         self._reconnect_s = seconds("reconnect_s", reconnect_s)
         self._lag: Lag = lag
@@ -375,7 +380,7 @@ class PrepClient(Turns):
             "epoch_start": epoch_start,
             "position": position,
             "start": self._began,
-            "source": {"samples": self._listing.samples, "content": self._listing.content} if self._listing else None,
+            "source": self._listing.state() if self._listing else None,
         }
 
     @in_turn
@@ -410,7 +415,7 @@ class PrepClient(Turns):
             raise InvalidSpec(f"not a state of a PrepClient, by its numbers: {state!r}", "state_dict") from e
         try:
             source = state.get("source")
-            listing = None if source is None else Listing(int(source["samples"]), str(source["content"]))
+            listing = None if source is None else Listing.from_state(source)
         except (LookupError, TypeError, ValueError) as e:
             raise InvalidSpec(f"not a state of a PrepClient, by its source: {state!r}", "state_dict") from e
         if state["spec"] != self.spec.digest:
@@ -659,28 +664,29 @@ class PrepClient(Turns):
             if start.position is not None:
                 if self._allow_changed:
                     raise _Changed
+                what = "the code of a plug-in" if was.code != now.code else self.spec.source.place
                 raise SourceChanged(
-                    f"{_name_of(self.spec.source)} has changed since epoch {start.epoch} of this job was begun, or is "
-                    f"another: it had {numbers}. To go on at the same place, restore the dataset; to begin an epoch "
+                    f"{what} has changed since epoch {start.epoch} of this job was begun, or is another: it had "
+                    f"{numbers}. To go on at the same place, restore the dataset; to begin an epoch "
                     f"with what is there now, call set_epoch({start.epoch + 1}), or "
                     "load_state_dict(state, allow_changed=True) "
                     f"to begin epoch {start.epoch} anew with it"
                 )
-            log.warning(
-                "%s has changed: it had %s; epoch %d takes those", _name_of(self.spec.source), numbers, start.epoch
-            )
+            log.warning("%s has changed: it had %s; epoch %d takes those", self.spec.source.place, numbers, start.epoch)
         self._listing = now
         self._allow_changed = False
 
     def _make_feed(self, start: Start) -> Feed:
         check_descriptors()
-        with contextlib.closing(ScanProgress(_name_of(self.spec.source))) as progress:
+        with contextlib.closing(ScanProgress(self.spec.source.place)) as progress:
             if self._inline:
-                return InlineFeed(self.spec, start, progress)
+                return InlineFeed(self.spec, start, progress, self._plugins)
             runtime_dir = find_runtime_dir(self._runtime_dir)
             if self._workers is not None and (self._private is not None or not _listens(runtime_dir)):
-                self._private = private_daemon(self._workers)
+                self._private = private_daemon(self._workers, self._plugins)
                 runtime_dir = self._private.runtime_dir
+            elif self._plugins:
+                raise InvalidSpec(f"{_shared_plugins(self._plugins)}: one runs in {runtime_dir}", "plugins")
             return ServedFeed(
                 runtime_dir, self.spec, start, prefetch=self._prefetch, timeout_s=self._timeout_s,
                 join_wait_s=self._join_wait_s, lag=self._lag, on_scanning=progress,
@@ -785,6 +791,22 @@ def _checked_start(start: object) -> Literal["any", "first"] | int | None:
         raise InvalidSpec(f"start = {start!r}: {allowed}", "start") from e
 
 
+def _checked_plugins(plugins: object, is_own: bool) -> tuple[str, ...]:
+    names = (plugins,) if isinstance(plugins, str) else plugins
+    if not isinstance(names, Sequence) or not all(isinstance(name, str) and name for name in names):
+        raise InvalidSpec(f"plugins = {plugins!r}: a name, or several, such as 'my_project.data'", "plugins")
+    if names and not is_own:
+        raise InvalidSpec(f"{_shared_plugins(names)}. Or pass workers=N or inline=True, too", "plugins")
+    return tuple(names)
+
+
+def _shared_plugins(names: Sequence[str]) -> str:
+    return (
+        f"plugins = {list(names)}: the configuration of a shared daemon names its plug-ins (load under [plugins], or "
+        "`prepserver start --plugin NAME`), not its clients"
+    )
+
+
 def _checked_path(field: str, path: str | os.PathLike[str] | None) -> str | None:
     try:
         return None if path is None else os.fspath(path)
@@ -808,8 +830,3 @@ def _checked_device(device: str | torch.device | None) -> torch.device:
     except (RuntimeError, TypeError) as e:
         raise InvalidSpec(f"device = {device!r}: {e}", "device") from e
     return check_device(made)
-
-
-def _name_of(source: SourceSpec) -> str:
-    wire = source.to_wire()
-    return str(wire.get("root") or wire.get("path") or wire["source"])

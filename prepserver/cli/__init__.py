@@ -72,8 +72,8 @@ def _add_start(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "drain_s seconds (default 5), then ends everything within 3 s more; a second signal skips the wait.",
         epilog="Settings come from the command line, then --config, then defaults. The file is TOML with workers, "
         "memory, runtime_dir, cache_dir, log_level, chunk_rows, sample_timeout_s, drain_s, nice, sandbox, "
-        "socket_group, socket_mode, [sources] roots and [limits] memory_per_uid, jobs_per_uid, streams_per_uid. SIGHUP "
-        "reads it again. " + exits.EPILOG,
+        "socket_group, socket_mode, [sources] roots, [plugins] load and read, and [limits] "
+        "memory_per_uid, jobs_per_uid, streams_per_uid. SIGHUP reads it again. " + exits.EPILOG,
     )
     p.add_argument("--workers", metavar="N|auto", help="worker processes (default auto: usable CPUs, less one)")
     p.add_argument(
@@ -90,6 +90,20 @@ def _add_start(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         dest="roots",
         help="a folder below which datasets are read for users other than the daemon's own and root; repeatable. "
         "Without any, those users get synthetic data only",
+    )
+    p.add_argument(
+        "--plugin",
+        metavar="NAME",
+        action="append",
+        dest="plugins",
+        help="load ops and sources of your own: an entry point of prepserver.ops or prepserver.sources, a module, or "
+        "module:object; repeatable",
+    )
+    p.add_argument(
+        "--plugin-read",
+        metavar="DIR",
+        action="append",
+        help="a folder that plug-ins may read; repeatable (default none)",
     )
     p.add_argument("--config", metavar="FILE.toml", type=Path, help="settings from a file")
     p.add_argument("--log-level", choices=("debug", "info", "warning", "error"), help="default info")

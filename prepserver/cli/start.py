@@ -19,7 +19,7 @@ from prepserver.config import ConfigError, Settings, auto_workers, load_settings
 from prepserver.daemon.activation import ActivationError, check_place, take_attach_socket
 from prepserver.daemon.complaints import OneLine
 from prepserver.daemon.descriptors import DescriptorsShort, clients_allowed, raise_limit
-from prepserver.daemon.pool import NotConfined
+from prepserver.daemon.pool import NotConfined, PluginsBroken, PluginsChanged
 from prepserver.daemon.runtime_dir import AlreadyRunning, Door, RuntimeDir, RuntimeDirError
 from prepserver.daemon.server import Daemon
 from prepserver.memory.budget import machine_free_bytes
@@ -27,7 +27,7 @@ from prepserver.worker.launch import ZygoteError
 
 log = logging.getLogger("prepserver")
 
-_FLAGS = ("workers", "memory", "runtime_dir", "cache_dir", "log_level", "roots")
+_FLAGS = ("workers", "memory", "runtime_dir", "cache_dir", "log_level", "roots", "plugins", "plugin_read")
 _DETACHED_LOG = "daemon.log"
 
 
@@ -109,9 +109,9 @@ def _serve(
                 most_clients=most_clients,
             )
             return exits.OK if daemon.run(ready) else exits.FAILED
-    except NotConfined as e:
+    except (NotConfined, PluginsBroken) as e:
         return _say(f"prepserver start: {e}", exits.USAGE)
-    except (ZygoteError, OSError) as e:
+    except (ZygoteError, PluginsChanged, OSError) as e:
         return _say(f"prepserver start: {e}", exits.FAILED)
 
 

@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 from prepserver import __version__
@@ -21,6 +22,7 @@ from prepserver.daemon.rings import Rings, ring_rows
 from prepserver.memory.errors import MemoryShort
 from prepserver.order import Order, check_start, make_order
 from prepserver.pipeline.batches import BatchLine, batch_rows
+from prepserver.pipeline.declared import Codes
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.pipeline.shard import Shard
@@ -204,6 +206,7 @@ class Jobs:
             ahead=max(0, group.place.position - stream.watermark),
             alone_upto=stream.cap or 0,
             layout=ring.layout.to_wire(),
+            code=asked.pipeline.code,
         )
         return welcome, ring.fd, self._scheduler.cursor_present(cursor)
 
@@ -650,8 +653,12 @@ class Jobs:
         self._announce_lane(stream_id, stream.lanes[lane_id], pipeline.to_wire(), stream.source)
 
 
-def check(attach: Attach) -> Asked:
+def check(attach: Attach, codes: Codes = MappingProxyType({})) -> Asked:
     """Checks a question as far as it can be before the source is listed.
+
+    Args:
+        attach: The question.
+        codes: The plug-ins that it may name. What becomes of it holds the digests of their code.
 
     Raises:
         Refusal: Versions, spec or numbers that cannot be.
@@ -685,8 +692,8 @@ def check(attach: Attach) -> Asked:
     if (attach.position is None) != (attach.epoch_start is None):
         raise Refusal("spec", "position and epoch_start come together", "position")
     try:
-        source = source_from_wire(attach.source)
-        pipeline = Pipeline.from_wire(attach.pipeline, source.columns)
+        source = source_from_wire(attach.source).with_code(codes)
+        pipeline = Pipeline.from_wire(attach.pipeline, source.columns).with_code(codes)
     except SpecError as e:
         raise Refusal("spec", str(e), e.field) from e
     return Asked(attach, source.to_wire(), pipeline)

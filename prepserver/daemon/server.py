@@ -160,8 +160,9 @@ class Daemon:
         self._gpus = Gpus()
         self._notifier = Notifier()
         self._pool = WorkerPool(
-            self._poll, self, workers, settings.sample_timeout_s, settings.nice, settings.log_level, settings.sandbox
-        )
+            self._poll, self, workers, settings.sample_timeout_s, settings.nice, settings.log_level, settings.sandbox,
+            settings.plugins, settings.plugin_read,
+        )  # fmt: skip
         self._jobs = Jobs(
             self._scheduler, self._rings, self._pool.broadcast, workers, self._rows_per_s, self._access, self._do
         )  # fmt: skip
@@ -196,6 +197,8 @@ class Daemon:
         Raises:
             ZygoteError: The workers' parent does not start.
             NotConfined: See `WorkerPool.start`.
+            PluginsBroken: Likewise.
+            PluginsChanged: See there.
             OSError: The sockets cannot be made.
         """
         self._watch_signals()
@@ -418,7 +421,7 @@ class Daemon:
         try:
             if self._stops:
                 raise Refusal("stopping", "the daemon is stopping; start it again with `prepserver start`")
-            asked = jobs_room.check(attach)
+            asked = jobs_room.check(attach, self._pool.codes)
             reading = self._access.reading(peer.uid, asked.source["source"])
         except Refusal as e:
             self._refuse(peer, e)

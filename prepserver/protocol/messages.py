@@ -126,6 +126,7 @@ class Welcome:
         alone_upto: Not 0: an early start. Below this position the job has a stream of its own, and may have to
             wait there for the shared one.
         content_digest: Names the listing wherever the dataset lies; empty if the daemon does not know it.
+        code: Names the code of the pipeline's plug-ins; empty if it has none.
     """
 
     protocol: Small
@@ -140,6 +141,7 @@ class Welcome:
     layout: Tree
     alone_upto: Position = 0
     content_digest: Word = ""
+    code: Word = ""
 
 
 @dataclass(frozen=True, slots=True)

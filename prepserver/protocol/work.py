@@ -42,6 +42,7 @@ Lanes = Annotated[list[Small], Size(64)]
 BadRow = tuple[Position, Count, Annotated[str, Size(MAX_REASON_CHARS)], Lanes]
 Kind = Literal["worker", "indexer"]
 Roots = Annotated[list[Path], Size(MAX_ROOTS)]
+Plugins = Annotated[list[tuple[Literal["op", "source"], Word, Word, Word]], Size(64)]
 Places = Annotated[list[Path], Size(256)]
 
 EXIT_SEALED = 75  # sysexits.h: EX_TEMPFAIL
@@ -246,6 +247,8 @@ class Ready:
         why: In words.
         sandbox: Parts of the sandbox that its children have, in words.
         unconfined: Parts that they should have and do not, and why; empty if there are none.
+        plugins: Role, name, digest of the code and origin of each plug-in that it has loaded.
+        broken: Why it has not loaded all that it was to load; empty if it has.
     """
 
     pid: Small
@@ -253,6 +256,8 @@ class Ready:
     why: Text = ""
     sandbox: Word = "none"
     unconfined: Text = ""
+    plugins: Plugins = field(default_factory=list)
+    broken: Text = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,8 @@
 
 Killing it, or hanging up, cancels the scan; what it had written is thrown away.
 
-It has the workers' sandbox, but that it may read everywhere, because the links of a dataset lead anywhere, and write
-its cache.
+It has the workers' sandbox, but that it may write its cache and, for a source that names paths, read everywhere: the
+links of a dataset lead anywhere.
 """
 
 from __future__ import annotations
@@ -53,8 +53,7 @@ def run(sock: socket.socket, seal: Seal = OPEN) -> int:
         cache = Path(job.cache_dir)
         with contextlib.suppress(OSError):  # said when the index is written
             cache.mkdir(mode=0o700, parents=True, exist_ok=True)
-        seal.close(["/"], writable=[job.cache_dir])
-        send(sock, _answer(job, sock))
+        send(sock, _answer(job, sock, seal))
     except ChannelClosed:
         return EXIT_CANCELLED
     except ProtocolError:
@@ -63,13 +62,14 @@ def run(sock: socket.socket, seal: Seal = OPEN) -> int:
     return EXIT_DONE
 
 
-def _answer(job: BuildIndex, sock: socket.socket) -> Indexed | IndexFailed:
+def _answer(job: BuildIndex, sock: socket.socket, seal: Seal) -> Indexed | IndexFailed:
     def report(found: int) -> None:
         send(sock, Indexing(found))
 
     roots = job.roots
     try:
         spec = source_from_wire(job.source)
+        seal.close(["/"] if spec.paths else [], writable=[job.cache_dir])
         try:
             info = build_index(spec, Path(job.cache_dir), report, Roots(roots) if roots else None)
         except OutsideRootsError:
