@@ -91,12 +91,9 @@ def _add_start(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="a folder below which datasets are read for users other than the daemon's own and root; repeatable. "
         "Without any, those users get synthetic data only",
     )
-    p.add_argument(
-        "--plugin",
-        metavar="NAME",
-        action="append",
-        dest="plugins",
-        help="load ops and sources of your own: an entry point of prepserver.ops or prepserver.sources, a module, or "
+    _add_plugin(
+        p,
+        "load ops and sources of your own: an entry point of prepserver.ops or prepserver.sources, a module, or "
         "module:object; repeatable",
     )
     p.add_argument(
@@ -218,8 +215,13 @@ def _add_replay(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "-o", metavar="FILE", dest="output", type=Path, required=True,
         help=".png: a picture, normalisation undone; .npy: the row as it is stored",
     )  # fmt: skip
+    _add_plugin(p, "of the daemon, which the job used; repeatable")
     _add_places(p)
     p.set_defaults(run=_replay)
+
+
+def _add_plugin(p: argparse.ArgumentParser, what: str) -> None:
+    p.add_argument("--plugin", metavar="NAME", action="append", dest="plugins", help=what)
 
 
 def _add_places(p: argparse.ArgumentParser) -> None:

@@ -22,6 +22,7 @@ from prepserver.pipeline.ops import Normalize, ToDtype, ToLayout
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.pipeline.record import INDEX
 from prepserver.pipeline.sources import source_from_wire
+from prepserver.plugins import PluginError, load
 from prepserver.source import SourceError
 
 
@@ -30,6 +31,7 @@ def replay(arguments: argparse.Namespace) -> int:
     if arguments.output.suffix not in (".png", ".npy"):
         return _say(f"-o {arguments.output}: .png for a picture, .npy for the row as it is stored", exits.USAGE)
     try:
+        load(arguments.plugins or ())
         found = open_log(arguments)
         epoch, position = _place(found.trainings, arguments)
         rows = epoch.rows
@@ -47,7 +49,7 @@ def replay(arguments: argparse.Namespace) -> int:
         )  # fmt: skip
     except NoLog as e:
         return _say(str(e), e.code)
-    except (SourceError, ValueError) as e:
+    except (SourceError, PluginError, ValueError) as e:
         return _say(str(e), exits.FAILED)
     try:
         _write(arguments.output, row, pipeline, arguments.field or next(iter(pipeline.columns)), arguments.view)

@@ -132,7 +132,7 @@ class RowMaker:
         # shorter side of 1000 would take 180 GB.
         row_pixels = max((prod(each.shape) for each in self.fields), default=0)  # times channels: need not be exact
         self._step_limit = max(self.max_pixels, DEFAULT_MAX_PIXELS, row_pixels)
-        self._step_limit_bytes = max(_STEP_LIMIT_BYTES, *(each.nbytes for each in self.fields))
+        self._step_limit_bytes = max(_STEP_LIMIT_BYTES, 0, *(each.nbytes for each in self.fields))
         self._pixel_bytes = []  # after each stage
         for record in kinds_after:
             kinds = [kind for kind in record.values() if isinstance(kind, Image)]
