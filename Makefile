@@ -12,12 +12,13 @@ unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 # What an editable install reads: a change of these means installing again.
 INPUTS := pyproject.toml constraints.txt $(wildcard *.py) $(shell find prepserver -name '*.[ch]')
 
-.PHONY: help demo test lint bench bench-smoke bench-peers chaos soak fuzz fuzz-smoke clean
+.PHONY: help demo test lint docs bench bench-smoke bench-peers chaos soak fuzz fuzz-smoke clean
 
 help:
 	@echo 'make demo         see it work, in under 90 s: three training jobs on one shared stream, then on DataLoaders'
 	@echo 'make test         all tests but the long ones'
 	@echo 'make lint         formatting, ruff, mypy, import rules'
+	@echo 'make docs         builds the documents as a site, in site/; open site/index.html'
 	@echo 'make bench        measurements against DataLoader; writes bench/out/. More: python -m bench --list'
 	@echo 'make bench-smoke  the same for seconds: does it run'
 	@echo 'make bench-peers  against every loader that is installed (python -m bench.peers.venvs); writes bench/out/'
@@ -39,6 +40,10 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# The variable turns off an announcement by the theme's authors.
+docs: $(VENV)/.installed-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 bench: $(VENV)/.installed
 	$(BIN)/python -m bench compare $(BENCH_ARGS)
@@ -62,7 +67,7 @@ fuzz-smoke: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.fuzz --seconds 50 $(FUZZ_ARGS)
 
 clean:
-	rm -rf $(VENV) .fuzz build dist bench/out .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .fuzz build dist site bench/out .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find prepserver client tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamps make a second run start at once.
@@ -75,4 +80,8 @@ $(VENV)/.installed: $(INPUTS) | $(BIN)/python
 
 $(VENV)/.installed-dev: $(INPUTS) | $(BIN)/python
 	$(BIN)/python -m pip install -c constraints.txt -e '.[dev]'
+	@touch $@ $(VENV)/.installed
+
+$(VENV)/.installed-docs: $(INPUTS) | $(BIN)/python
+	$(BIN)/python -m pip install -c constraints.txt -e '.[docs]'
 	@touch $@ $(VENV)/.installed

@@ -1,6 +1,6 @@
 """The daemon's settings: defaults, then a TOML file, then the command line; checked in one place.
 
-Every error names the setting, the value and what would be right. Knows nothing of how settings are used.
+Every error names the setting, the value and the limit.
 """
 
 from __future__ import annotations
@@ -26,38 +26,38 @@ MAX_WORKERS = 1024
 
 
 class ConfigError(ValueError):
-    """A setting that cannot be; the text names it."""
+    """A setting is not valid; the text names it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Settings:
-    """What a daemon is started with.
+    """The settings of one daemon.
 
     Attributes:
         workers: Worker processes; 0 means auto (usable CPUs, less one for the daemon and the jobs).
         memory_bytes: Budget for all rings together; 0 means auto (half of what is free at the start).
-        runtime_dir: Where the sockets are; empty means the usual place.
+        runtime_dir: Where the sockets are; empty means the default place.
         cache_dir: Where listings of sources are kept; empty means ``index`` in the state directory.
         log_level: One of `LOG_LEVELS`.
-        chunk_rows: Rows that a worker fills per task; up to four times as many once a stream has got going. 16 rows
-            are about 10 ms of work: small enough that two workers share a batch of 64, large enough that a task's
+        chunk_rows: Rows that a worker fills per task; up to four times as many once a stream is under way. 16 rows
+            are about 10 ms of work: few enough that several workers share a batch of 64, and enough that a task's
             message costs under 1 %.
-        sample_timeout_s: A worker that takes longer to read and decode one sample, or to render it for one pipeline, is
-            killed, and the sample tried once more elsewhere.
-        drain_s: Longest that a stop takes before workers are killed.
+        sample_timeout_s: The daemon kills a worker that takes longer to read and decode one sample, or to render it
+            for one pipeline; another worker tries the sample once more.
+        drain_s: Longest time that a stop leaves jobs before workers are killed.
         nice: Niceness of workers, so that training processes come first on a full machine.
-        sandbox: Whether workers give up what decoding does not need, because they parse files from strangers:
-            ``auto`` as far as the kernel supports it, ``on`` or not at all, ``off`` not.
-        source_roots: Folders below which the daemon reads for users other than its own and root; for them it
-            reads nothing else. Everybody who may connect can then see all that lies there.
-        memory_per_uid_bytes: Most that the rings of one user may take together; 0 for no limit.
+        sandbox: Whether workers give up the rights that decoding does not need, because they parse files from
+            strangers: ``auto`` as far as the kernel supports it, ``on`` or the daemon does not start, ``off`` not.
+        source_roots: The only folders that the daemon reads for users other than its own and root. Everybody who may
+            connect can then see all files in them.
+        memory_per_uid_bytes: Limit for all rings of one user together; 0 for no limit.
         jobs_per_uid: Most jobs of one user at a time, whatever their number of ranks; 0 for no limit.
-        streams_per_uid: Most different streams that one user's jobs may read; each new one costs a decode of its
-            own. 0 for no limit.
-        plugins: Names of what is loaded of the owner's own code; see `prepserver.plugins.load`.
+        streams_per_uid: Most different streams that one user's jobs may read, because each is decoded separately; 0
+            for no limit.
+        plugins: Names of the owner's own code that is loaded; see `prepserver.plugins.load`.
         plugin_read: Folders that workers may read for plug-ins, beside the datasets of the other sources.
-        socket_group: Group that may connect, a name or a number; empty leaves it to the daemon's own.
-        socket_mode: Of that socket. One that systemd made keeps what its unit says.
+        socket_group: Group that may connect, a name or a number; empty for the daemon's own.
+        socket_mode: Mode of the attach socket. One that systemd made keeps the mode of its unit.
     """
 
     workers: int = 0
@@ -80,11 +80,7 @@ class Settings:
     socket_mode: int = 0o660
 
     def __post_init__(self) -> None:
-        """Checks ranges.
-
-        Raises:
-            ConfigError: Naming the setting.
-        """
+        """Checks ranges; raises `ConfigError`."""
         _within("workers", self.workers, 0, MAX_WORKERS)
         _within("memory", self.memory_bytes, 0, 1 << 50)
         _within("chunk_rows", self.chunk_rows, 1, 1024)
@@ -107,16 +103,16 @@ class Settings:
 
 
 def load_settings(file: Path | None, flags: Mapping[str, Any]) -> Settings:
-    """Settings from `file` (a TOML file with the names below, all optional), overridden by `flags`.
+    """Settings from `file` (TOML with the names below, all optional), overridden by `flags`.
 
     ``workers`` ("auto" or a number), ``memory`` ("auto", bytes, or with a unit such as "8G"),
     ``runtime_dir``, ``cache_dir``, ``log_level``, ``chunk_rows``, ``sample_timeout_s``, ``drain_s``, ``nice``,
     ``sandbox``, ``socket_group``, ``socket_mode``; ``roots`` in the table ``[sources]``; ``load`` and ``read`` in
-    ``[plugins]``; ``memory_per_uid``, ``jobs_per_uid`` and ``streams_per_uid`` in ``[limits]``. In `flags`, ``roots``
-    stands for ``sources.roots``, ``plugins`` for ``plugins.load`` and ``plugin_read`` for ``plugins.read``.
+    ``[plugins]``; ``memory_per_uid``, ``jobs_per_uid`` and ``streams_per_uid`` in ``[limits]``. In `flags`, these have
+    the names that `_OF_FLAGS` gives.
 
     Raises:
-        ConfigError: The file cannot be read, or a setting is unknown or impossible.
+        ConfigError: The file cannot be read, or a setting is unknown or not valid.
     """
     values: dict[str, Any] = {}
     if file is not None:
@@ -151,11 +147,11 @@ FIELDS = {
     "limits.jobs_per_uid": "jobs_per_uid",
     "limits.streams_per_uid": "streams_per_uid",
 }
-"""Names in a file that are other names in `Settings`."""
+"""Names in a file that differ from those in `Settings`."""
 
 
 def _flat(read: Mapping[str, Any], file: Path) -> dict[str, Any]:
-    """What stands in a table gets the table's name before its own."""
+    """The settings without nesting: ``roots`` in ``[sources]`` becomes ``sources.roots``."""
     flat: dict[str, Any] = {}
     for name, value in read.items():
         if name not in _TABLES:
@@ -239,11 +235,7 @@ def _check_folders(name: str, folders: tuple[str, ...]) -> None:
 
 
 def parse_workers(value: int | str, where: str = "") -> int:
-    """``auto`` as 0, else the number.
-
-    Raises:
-        ConfigError: Neither.
-    """
+    """``auto`` as 0, else the number; raises `ConfigError` for anything else."""
     if value == "auto":
         return 0
     if isinstance(value, str) and re.fullmatch("[0-9]{1,9}", value):  # isdigit() takes "²", which int() does not
@@ -254,27 +246,28 @@ def parse_workers(value: int | str, where: str = "") -> int:
 
 
 def parse_bytes(value: int | str, name: str) -> int:
-    """``auto`` as 0, else bytes: ``1073741824``, ``1024M``, ``1G``, ``1GiB``.
-
-    Raises:
-        ConfigError: None of these.
-    """
+    """``auto`` as 0, else bytes: ``1073741824``, ``1024M``, ``1G``, ``1GiB``; else raises `ConfigError`."""
     if value == "auto":
         return 0
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:
         return value
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", str(value).strip(), re.IGNORECASE)
     nbytes = float(found[1]) * _UNITS[found[2].upper()] if found is not None else 0.0
-    # below 1 it would be 0, which means auto
+    # anything below 1 would become 0, which means auto
     if not 1 <= nbytes < math.inf:
         raise ConfigError(f"{name} = {value!r}: auto, or bytes with a unit, such as 8G")
     return int(nbytes)
 
 
+def format_bytes(nbytes: int) -> str:
+    """`nbytes` for people, in MiB or GiB."""
+    return f"{nbytes / 2**30:.1f} GiB" if nbytes >= 1 << 30 else f"{nbytes / 2**20:.1f} MiB"
+
+
 def auto_workers() -> int:
     """CPUs that this process may use (affinity and cgroup quota), less one; at least one.
 
-    The one is for the daemon and the jobs' own Python. ``os.cpu_count`` knows neither limit.
+    That one CPU is for the daemon and the jobs' own Python. ``os.cpu_count`` knows neither limit.
     """
     quota = cpus()
     usable = len(os.sched_getaffinity(0))

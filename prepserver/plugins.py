@@ -18,8 +18,9 @@ from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
-from prepserver.pipeline.declared import MAX_NAME_CHARS, Codes, Role
+from prepserver.pipeline.declared import MAX_NAME_CHARS
 from prepserver.pipeline.kinds import Array, Bytes, Kind, Label, Scalar, Text, Tokens
+from prepserver.pipeline.spec import Codes, Role
 
 ROLES: tuple[Role, ...] = get_args(Role)
 _GROUPS: dict[Role, str] = {role: f"prepserver.{role}s" for role in ROLES}
@@ -84,7 +85,7 @@ def load(names: Sequence[str]) -> list[Loaded]:
 
 
 def codes() -> Codes:
-    """What this process has loaded; see `prepserver.pipeline.declared.Codes`."""
+    """What this process has loaded; see `prepserver.pipeline.spec.Codes`."""
     return {key: each.code for key, each in _loaded.items()}
 
 

@@ -44,7 +44,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
     """Adds what the daemons have said since the test before this one to the report of a failure."""
-    report: pytest.TestReport = yield  # type: ignore[assignment, misc]
+    report: pytest.TestReport = yield  # type: ignore[assignment]
     for server in ALIVE:
         text = server.log()
         if report.failed:

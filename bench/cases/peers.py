@@ -1,8 +1,8 @@
 """What would one get from another loader in prepserver's place?
 
 Each loader runs at the fastest settings that its documentation recommends: one job with 2 workers (or threads), and 4
-jobs at the same time. README.md lists the contenders, their settings, and how to install them; those that are not
-installed are left out, with a line that says how to install them. Everybody does the work of `compare` on the same
+jobs at the same time. docs/benchmarks.md lists the contenders, their settings, and how to install them; those that are
+not installed are left out, with a line that says how to install them. Everybody does the work of `compare` on the same
 photos, or on the same photos written before in the contender's own form.
 
 A cell is measured as in `compare`. An epoch has 6016 samples, 94 batches; the window is 5 s for one job and 8 s for

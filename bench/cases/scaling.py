@@ -147,12 +147,12 @@ def clients(cell: _Cell, server: Server, listed: Path) -> Iterator[memoryview]:
 def _client(cell: _Cell, server: Server, listed: Path, number: int, counts: memoryview) -> None:
     """A client's life, until it is killed; never returns."""
     try:
-        from prepclient import RandomResizedCrop, SyntheticImages
+        from prepclient import RandomResizedCrop, Sharding, SyntheticImages
 
         decodes = cell.kind == "decode"
         shares: dict[str, dict[str, Any]] = {
             "jobs": {}, "streams": {"seed": number},
-            "ranks": {"job": "bench", "rank": number, "world_size": cell.clients},
+            "ranks": {"job": "bench", "sharding": Sharding(number, cell.clients)},
         }  # fmt: skip
         client = server.client(
             listed if decodes else SyntheticImages(_SOURCE_ROWS), [RandomResizedCrop(224 if decodes else 8)],

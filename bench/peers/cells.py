@@ -51,7 +51,9 @@ class Cells:
         peer = PEERS[key]
         missing, found = self._pythons.look(peer.venv, peer.needs)
         if missing:
-            return f"{', '.join(missing)} not installed: python -m bench.peers.venvs {peer.venv}, see bench/README.md"
+            return (
+                f"{', '.join(missing)} not installed: python -m bench.peers.venvs {peer.venv}, see docs/benchmarks.md"
+            )
         versions.update(found)
         if peer.form is not None:
             try:

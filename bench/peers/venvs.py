@@ -1,7 +1,7 @@
 """The Python interpreters of the contenders: one venv for each file in requirements/.
 
 ``python -m bench.peers.venvs [NAME ...]`` makes those named, or all, below bench/out/venvs (``--into DIR``: elsewhere).
-Packages come from where pip's configuration says; README.md names what some of them need besides pip.
+Packages come from where pip's configuration says; docs/benchmarks.md names what some of them need besides pip.
 """
 
 from __future__ import annotations

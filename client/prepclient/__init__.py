@@ -30,7 +30,9 @@ from prepclient.errors import (
     UnknownField,
     VersionMismatch,
 )
+from prepclient.joining import Joining
 from prepclient.pinning import PinningWarning
+from prepclient.sharding import Sharding
 from prepserver import __version__
 from prepserver.pipeline import kinds
 from prepserver.pipeline import ops as _ops
@@ -45,6 +47,7 @@ __all__ = [
     "DeviceUnavailable",
     "ForkedClient",
     "InvalidSpec",
+    "Joining",
     "MemoryRefused",
     "NoPermission",
     "NoServer",
@@ -54,6 +57,7 @@ __all__ = [
     "ProtocolViolation",
     "ServerBusy",
     "ServerGone",
+    "Sharding",
     "SourceChanged",
     "SourceUnavailable",
     "SpecError",

@@ -6,43 +6,12 @@ rows are in new memory, and what it still holds of the old is not refilled. A ba
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from prepclient.rows import Rows
-
-
-class Numbers:
-    """A fresh tensor for one number per row, made before the rows are there and filled after.
-
-    Args:
-        count: How many.
-        dtype: Of the numbers.
-        parts: Where they come from, in order.
-
-    Attributes:
-        tensor: Shape ``(count,)``.
-    """
-
-    __slots__ = ("_copies", "tensor")
-
-    def __init__(self, count: int, dtype: str, parts: list[npt.NDArray[Any]]) -> None:
-        array = np.empty(count, dtype)
-        ends = list(itertools.accumulate(map(len, parts)))
-        self._copies = [(array[end - len(part) : end], part) for end, part in zip(ends, parts, strict=True)]
-        self.tensor = torch.from_numpy(array)
-
-    def fill(self) -> torch.Tensor:
-        """Copies what the rows hold now; may be called again."""
-        for mine, theirs in self._copies:
-            mine[:] = theirs
-        return self.tensor
 
 
 @dataclass(slots=True)
@@ -93,23 +62,22 @@ class RingChain:
 
         The pieces are no copies. No rows are one piece, too.
         """
-        runs = list(self._runs(start, stop)) or [(self.links[-1].rows, start, stop)]
+        runs = self._runs(start, stop)
         fields = range(self.links[0].rows.dense_fields)
         return [[part for rows, a, b in runs for part in rows.parts(a, b, field)] for field in fields]
 
-    def scalars(self, start: int, stop: int) -> dict[str, Numbers]:
-        """Every field of one number a row, of positions [start, stop)."""
-        runs = list(self._runs(start, stop))
+    def scalars(self, start: int, stop: int) -> dict[str, torch.Tensor]:
+        """A copy of every field of one number a row, of positions [start, stop), shape ``(stop - start,)``."""
+        runs = self._runs(start, stop)
         return {
-            field.name: Numbers(
-                stop - start, field.dtype, [part for rows, a, b in runs for part in rows.scalars(field.name, a, b)]
+            field.name: torch.from_numpy(
+                np.concatenate([part for rows, a, b in runs for part in rows.scalars(field.name, a, b)])
             )
             for field in self.links[0].rows.layout.scalars
         }
 
-    def _runs(self, start: int, stop: int) -> Iterator[tuple[Rows, int, int]]:
+    def _runs(self, start: int, stop: int) -> list[tuple[Rows, int, int]]:
+        """The rings that hold [start, stop), each with its part; no rows are one part, too."""
         ends = [*(link.start for link in self.links[1:]), stop]
-        for link, end in zip(self.links, ends, strict=True):
-            a, b = max(start, link.start), min(stop, end)
-            if a < b:
-                yield link.rows, a, b
+        runs = [(link.rows, max(start, link.start), min(stop, end)) for link, end in zip(self.links, ends, strict=True)]
+        return [run for run in runs if run[1] < run[2]] or [(self.links[-1].rows, start, stop)]

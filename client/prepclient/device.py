@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from prepclient.delivery import Delivery, E, Events
-from prepclient.errors import PrepClientError
+from prepclient.errors import InvalidSpec, PrepClientError
 from prepclient.finish import Finish, Finisher, RowLook
 from prepclient.pinning import PinDriver, open_driver
 
@@ -136,12 +136,17 @@ class CudaEngine:
         self._copies.synchronize()
 
 
-def check_device(device: torch.device) -> torch.device:
-    """What can be said of a device without a call to CUDA, which a process may be forked after.
+def check_device(given: torch.device | str | None) -> torch.device:
+    """What can be said of a device without a call to CUDA, which a process may be forked after. None is the CPU.
 
     Raises:
+        InvalidSpec: Not a device.
         DeviceUnavailable: Neither the CPU nor CUDA, or torch was built without CUDA.
     """
+    try:
+        device = torch.device("cpu" if given is None else given)
+    except (RuntimeError, TypeError) as e:
+        raise InvalidSpec(f"device = {given!r}: {e}", "device") from e
     if device.type not in ("cpu", "cuda"):
         raise DeviceUnavailable(f"device = {str(device)!r}: use 'cpu' or 'cuda[:i]'")
     if device.type == "cuda" and not (torch.version.cuda or getattr(torch.version, "hip", None)):
@@ -159,7 +164,7 @@ def cuda_device(device: torch.device | str) -> torch.device:
     Raises:
         DeviceUnavailable: torch was built without CUDA, sees no GPU, or has no GPU of that index.
     """
-    wanted = check_device(torch.device(device))
+    wanted = check_device(device)
     if wanted.type != "cuda":
         raise DeviceUnavailable(f"device = {str(wanted)!r}: use 'cuda[:i]'")
     if not _cuda.is_available():

@@ -27,6 +27,7 @@ from prepclient.errors import (
     ServerGone,
     SourceUnavailable,
 )
+from prepclient.joining import Joining
 from prepclient.rows import Rows
 from prepclient.session import Session
 from prepclient.spec import Spec
@@ -35,7 +36,7 @@ from prepserver import __version__
 from prepserver.memory.errors import SegmentError
 from prepserver.memory.mapping import Mapping
 from prepserver.protocol.layout import RingLayout
-from prepserver.protocol.messages import PROTOCOL, Attach, Fault, Hello, Lag, Moved, Ready, Release, Sync
+from prepserver.protocol.messages import PROTOCOL, Attach, Fault, Hello, Moved, Ready, Release, Sync
 from prepserver.protocol.schema import ProtocolError
 
 log = logging.getLogger("prepclient")
@@ -45,7 +46,6 @@ _SYNC_AFTER_S = 2.0
 
 _SAY_AFTER_S = 30.0
 _SAY_JOINING_AFTER_S = 1.0
-_JOIN_WAITS = 3  # so many times what was foreseen must fit into timeout_s
 _LEAST_WAIT_S = 0.0005
 _HELLO_WAIT_S = 5.0
 _BUSY_FIRST_S = 0.1
@@ -105,14 +105,6 @@ class Listing(NamedTuple):
     def agrees(self, other: Listing) -> bool:
         """Whether nothing that both know tells them apart."""
         return all(a == b for a, b in zip(self, other, strict=True) if a != "" and b != "")
-
-
-def join_wait(join_wait_s: float, timeout_s: float) -> float:
-    """The longest foreseen wait for a shared stream, which ends in a batch and not in `BatchTimeout`.
-
-    The daemon ends it where it lasts twice as long.
-    """
-    return min(join_wait_s, timeout_s / _JOIN_WAITS)
 
 
 class Feed(Protocol):
@@ -204,8 +196,7 @@ class ServedFeed:
         start: Where to begin.
         prefetch: Rows to have ready ahead, 0 for the daemon's choice.
         timeout_s: For the daemon's answers.
-        join_wait_s: See `Attach`.
-        lag: See `Attach`.
+        joining: How to join the streams of others.
         on_scanning: Called with the number of samples found while the daemon lists the source.
 
     Raises:
@@ -220,8 +211,7 @@ class ServedFeed:
         *,
         prefetch: int,
         timeout_s: float,
-        join_wait_s: float,
-        lag: Lag,
+        joining: Joining,
         on_scanning: Callable[[int], None],
     ) -> None:
         self._runtime_dir = runtime_dir
@@ -235,17 +225,17 @@ class ServedFeed:
             pipeline=spec.pipeline.to_wire(),
             batch_size=spec.shape.batch_size,
             drop_last=spec.shape.drop_last,
-            rank=spec.ranks.rank,
-            world_size=spec.ranks.world_size,
-            local_ranks=spec.ranks.local,
+            rank=spec.shape.rank,
+            world_size=spec.shape.world_size,
+            local_ranks=spec.local_ranks,
             prefetch=prefetch,
             epoch=start.epoch,
             position=start.position,
             epoch_start=start.epoch_start,
             first=start.first,
             rounds=start.rounds,
-            join_wait_s=join_wait(join_wait_s, timeout_s),
-            lag=lag,
+            join_wait_s=joining.longest_wait_s(timeout_s),
+            lag=joining.lag,
             num_shards=spec.shape.shard.count,
             shard_index=spec.shape.shard.index,
             batching=spec.shape.batching,
@@ -275,7 +265,6 @@ class ServedFeed:
         self.epoch_start = welcome.epoch_start
         self.position = welcome.position
         self._alone_upto = welcome.alone_upto
-        self._lost_said = False
         if welcome.ahead > self.layout.rows:
             log.info("joining a running stream at its next block, %d rows from now", welcome.ahead)
 
@@ -328,7 +317,7 @@ class ServedFeed:
         if session.ready_upto <= self._alone_upto < session.upcoming.stop:
             log.warning(
                 "this job began early, on a stream of its own, and waits at row %d for the shared stream to come by "
-                "(once; join_wait_s = 0 would not wait, and never share)", session.ready_upto,
+                "(once; Joining(wait_s=0) would not wait, and never share)", session.ready_upto,
             )  # fmt: skip
             self._alone_upto = 0
 
@@ -337,12 +326,12 @@ class ServedFeed:
             match message:
                 case Ready(upto, bad, moves):
                     for moved, fd in self._lease.moves(moves):
-                        self._move(session, moved, fd)
+                        self._move(moved, fd)
                     session.ready(upto, bad)
                 case _:
                     raise self._gone(message)
 
-    def _move(self, session: Session, moved: Moved, fd: int) -> None:
+    def _move(self, moved: Moved, fd: int) -> None:
         try:
             rows = Rows.map(fd, RingLayout.from_wire(moved.layout))
         except (SegmentError, ProtocolError) as e:
@@ -350,14 +339,6 @@ class ServedFeed:
             raise ProtocolViolation(f"the daemon's new ring cannot be used: {e}") from e
         self._fds[id(rows)] = fd
         self._let_go(self.rows.add(moved.start, rows))
-        session.lose(*moved.lost)
-        if moved.lost[0] < moved.lost[1]:
-            log.log(
-                logging.DEBUG if self._lost_said else logging.WARNING,
-                "this job held others back and loses the batches of rows [%d, %d) (lag='skip'; `stats` counts what it "
-                "loses from now on)", *moved.lost,
-            )  # fmt: skip
-            self._lost_said = True
 
     def _let_go(self, gone: list[Rows]) -> None:
         for rows in gone:

@@ -5,24 +5,35 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from prepclient.errors import NoServer
+from prepclient.transport import connect
 from prepserver.protocol.messages import ATTACH_SOCKET
 from prepserver.protocol.places import runtime_dirs
 
 
-def find_runtime_dir(given: str | os.PathLike[str] | None) -> Path:
-    """The directory in which to look for a daemon.
+def candidates(given: str | None) -> list[Path]:
+    """The directories in which to look for a daemon: the one given by the caller, or the usual places."""
+    return [Path(given).absolute()] if given is not None else [Path(p) for p in runtime_dirs(os.environ, os.getuid())]
 
-    Args:
-        given: By the caller; None means the usual places, of which the first with a socket is taken (or,
-            if none has one, the first, so that an error can name it).
+
+def find_runtime_dir(given: str | None) -> Path:
+    """The directory given; else of the usual places the first with a socket, or if none has one, the first of all."""
+    found = candidates(given)
+    sockets = (path for path in found if _trusted(path) and os.path.lexists(path / ATTACH_SOCKET))
+    return found[0] if given is not None else next(sockets, found[0])
+
+
+def listens(runtime_dir: Path) -> bool:
+    """Whether a daemon does.
+
+    Raises:
+        NoPermission: One does, and this user may not use it.
     """
-    if given is not None:
-        return Path(given).absolute()
-    candidates = [Path(p) for p in runtime_dirs(os.environ, os.getuid())]
-    for path in candidates:
-        if _trusted(path) and os.path.lexists(path / ATTACH_SOCKET):
-            return path
-    return candidates[0]
+    try:
+        connect(runtime_dir).close()
+    except NoServer:
+        return False
+    return True
 
 
 def _trusted(path: Path) -> bool:

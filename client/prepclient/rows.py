@@ -81,9 +81,12 @@ class Rows:
         return [self.layout.offset(f.name) + row * f.row_bytes for f, cuts in fields for row in (0, *cuts)][1:]
 
     def scalars(self, name: str, start: int, stop: int) -> list[npt.NDArray[Any]]:
-        """A field of one number a row, of positions [start, stop): no copies, in pieces where they wrap."""
+        """A field of one number a row, of positions [start, stop): no copies, in pieces where they wrap.
+
+        No rows are one piece, too.
+        """
         array = self._scalars[name]
-        return [array[a:b] for a, b in self.layout.spans(start, stop)]
+        return [array[a:b] for a, b in self.layout.spans(start, stop)] or [array[:0]]
 
     def writable_arrays(self) -> dict[str, npt.NDArray[Any]]:
         """All fields of a ring that was mapped writable."""

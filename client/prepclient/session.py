@@ -98,10 +98,7 @@ class Session:
         self.handed = Handed(BatchLine(*line), totals)
         self._first_epoch_start = epoch_start
         self._first_epoch = epoch
-        self._staged: list[tuple[Batch, int]] = []  # with the number of batches skipped before it
-        self._lost: list[tuple[int, int]] = []
-        self._skipped = 0
-        self.lost_batches = 0
+        self._staged: list[Batch] = []
         self._held: dict[int, Batch] = {}  # by start; insertion order is stream order
         self._returned: set[int] = set()
         self._bad: dict[int, Bad] = {}
@@ -115,22 +112,6 @@ class Session:
         for position, index, reason in bad:
             if position >= self.released_upto:
                 self._bad[position] = Bad(position, index, reason)
-
-    def lose(self, start: int, stop: int) -> None:
-        """Batches that begin in [start, stop) will not come; those before are still to be picked up."""
-        if start < stop:
-            self._lost.append((start, stop))
-            self._pass_lost()
-
-    def _pass_lost(self) -> None:
-        while self._lost and self._ahead.peek().start >= self._lost[0][0]:
-            while self._ahead.peek().start < self._lost[0][1]:
-                self._ahead.advance()
-                self._skipped += 1
-                self.lost_batches += 1
-            self._lost.pop(0)
-        if not self._held:
-            self.released_upto = self._ahead.peek().start
 
     # -- picking rows up ----------------------------------------------------------------------------
 
@@ -148,11 +129,8 @@ class Session:
         """Picks up the batch that `next_ready` showed: its rows are held until `give_back`."""
         batch = self._ahead.peek()
         self._ahead.advance()
-        self._staged.append((batch, self._skipped))
-        self._skipped = 0
+        self._staged.append(batch)
         self._held[batch.start] = batch
-        if self._lost:
-            self._pass_lost()
         return batch
 
     def give_back(self, start: int) -> bool:
@@ -188,10 +166,9 @@ class Session:
 
         The batch counts as handed out when `handed` is replaced.
         """
-        batch, skipped = self._staged.pop(0)
+        batch = self._staged.pop(0)
         line = copy.copy(self.handed.line)
-        for _ in range(skipped + 1):
-            line.advance()
+        line.advance()
         return batch, self.bad_of(batch), line
 
     def bad_of(self, batch: Batch) -> list[Bad]:

@@ -8,7 +8,6 @@ on a side stream and gives rows back when a copy has completed.
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -16,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from prepclient.blocks import HostBlocks
-from prepclient.chain import Numbers, RingChain
+from prepclient.chain import RingChain
 from prepclient.device import DeviceStage
 from prepclient.feed import Feed
 from prepclient.finish import Finish, Finisher, RowLook
@@ -92,39 +91,6 @@ class _Column(NamedTuple):
         return cls(look, finisher, HostBlocks(finisher.nbytes(max_batch), of_batch=look.views))
 
 
-@dataclass(frozen=True, slots=True)
-class _View:
-    """One view of a column in a batch that is to come.
-
-    Attributes:
-        column: Which.
-        parts: Where its rows lie.
-        batch: What the training loop gets: a view of them, or memory to copy them to. None where a view is to be
-            lent and they lie in pieces.
-    """
-
-    column: _Column
-    parts: list[torch.Tensor]
-    batch: torch.Tensor | None
-
-
-@dataclass(frozen=True, slots=True)
-class _Ahead:
-    """What can be made of a batch before its rows are there.
-
-    Attributes:
-        batch: Which.
-        rings: How many rings there had been by then.
-        views: Its rows of more than one number, for each column and view.
-        small: Its other columns.
-    """
-
-    batch: Batch
-    rings: int
-    views: list[_View]
-    small: dict[str, Numbers]
-
-
 class HostStage:
     """Tensors in host memory.
 
@@ -151,76 +117,42 @@ class HostStage:
         self._feed = feed
         columns = [_Column.of(look, finish, max_batch) for look in looks]
         self._columns = columns
-        self._fields = [column for column in columns for _ in range(column.look.views)]
         self._lends = zero_copy and all(column.finisher.is_plain for column in columns)
         self._lent: Batch | None = None
-        self._ahead: _Ahead | None = None
-        self._views: deque[dict[str, Any]] = deque()
 
     def step(self, timeout_s: float) -> Step:
         """See `Stage`."""
-        session, rows = self._session, self._feed.rows
+        session = self._session
         self._return_lent()
-        self._ahead = None
-        # What can be made before the rows are there is not made after: a process that has slept runs cold. Nor is
-        # what was made taken down, which is why it is kept here.
-        ahead = self._ahead = self._look_ahead()
         wait_ns = 0
         if session.next_ready() is None:
             began_ns = time.monotonic_ns()
-            self._feed.wait(session, timeout_s, self._is_ready)
+            self._feed.wait(session, timeout_s, lambda: session.next_ready() is not None)
             wait_ns = time.monotonic_ns() - began_ns
-            if (ahead.batch, ahead.rings) != (session.upcoming, rows.rings):
-                ahead = self._ahead = self._look_ahead()
         batch = session.stage()
-        made = iter([self._made(view) for view in ahead.views])
+        rows = self._feed.rows
+        parts = iter(rows.parts(batch.start, batch.stop))
         fields: dict[str, Any] = {
-            column.look.name: column.look.together([next(made) for _ in range(column.look.views)])
+            column.look.name: column.look.together([self._made(column, next(parts)) for _ in range(column.look.views)])
             for column in self._columns
         }
-        fields |= {name: numbers.fill() for name, numbers in ahead.small.items()}
+        fields |= rows.scalars(batch.start, batch.stop)
         _, bad, line = session.offer()
         if self._lends:
             self._lent = batch
-            self._views.append(fields)
         elif session.give_back(batch.start):
-            self._feed.release(self._session)
+            self._feed.release(session)
         return Step(batch, bad, line, fields, wait_ns)
 
-    def _look_ahead(self) -> _Ahead:
-        rows, batch = self._feed.rows, self._session.upcoming
-        views = [
-            _View(column, parts, self._tensor(column, parts, batch.stop - batch.start))
-            for column, parts in zip(self._fields, rows.parts(batch.start, batch.stop), strict=True)
-        ]
-        return _Ahead(batch, rows.rings, views, rows.scalars(batch.start, batch.stop))
-
-    def _is_ready(self) -> bool:
-        if self._session.next_ready() is not None:
-            return True
-        if self._ahead is not None:
-            # Most likely the daemon has said that the batch comes soon: done once in vain, this is quick then.
-            for numbers in self._ahead.small.values():
-                numbers.fill()
-        return False
-
-    def _tensor(self, column: _Column, parts: list[torch.Tensor], count: int) -> torch.Tensor | None:
-        if not self._lends:
-            return column.finisher.empty(count, column.blocks.take())
-        return column.look.view(parts[0]) if len(parts) == 1 else None
-
-    def _made(self, view: _View) -> torch.Tensor:
-        if view.batch is None:
+    def _made(self, column: _Column, parts: list[torch.Tensor]) -> torch.Tensor:
+        if self._lends:
             # Where the ring could not be mapped twice, a batch that wraps is put together: one in many.
-            return view.column.look.view(torch.cat(view.parts))
-        if not self._lends:
-            view.column.finisher.fill(view.batch, view.parts)
-        return view.batch
+            return column.look.view(parts[0] if len(parts) == 1 else torch.cat(parts))
+        batch = column.finisher.empty(sum(map(len, parts)), column.blocks.take())
+        column.finisher.fill(batch, parts)
+        return batch
 
     def _return_lent(self) -> None:
-        if len(self._views) > 1:
-            # Kept so long that the last views of it go now, and not when the training loop gets the next batch.
-            self._views.popleft()
         if self._lent is not None and self._session.give_back(self._lent.start):
             self._feed.release(self._session)
         self._lent = None
@@ -228,8 +160,6 @@ class HostStage:
     def close(self) -> None:
         """See `Stage`."""
         self._return_lent()
-        self._views.clear()
-        self._ahead = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,8 +268,7 @@ class CudaStage:
     def _submit(self) -> None:
         self._follow()
         while self._stage.room and (batch := self._session.next_ready()) is not None:
-            scalars = self._rows.scalars(batch.start, batch.stop)
-            small = {name: [numbers.fill()] for name, numbers in scalars.items()}
+            small = {name: [column] for name, column in self._rows.scalars(batch.start, batch.stop).items()}
             if VALID in self._stage.small:
                 small[VALID] = [valid_rows(batch, self._session.bad_of(batch))]
             self._stage.submit(batch.start, self._rows.parts(batch.start, batch.stop), small)

@@ -66,7 +66,6 @@ class Epoch:
         stands: For each rank, the plan that it followed last and the batch of it that comes next.
         bad: Rows with a replacement: position to (index, reason).
         more_bad: There were more of those than the log holds.
-        passed: Runs of rows that went by.
         by_word: Rows that count as taken by the client's word alone: the daemon was killed before it wrote them down.
         again: Rows that were taken, and taken again after the training had gone back.
         before: The epoch before, whose last batches may reach into this one.
@@ -83,7 +82,6 @@ class Epoch:
     stands: dict[int, tuple[EpochPlan, int]] = field(default_factory=dict)
     bad: dict[int, tuple[int, str]] = field(default_factory=dict)
     more_bad: bool = False
-    passed: list[tuple[int, int]] = field(default_factory=list)
     by_word: int = 0
     again: int = 0
     before: Epoch | None = None
@@ -138,10 +136,6 @@ class Epoch:
         plan = replace(self.plan, rank=self.plan.world_size - 1)
         end = plan.batch(len(plan) - 1).stop if len(plan) else plan.start
         return [(end, plan.stop)] if end < plan.stop else []
-
-    def lost(self) -> list[tuple[int, int]]:
-        """What went by."""
-        return self._with_before(lambda epoch: epoch.passed)
 
     def replaced(self) -> dict[int, tuple[int, str]]:
         """Rows of it with a replacement: position to (index, reason)."""
@@ -283,11 +277,6 @@ class History:
             rows = range(plan.start, plan.end)
             epoch.bad |= {p: why for p, why in stay.bad.items() if p in rows}
             epoch.more_bad |= stay.more_bad
-            epoch.passed += (
-                [run for run in _cut(piece) if any(start <= run[0] < stop for start, stop in stay.passed)]
-                if stay.passed
-                else []
-            )
             line.number = piece.stop - 1
             line.advance()
 
@@ -308,7 +297,6 @@ class History:
                 del self._epochs[epoch.number]
             if for_all:
                 epoch.bad = {p: why for p, why in epoch.bad.items() if p < position}
-                epoch.passed = [(a, min(b, position)) for a, b in epoch.passed if a < position]
 
 
 def place_in(rows: Rows, stay: Stay) -> tuple[int | None, int]:
@@ -342,13 +330,6 @@ def goes_on(run: Run, stay: Stay) -> bool:
     if a.batching == "shuffle-repeat-batch":
         return (position - first_position) % (a.batch_size * a.world_size) == 0
     return position == epoch_start
-
-
-def _cut(piece: Piece) -> Iterator[tuple[int, int]]:
-    """Its batches, one by one."""
-    for number in range(piece.first, piece.stop):
-        batch = piece.plan.batch(number)
-        yield batch.start, batch.stop
 
 
 def run_of(stay: Stay) -> Run:

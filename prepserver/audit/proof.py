@@ -18,7 +18,7 @@ Run = tuple[int, int]
 """Positions [start, stop)."""
 
 _STEP = 1 << 16  # positions that are turned into indices at a time
-_UNTAKEN, _LEFT_OUT, _ELSEWHERE, _LOST, _OUTSIDE = 1, 2, 3, 4, 5
+_UNTAKEN, _LEFT_OUT, _ELSEWHERE, _OUTSIDE = 1, 2, 3, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,6 @@ class Account:
         missing: Indices of samples that never came, for no reason that the log knows.
         repeated: Indices of samples that came more than once.
         replaced: (index, position, reason) of samples that could not be made: another came in their place.
-        lost: Indices of samples that went by, because the job was slow and had agreed to that.
         untaken: Samples that the job has not taken: it has not come so far, or left before.
         left_out: Samples that `drop_last` leaves out.
         elsewhere: Samples of ranks and shards that other daemons serve.
@@ -44,7 +43,6 @@ class Account:
     missing: list[int]
     repeated: list[int]
     replaced: list[tuple[int, int, str]]
-    lost: list[int]
     untaken: int
     left_out: int
     elsewhere: int
@@ -53,7 +51,7 @@ class Account:
     @property
     def exact(self) -> bool:
         """Whether all that was taken is right: each sample at most once, and none passed over."""
-        return not (self.missing or self.repeated or self.replaced or self.lost)
+        return not (self.missing or self.repeated or self.replaced)
 
     @property
     def whole(self) -> bool:
@@ -95,7 +93,6 @@ class Tally:
         untaken: Iterable[Run] = (),
         left_out: Iterable[Run] = (),
         elsewhere: Iterable[Run] = (),
-        lost: Iterable[Run] = (),
         replaced: Mapping[int, tuple[int, str]] | None = None,
     ) -> None:
         """What came in one line, of `order`, of the epoch of `order.n` positions that begins at `start`.
@@ -110,7 +107,6 @@ class Tally:
             untaken: What it has still to take.
             left_out: See `Account`.
             elsewhere: See `Account`.
-            lost: What went by though it was in a run of `taken`.
             replaced: Position to (index, reason) of rows that held another sample than their own.
         """
         n = order.n
@@ -124,12 +120,9 @@ class Tally:
             if b > start + n:
                 stray.append((max(a, start + n), b))
         kind = np.zeros(n, np.uint8)
-        for code, runs in (
-            (_UNTAKEN, untaken), (_LEFT_OUT, left_out), (_ELSEWHERE, elsewhere), (_LOST, lost),
-        ):  # fmt: skip
+        for code, runs in ((_UNTAKEN, untaken), (_LEFT_OUT, left_out), (_ELSEWHERE, elsewhere)):
             for a, b in runs:
                 kind[max(0, a - start) : max(0, b - start)] = code
-        cover[kind == _LOST] = 0
         first, until = own if own is not None else (start, start + n)
         covered = np.flatnonzero(cover)
         low = min([first - start, *covered[:1]])
@@ -164,7 +157,6 @@ class Tally:
             missing=np.flatnonzero(never & (why == 0)).tolist(),
             repeated=np.flatnonzero((seen > 1) & ~is_bad).tolist(),
             replaced=self._bad,
-            lost=np.flatnonzero(never & (why == _LOST)).tolist(),
             untaken=int(np.count_nonzero(never & (why == _UNTAKEN))),
             left_out=int(np.count_nonzero(never & (why == _LEFT_OUT))),
             elsewhere=int(np.count_nonzero(never & (why == _ELSEWHERE))),

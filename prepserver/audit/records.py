@@ -166,16 +166,7 @@ class Bad:
     more: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Passed:
-    """Rows [start, stop) went by attachment `of`, which was too slow for them and had agreed to lose some."""
-
-    of: Count
-    start: Position
-    stop: Position
-
-
-Record = Job | Rows | Attached | Progress | Left | Bad | Passed
+Record = Job | Rows | Attached | Progress | Left | Bad
 
 _KINDS: dict[str, type[Record]] = {
     "job": Job,
@@ -184,7 +175,6 @@ _KINDS: dict[str, type[Record]] = {
     "at": Progress,
     "left": Left,
     "bad": Bad,
-    "passed": Passed,
 }
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from prepserver.audit.records import Attached, Bad, Job, Left, Passed, Progress, Record, Rows
+from prepserver.audit.records import Attached, Bad, Job, Left, Progress, Record, Rows
 from prepserver.pipeline.batches import BatchLine
 
 
@@ -22,7 +22,6 @@ class Stay:
         left: How it ended; None while it is there, or if its daemon was killed.
         bad: Rows that held a replacement, position to (index, reason).
         more_bad: There were more of them than were written down.
-        passed: Runs of rows that it lost by being slow.
     """
 
     rows: Rows
@@ -32,7 +31,6 @@ class Stay:
     left: Left | None = None
     bad: dict[int, tuple[int, str]] = field(default_factory=dict)
     more_bad: bool = False
-    passed: list[tuple[int, int]] = field(default_factory=list)
 
     def line(self) -> BatchLine:
         """Its batches, from the first one on."""
@@ -105,7 +103,7 @@ def _read(records: list[tuple[int, Record]], found: list[tuple[Key, list[Stay]]]
                     continue
                 stays[number] = stay
                 _chain_for(stay, found).append(stay)
-            case Progress() | Left() | Bad() | Passed():
+            case Progress() | Left() | Bad():
                 of = stays.get(record.of)
                 if of is None:
                     yield f"line {number + 1}: of an attachment that is not there"
@@ -127,7 +125,7 @@ def _stay(attached: Attached, specs: dict[int, Rows]) -> Stay | None:
     return stay
 
 
-def _note(stay: Stay, record: Progress | Left | Bad | Passed) -> None:
+def _note(stay: Stay, record: Progress | Left | Bad) -> None:
     match record:
         case Progress():
             stay.told, stay.back = record.told, record.back
@@ -136,8 +134,6 @@ def _note(stay: Stay, record: Progress | Left | Bad | Passed) -> None:
         case Bad():
             stay.bad |= {position: (index, reason) for position, index, reason in record.rows}
             stay.more_bad |= record.more
-        case Passed():
-            stay.passed.append((record.start, record.stop))
 
 
 def _chain_for(stay: Stay, found: list[tuple[Key, list[Stay]]]) -> list[Stay]:

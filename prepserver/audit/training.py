@@ -80,7 +80,7 @@ def judged(parts: Sequence[Epoch]) -> Account:
     for part in parts:
         tally.add(
             _order(part.rows, part.rows.shard), part.start, part.taken(), own=part.own, untaken=part.untaken(),
-            left_out=part.left_out(), elsewhere=part.elsewhere(), lost=part.lost(), replaced=part.replaced(),
+            left_out=part.left_out(), elsewhere=part.elsewhere(), replaced=part.replaced(),
         )  # fmt: skip
     return tally.account()
 

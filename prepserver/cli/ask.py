@@ -1,4 +1,4 @@
-"""Asks a running daemon one thing over its attach socket."""
+"""Asks a running daemon one question over its attach socket."""
 
 from __future__ import annotations
 
@@ -20,12 +20,8 @@ from prepserver.protocol.schema import ProtocolError
 _ANSWER_S = 10.0
 
 
-class AskError(RuntimeError):
-    """No answer; the text says why, `code` is the exit code that goes with it."""
-
-    def __init__(self, text: str, code: int) -> None:
-        super().__init__(text)
-        self.code = code
+class AskError(exits.CommandError):
+    """The daemon gave no answer; the text says why."""
 
 
 def ask(runtime_dir: str | None, question: Any) -> tuple[Any, int, Path]:
@@ -39,7 +35,7 @@ def ask(runtime_dir: str | None, question: Any) -> tuple[Any, int, Path]:
     """
     path = _find(runtime_dir)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
-        # Not yet a timeout of Python's: its connect would not wait while the daemon's queue is full.
+        # No timeout of Python's yet: with one, connect would fail at once while the daemon's queue is full.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(_ANSWER_S), 0))
         try:
             sock.connect(os.fspath(path / ATTACH_SOCKET))
@@ -51,7 +47,7 @@ def ask(runtime_dir: str | None, question: Any) -> tuple[Any, int, Path]:
             raise AskError(f"cannot reach the daemon in {path}: {e}", exits.FAILED) from e
         sock.settimeout(_ANSWER_S)
         try:
-            with contextlib.suppress(ConnectionError):  # the daemon may have hung up and said why
+            with contextlib.suppress(ConnectionError):  # the daemon may have refused and hung up
                 sock.send(encode(question))
             data, fds, _, _ = _answer(sock)
             answer = decode(data, FROM_ATTACH)
@@ -67,7 +63,7 @@ def ask(runtime_dir: str | None, question: Any) -> tuple[Any, int, Path]:
 def _answer(sock: socket.socket) -> tuple[bytes, list[int], int, Any]:
     try:
         return socket.recv_fds(sock, MAX_MESSAGE_BYTES + 1, 4)
-    except ConnectionResetError:  # said once, and before what the daemon had sent
+    except ConnectionResetError:  # reported once, before what the daemon had sent
         return socket.recv_fds(sock, MAX_MESSAGE_BYTES + 1, 4)
 
 

@@ -1,22 +1,26 @@
-"""``prepserver audit``: proves from a job's log that it got each sample of an epoch exactly once, or says what not."""
+"""``prepserver audit``: proves from a job's log that it got each sample of an epoch exactly once, or names the rest."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from prepserver.audit.proof import Account
+from prepserver.audit.records import Rows
 from prepserver.audit.training import Training, judged
 from prepserver.cli import exits
-from prepserver.cli.joblog import JobLog, NoLog, open_log
+from prepserver.cli.joblog import JobLog, open_log
 from prepserver.pipeline.sources import source_from_wire
 
-_NAMED = 20  # samples that are named in the text
-_NAMED_JSON = 10_000
+_NAMED, _NAMED_JSON = 20, 10_000
+"""Most samples of one kind that the text and the JSON name."""
+
 _SAID = {
     "no": "NOT proven",
     "in part": "exactly once, as far as this log goes",
@@ -24,17 +28,12 @@ _SAID = {
     "yes": "exactly once",
     "nothing": "nothing was delivered",
 }
-"""What is said of all epochs of a training, by the verdict on the weakest, which comes first."""
+"""The sentence on a training, by the verdict on its weakest epoch; the weakest verdict comes first."""
 
 
 def audit(arguments: argparse.Namespace) -> int:
     """Runs the command."""
-    try:
-        found = open_log(arguments)
-    except NoLog as e:
-        sys.stderr.write(f"prepserver audit: {e}\n")
-        return e.code
-    verdict = judge(found, arguments.epoch)
+    verdict = judge(open_log(arguments), arguments.epoch)
     if arguments.json:
         sys.stdout.write(json.dumps(verdict, indent=2) + "\n")
     else:
@@ -43,15 +42,15 @@ def audit(arguments: argparse.Namespace) -> int:
 
 
 def judge(found: JobLog, only_epoch: int | None = None) -> dict[str, Any]:
-    """The verdict on a job, as plain data: of each training under its name, the oldest first.
+    """The verdict on a job as plain data, on each training under its name, oldest first.
 
-    The verdict on an epoch is "yes", "so far" (it is under way), "in part" (right as far as the log goes, and there is
-    more of it: a checkpoint says that samples were taken outside of it, by which daemon only their logs can tell) or
-    "no"; on a training it is that on its weakest epoch, or "nothing". `exactly_once` says that none is "no".
+    The verdict on an epoch is "yes", "so far" (it is under way), "in part" (right as far as this log goes, but a
+    checkpoint says that samples were taken outside of it, as only the logs of other daemons can prove) or "no". The
+    verdict on a training is that on its weakest epoch, or "nothing". `exactly_once` means that none is "no".
 
     Args:
-        found: Its log.
-        only_epoch: Number of the one epoch to look at; None for all.
+        found: The job's log.
+        only_epoch: Number of the only epoch to judge; None for all.
     """
     trainings = [_training(training, only_epoch) for training in found.trainings]
     looked_at = [epoch for training in trainings for epoch in training["epochs"]]
@@ -71,31 +70,20 @@ def _training(training: Training, only_epoch: int | None) -> dict[str, Any]:
     if epochs and not any(part.taken() for part in epochs[-1]):
         epochs.pop()
     last = epochs[-1][0].number if epochs else 0
-    names = _Names(rows.source, rows.index)
+    names = _Names(rows)
     found = []
     for parts in epochs:
         number = parts[0].number
         if only_epoch is not None and number != only_epoch:
             continue
         more_bad = any(part.more_bad for part in parts)
-        found.append(
-            {
-                "epoch": number,
-                "start": parts[-1].start,
-                **_epoch(judged(parts), more_bad, number == last, names),
-                "more_replaced": more_bad,
-                "by_word": sum(part.by_word for part in parts),
-                "again": training.again(number),
-            }
-        )
+        found.append({
+            "epoch": number, "start": parts[-1].start, **_epoch(judged(parts), more_bad, number == last, names),
+            "more_replaced": more_bad, "by_word": sum(part.by_word for part in parts), "again": training.again(number),
+        })  # fmt: skip
     return {
-        "source": rows.source,
-        "digest": rows.digest,
+        **{name: getattr(rows, name) for name in ("source", "digest", "shuffle", "seed", "num_shards", "shard_index")},
         "samples": rows.n,
-        "shuffle": rows.shuffle,
-        "seed": rows.seed,
-        "num_shards": rows.num_shards,
-        "shard_index": rows.shard_index,
         "shards": [[shard.index, shard.count] for shard in training.shards],
         "verdict": _weakest(found),
         "since": training.stays[0].attached.time,
@@ -116,45 +104,36 @@ def _epoch(counted: Account, more_bad: bool, is_last: bool, names: _Names) -> di
         verdict = "in part"
     else:
         verdict = "yes" if counted.whole else "so far"
-    return {
-        "verdict": verdict,
-        **{name: value for name, value in dataclasses.asdict(counted).items() if isinstance(value, int)},
-        "missing": [names.of(i) for i in counted.missing[:_NAMED_JSON]],
-        "missing_count": len(counted.missing),
-        "repeated": [names.of(i) for i in counted.repeated[:_NAMED_JSON]],
-        "repeated_count": len(counted.repeated),
-        "lost": [names.of(i) for i in counted.lost[:_NAMED_JSON]],
-        "lost_count": len(counted.lost),
-        "replaced": [
-            {**names.of(index), "position": position, "reason": reason}
-            for index, position, reason in counted.replaced[:_NAMED_JSON]
-        ],
-        "replaced_count": len(counted.replaced),
+    found: dict[str, Any] = {
+        name: value for name, value in dataclasses.asdict(counted).items() if isinstance(value, int)
     }
+    for name in ("missing", "repeated", "replaced"):
+        samples = getattr(counted, name)
+        found |= {name: [names.of(sample) for sample in samples[:_NAMED_JSON]], f"{name}_count": len(samples)}
+    return {"verdict": verdict, **found}
 
 
 class _Names:
-    """Paths of samples, as far as the listing is still there."""
+    """Paths of samples, None if the listing is gone."""
 
-    def __init__(self, source: dict[str, Any], index: str) -> None:
-        self._where = (source, index)
-        self._source: Any = None
-        self._is_open = False
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
 
-    def of(self, index: int) -> dict[str, Any]:
-        if not self._is_open:
-            from prepserver.source import SourceError, open_source  # only where there is something to name
+    def of(self, sample: int | tuple[int, int, str]) -> dict[str, Any]:
+        index, *replaced = (sample,) if isinstance(sample, int) else sample
+        name = self._name(index) if self._name is not None else None
+        return {"index": index, "path": name, **dict(zip(("position", "reason"), replaced, strict=False))}
 
-            self._is_open = True
-            try:
-                self._source = open_source(source_from_wire(self._where[0]), Path(self._where[1]))
-            except (SourceError, ValueError):
-                self._source = None
-        if self._source is None:
-            return {"index": index, "path": None}
+    @functools.cached_property
+    def _name(self) -> Callable[[int], str] | None:
+        from prepserver.source import SourceError, open_source  # seldom needed
         from prepserver.source.errors import printable
 
-        return {"index": index, "path": printable(self._source.name(index))}
+        try:
+            source = open_source(source_from_wire(self._rows.source), Path(self._rows.index))
+        except (SourceError, ValueError):
+            return None
+        return lambda index: printable(source.name(index))
 
 
 def _show(verdict: dict[str, Any]) -> None:
@@ -186,15 +165,15 @@ def _lines(epoch: dict[str, Any]) -> list[str]:
     counts = [f"{epoch['once']} of {epoch['samples']} once"]
     for key, text in (
         ("missing_count", "missing"), ("repeated_count", "repeated"), ("replaced_count", "replaced"),
-        ("lost_count", "lost by being slow"), ("untaken", "not taken"), ("left_out", "left out by drop_last"),
+        ("untaken", "not taken"), ("left_out", "left out by drop_last"),
         ("elsewhere", "of ranks or shards at other daemons"),
-        ("outside", "taken outside of this log, by what a checkpoint says"),
-        ("by_word", "by the client's word"), ("again", "taken again"),
+        ("outside", "taken outside of this log, according to a checkpoint"),
+        ("by_word", "reported only by the client"), ("again", "taken again"),
     ):  # fmt: skip
         if epoch[key]:
             counts.append(f"{epoch[key]} {text}")
     lines = [f"  epoch {epoch['epoch']}: {words[epoch['verdict']]} ({', '.join(counts)})"]
-    for key in ("missing", "repeated", "lost", "replaced"):
+    for key in ("missing", "repeated", "replaced"):
         for sample in epoch[key][:_NAMED]:
             why = f": {sample['reason']}" if "reason" in sample else f" {sample['path'] or ''}"
             lines.append(f"    {key}: sample {sample['index']}{why}".rstrip())

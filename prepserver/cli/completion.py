@@ -1,18 +1,23 @@
-"""``prepserver completion SHELL``: a script for the shell, made from the parser, so that it never lags behind."""
+"""``prepserver completion SHELL``: a script for the shell, made from the parser, so that it is always current."""
 
 from __future__ import annotations
 
 import argparse
+import sys
+
+from prepserver.cli import command_line, exits
+
+
+def completion(arguments: argparse.Namespace) -> int:
+    """Runs the command."""
+    sys.stdout.write(script(command_line(), arguments.shell))
+    return exits.OK
 
 
 def script(parser: argparse.ArgumentParser, shell: str) -> str:
-    """A script that completes commands, options and choices; where nothing else fits, files.
-
-    Args:
-        parser: Of the command line.
-        shell: ``bash``, ``zsh`` or ``fish``.
-    """
-    commands = _commands(parser)
+    """A script for `shell` that completes commands, options and choices, and file names where none of these fits."""
+    (subparsers,) = (a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
+    commands: dict[str, argparse.ArgumentParser] = dict(subparsers.choices)
     if shell == "fish":
         return _fish(commands)
     cases = []
@@ -40,11 +45,6 @@ _prepserver() {{
 }}
 complete -o default -F _prepserver prepserver
 """
-
-
-def _commands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    (found,) = (a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
-    return dict(found.choices)
 
 
 def _flags(parser: argparse.ArgumentParser) -> list[str]:

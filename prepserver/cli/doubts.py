@@ -1,11 +1,11 @@
-"""What the machine says of settings before a daemon starts with them: impossible ones are refused, odd ones named."""
+"""Checks settings against the machine before a daemon starts: refuses impossible ones and warns of doubtful ones."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-from prepserver.config import ConfigError, Settings
+from prepserver.config import ConfigError, Settings, format_bytes
 from prepserver.memory.budget import machine_bytes, machine_free_bytes
 from prepserver.pipeline.ops.center_crop import CenterCrop
 from prepserver.pipeline.pipeline import Pipeline
@@ -17,14 +17,14 @@ def _ring_bytes(rows: int, side: int) -> int:
 
 
 _LEAST_BYTES = _ring_bytes(2, 1)
-"""The smallest ring that there can be: two batches of one image of one pixel."""
+"""The smallest possible ring: two batches of one image of one pixel."""
 
 _USUAL_BYTES = _ring_bytes(128, 224)
-"""The smallest ring for what most people ask: two batches of 64 images of 224 by 224 pixels."""
+"""The smallest useful ring: two batches of 64 images of 224 by 224 pixels."""
 
 
 def doubts(settings: Settings) -> list[str]:
-    """Settings that may work, but probably not as meant; one sentence each.
+    """A sentence for each setting that may work, but probably not as intended.
 
     Raises:
         ConfigError: A setting cannot work on this machine.
@@ -35,25 +35,20 @@ def doubts(settings: Settings) -> list[str]:
 def _of_memory(memory_bytes: int) -> list[str]:
     total, limit = machine_bytes()
     free = machine_free_bytes()[0]
+    budget, said = memory_bytes, f"memory = {format_bytes(memory_bytes)}"
     if memory_bytes > total:
-        raise ConfigError(f"memory = {_mib(memory_bytes)} is more than {limit}: {_mib(total)}. Set --memory lower")
-    budget, said = memory_bytes, f"memory = {_mib(memory_bytes)}"
+        raise ConfigError(f"{said} is more than {limit}: {format_bytes(total)}. Set --memory lower")
     if not memory_bytes:
-        budget, said = free // 2, f"memory = auto is {_mib(free // 2)}, half of what is free"
+        budget, said = free // 2, f"memory = auto is {format_bytes(free // 2)}, half of what is free"
     elif memory_bytes < _LEAST_BYTES:
         raise ConfigError(
-            f"memory = {memory_bytes} bytes: no ring is smaller than {_LEAST_BYTES} bytes. Add a unit, as in "
-            "--memory 8G"
+            f"memory = {memory_bytes} bytes: no ring is smaller than {_LEAST_BYTES} bytes. Add a unit: --memory 8G"
         )
     if budget < _USUAL_BYTES:
-        return [
-            f"{said}: two batches of 64 images of 224 x 224 pixels need {_mib(_USUAL_BYTES)}. "
-            + ("Set --memory higher" if memory_bytes else "Free memory, or set --memory")
-        ]
+        advice = "Set --memory higher" if memory_bytes else "Free memory, or set --memory"
+        return [f"{said}: two batches of 64 images of 224 x 224 pixels need {format_bytes(_USUAL_BYTES)}. {advice}"]
     if budget > free:
-        return [
-            f"{said}, but only {_mib(free)} is free now: jobs may be refused for want of memory. Set --memory lower"
-        ]
+        return [f"{said}, but only {format_bytes(free)} is free now: jobs may be refused. Set --memory lower"]
     return []
 
 
@@ -63,11 +58,11 @@ def _of_roots(roots: tuple[str, ...]) -> list[str]:
         path = Path(root)
         if path.is_dir():
             if not os.access(path, os.R_OK | os.X_OK):
-                found.append(f"root {root} cannot be read by uid {os.geteuid()}, who runs this daemon")
-        elif os.path.lexists(path) and path.exists():
+                found.append(f"uid {os.geteuid()}, which runs this daemon, cannot read root {root}")
+        elif path.exists():
             raise ConfigError(f"root {root} is not a folder. Name the folder that holds the datasets with --root")
         else:
-            found.append(f"root {root} does not exist: nothing is read below it until it does")
+            found.append(f"root {root} does not exist: no dataset below it can be read until it does")
     return found
 
 
@@ -83,7 +78,3 @@ def _of_cache(cache_dir: str) -> list[str]:
             f"cache_dir = {cache_dir}: uid {os.geteuid()} may not write to {there}. Choose another --cache-dir"
         )
     return []
-
-
-def _mib(nbytes: int) -> str:
-    return f"{nbytes / 2**30:.1f} GiB" if nbytes >= 1 << 30 else f"{nbytes / 2**20:.1f} MiB"

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 OK = 0
-FAILED = 1  # something went wrong that has no code of its own; the text says what
-USAGE = 2  # an argument or a setting that cannot be
+FAILED = 1  # an error without a code of its own; the text names it
+USAGE = 2  # an argument or a setting is not valid
 NO_DAEMON = 3  # status, stop: no daemon runs in the runtime directory
 ALREADY_RUNNING = 4  # start: another daemon holds the runtime directory
-NO_PERMISSION = 5  # the runtime directory or the daemon may not be used by this user
+NO_PERMISSION = 5  # this user may not use the runtime directory or the daemon
 
 EPILOG = (
     "exit codes: 0 ok; 1 failed; 2 bad argument or setting; 3 no daemon runs; 4 a daemon runs already; 5 no permission"
 )
+
+
+class CommandError(Exception):
+    """Ends the command: `prepserver.cli.main` prints the text to stderr and returns `code`."""
+
+    def __init__(self, text: object, code: int = FAILED) -> None:
+        super().__init__(str(text))
+        self.code = code

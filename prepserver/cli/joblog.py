@@ -10,18 +10,10 @@ from pathlib import Path
 from prepserver.audit import logfile
 from prepserver.audit.stays import chains
 from prepserver.audit.training import Training
-from prepserver.cli import exits
+from prepserver.cli.exits import NO_PERMISSION, CommandError
 from prepserver.cli.state import find_state_dir
 
 _JOBS_NAMED = 10
-
-
-class NoLog(RuntimeError):
-    """There is none; the text says why, `code` is the exit code that goes with it."""
-
-    def __init__(self, text: str, code: int = exits.FAILED) -> None:
-        super().__init__(text)
-        self.code = code
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +22,11 @@ class JobLog:
 
     Attributes:
         job: Its name.
-        uid: Whose.
-        state_dir: Where it was found.
+        uid: The user whose job it is.
+        state_dir: The directory where it was found.
         paths: Its files.
-        wrong: What is wrong with them.
-        trainings: Of that name, in the order in which they began: other rows, at the same time, or begun anew.
+        wrong: Damage, one sentence each.
+        trainings: All trainings under that name, oldest first: they read other rows, ran at once, or were restarted.
     """
 
     job: str
@@ -49,7 +41,7 @@ def open_log(arguments: argparse.Namespace) -> JobLog:
     """The log of ``arguments.job``.
 
     Raises:
-        NoLog: There is none, or it cannot be read.
+        CommandError: There is none, or it cannot be read.
     """
     state_dir = find_state_dir(arguments)
     folder = state_dir / logfile.FOLDER
@@ -57,17 +49,17 @@ def open_log(arguments: argparse.Namespace) -> JobLog:
         known = logfile.jobs(folder)
         uids = [job.uid for job in known if job.job == arguments.job]
         if not uids:
-            # the first line may be what is damaged
+            # its first line may be damaged
             uids = [uid for uid in (os.getuid(),) if logfile.path_of(folder, arguments.job, uid).exists()]
         if not uids:
             names = ", ".join(repr(job.job) for job in known[:_JOBS_NAMED])
-            raise NoLog(f"no job {arguments.job!r} has a log in {folder}; there are {names or 'none at all'}")
+            raise CommandError(f"no job {arguments.job!r} has a log in {folder}; it has logs of {names or 'no job'}")
         uid = os.getuid() if os.getuid() in uids else uids[0]
         found = logfile.read(folder, arguments.job, uid)
     except PermissionError as e:
-        raise NoLog(f"{e.filename}: only the daemon's own user may read it", exits.NO_PERMISSION) from e
+        raise CommandError(f"{e.filename}: only the daemon's own user may read it", NO_PERMISSION) from e
     except OSError as e:
-        raise NoLog(f"{folder}: {e.strerror}") from e
+        raise CommandError(f"{folder}: {e.strerror}") from e
     stays, wrong = chains(found.records)
     trainings = [Training(chain) for chain in stays]
     return JobLog(arguments.job, uid, state_dir, found.paths, [*found.wrong, *wrong], trainings)

@@ -1,6 +1,6 @@
-"""``prepserver status --quarantine`` and ``prepserver quarantine``: samples that are not tried any more.
+"""``prepserver status --quarantine`` and ``prepserver quarantine``: samples that are not tried again.
 
-They are files in the state directory, so no daemon need run.
+They are files in the state directory, so these commands need no daemon.
 """
 
 from __future__ import annotations
@@ -13,52 +13,50 @@ import sys
 from rich.table import Table
 from rich.text import Text
 
-from prepserver.cli import exits
+from prepserver.cli.exits import FAILED, NO_PERMISSION, OK, CommandError
 from prepserver.cli.state import find_state_dir
 from prepserver.cli.table import console
 from prepserver.daemon.quarantine import FOLDER, Entry, clear, entries
 
 
 def show(arguments: argparse.Namespace) -> int:
-    """Lists them, on stdout."""
+    """Lists the quarantined samples on stdout."""
     kept = entries(find_state_dir(arguments) / FOLDER)
     if arguments.json:
         sys.stdout.write(json.dumps([dataclasses.asdict(entry) for entry in kept], indent=2) + "\n")
-        return exits.OK
+        return OK
     if not kept:
         sys.stderr.write("no sample is quarantined\n")
-        return exits.OK
+        return OK
     listed = Table(box=None, pad_edge=False)
     for column in ("sample", "path", "dataset", "pipeline", "since", "reason"):
-        listed.add_column(column, overflow="fold")  # a path is there to be copied
+        listed.add_column(column, overflow="fold")  # so that a path can be copied
     for entry in kept:
-        # As `Text`: a path with brackets is no markup.
+        # As `Text`: brackets in a path are not markup.
         pipeline = f"{entry.pipeline[:12]} ({entry.ops})" if entry.pipeline else "all"
         cells = (str(entry.index), entry.path or "-", entry.dataset, pipeline, entry.time, entry.reason)
         listed.add_row(*map(Text, cells))
     console().print(listed)
-    return exits.OK
+    return OK
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Runs ``prepserver quarantine``."""
+def quarantine(arguments: argparse.Namespace) -> int:
+    """Runs the command."""
     if not arguments.clear and not arguments.clear_all:
         return show(arguments)
     folder = find_state_dir(arguments) / FOLDER
     kept = entries(folder)
     chosen = kept if arguments.clear_all else [e for e in kept if _is_named(e, arguments.clear)]
     if not chosen:
-        sys.stderr.write("prepserver quarantine: no such sample is quarantined; without options it lists them\n")
-        return exits.FAILED
+        raise CommandError("no such sample is quarantined; without options this command lists them")
     try:
         clear(folder, chosen)
     except OSError as e:
-        sys.stderr.write(f"prepserver quarantine: {e}\n")
-        return exits.NO_PERMISSION if isinstance(e, PermissionError) else exits.FAILED
+        raise CommandError(e, NO_PERMISSION if isinstance(e, PermissionError) else FAILED) from e
     for entry in chosen:
         pipeline = f" for pipeline {entry.pipeline[:12]}" if entry.pipeline else ""
         sys.stdout.write(f"cleared: sample {entry.index} {entry.path}{pipeline}\n")
-    return exits.OK
+    return OK
 
 
 def _is_named(entry: Entry, names: list[str]) -> bool:

@@ -1,4 +1,4 @@
-"""``prepserver replay``: makes one row of a job again, the very bytes that it was given, from its log."""
+"""``prepserver replay``: makes one row of a job again from the job's log, with the same bytes."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import numpy.typing as npt
 from prepserver.audit.history import Epoch
 from prepserver.audit.stays import key_of
 from prepserver.audit.training import Training
-from prepserver.cli import exits
-from prepserver.cli.joblog import NoLog, open_log
+from prepserver.cli.exits import OK, USAGE, CommandError
+from prepserver.cli.joblog import open_log
 from prepserver.daemon.quarantine import FOLDER, entries
 from prepserver.inline import Row, remake
 from prepserver.pipeline.kinds import Image
@@ -29,32 +29,33 @@ from prepserver.source import SourceError
 def replay(arguments: argparse.Namespace) -> int:
     """Runs the command."""
     if arguments.output.suffix not in (".png", ".npy"):
-        return _say(f"-o {arguments.output}: .png for a picture, .npy for the row as it is stored", exits.USAGE)
+        raise CommandError(f"-o {arguments.output}: .png for a picture, .npy for the row as it is stored", USAGE)
     try:
         load(arguments.plugins or ())
-        found = open_log(arguments)
-        epoch, position = _place(found.trainings, arguments)
+    except PluginError as e:
+        raise CommandError(e, USAGE) from e
+    found = open_log(arguments)
+    epoch, position = _place(found.trainings, arguments)
+    try:
         rows = epoch.rows
         source = source_from_wire(rows.source)
         pipeline = Pipeline.from_wire(rows.pipeline, source.columns)
         if arguments.view is not None and not 0 <= arguments.view < pipeline.views:
-            raise NoLog(f"--view {arguments.view}: the job has {pipeline.views} of each sample, from 0")
+            raise CommandError(f"--view {arguments.view}: the job has {pipeline.views} of each sample, from 0")
         if arguments.field is not None and arguments.field not in pipeline.columns:
-            raise NoLog(f"--field {arguments.field}: a row has {', '.join(pipeline.columns)}", exits.USAGE)
+            raise CommandError(f"--field {arguments.field}: a row has {', '.join(pipeline.columns)}", USAGE)
         kept = [entry for entry in entries(found.state_dir / FOLDER) if entry.source == rows.digest]
         bad = {entry.index for entry in kept if entry.pipeline in ("", pipeline.digest)}
         row = remake(
-            source, Path(rows.index), pipeline, rows.shuffle, rows.seed, rows.n, position, bad,
-            rows.shard, rows.batch_rows,
+            source, Path(rows.index), pipeline, rows.shuffle, rows.seed, rows.n, position, bad, rows.shard,
+            rows.batch_rows,
         )  # fmt: skip
-    except NoLog as e:
-        return _say(str(e), e.code)
     except (SourceError, PluginError, ValueError) as e:
-        return _say(str(e), exits.FAILED)
+        raise CommandError(e) from e
     try:
         _write(arguments.output, row, pipeline, arguments.field or next(iter(pipeline.columns)), arguments.view)
     except OSError as e:
-        return _say(f"-o {arguments.output}: {e.strerror or e}", exits.FAILED)
+        raise CommandError(f"-o {arguments.output}: {e.strerror or e}") from e
     scalars = "".join(f"{f.name} {row.fields[f.name]}\n" for f in pipeline.fields if not f.shape and f.name != INDEX)
     sys.stdout.write(
         f"sample {row.index}\npath {row.path}\n{scalars}position {position}\n"
@@ -66,36 +67,31 @@ def replay(arguments: argparse.Namespace) -> int:
         sys.stderr.write(f"prepserver replay: the row holds a replacement, for {reason}\n")
     logged = epoch.bad.get(position)
     if (logged is not None) != bool(row.replaced):
-        text = "the job got a replacement here, and the sample can be made now" if logged else "the job got the sample"
-        sys.stderr.write(f"prepserver replay: this is not what the job got: {text}\n")
-        return exits.FAILED
-    return exits.OK
+        text = "a replacement, but the sample can be made now" if logged else "the sample itself"
+        raise CommandError(f"this row differs from the job's: the job got {text}")
+    return OK
 
 
 def _place(trainings: list[Training], arguments: argparse.Namespace) -> tuple[Epoch, int]:
-    """The position of the row that the arguments name.
-
-    Raises:
-        NoLog: There is no such row.
-    """
+    """The epoch and the position of the row that the arguments name."""
     keys = [key_of(training.stays[0].rows) for training in trainings]
     chosen = len(keys) - 1 - keys[::-1].index(keys[0]) if arguments.training is None else arguments.training
     if not 0 <= chosen < len(trainings):
-        raise NoLog(f"--training {chosen}: the log has {len(trainings)}, from 0", exits.USAGE)
+        raise CommandError(f"--training {chosen}: the log has {len(trainings)}, from 0", USAGE)
     epochs = {parts[0].number: parts for parts in trainings[chosen].epochs}
     number = min(epochs, default=0) if arguments.epoch is None else arguments.epoch
     if number not in epochs:
-        raise NoLog(f"--epoch {number}: the log has {', '.join(map(str, epochs)) or 'none'}")
+        raise CommandError(f"--epoch {number}: the log has {', '.join(map(str, epochs)) or 'none'}")
     parts = [part for part in epochs[number] if arguments.rank < part.plan.world_size]
     if arguments.rank < 0 or not parts:
         most = max(part.plan.world_size for part in epochs[number])
-        raise NoLog(f"--rank {arguments.rank}: the job has {most} ranks")
+        raise CommandError(f"--rank {arguments.rank}: the job has {most} ranks")
     batches = [(part, batch) for part in parts for batch in part.batches(arguments.rank)]
     if not 0 <= arguments.batch < len(batches):
-        raise NoLog(f"--batch {arguments.batch}: epoch {number} has {len(batches)} for rank {arguments.rank}")
+        raise CommandError(f"--batch {arguments.batch}: epoch {number} has {len(batches)} for rank {arguments.rank}")
     epoch, batch = batches[arguments.batch]
     if not 0 <= arguments.row < batch.stop - batch.start:
-        raise NoLog(f"--row {arguments.row}: batch {arguments.batch} has {batch.stop - batch.start}")
+        raise CommandError(f"--row {arguments.row}: batch {arguments.batch} has {batch.stop - batch.start}")
     return epoch, batch.start + arguments.row
 
 
@@ -117,11 +113,9 @@ def _write(path: Path, row: Row, pipeline: Pipeline, column: str, view: int | No
 
 
 def picture(image: npt.NDArray[Any], pipeline: Pipeline) -> npt.NDArray[np.uint8]:
-    """A row as uint8 [H, W, C] for people: normalisation undone, floats back to 0..255.
-
-    Bytes are shown as they are; floats lose what lies outside of what can be shown.
-    """
-    if image.shape == pipeline.row.shape[-3:] and _stores_chw(pipeline):
+    """An image as uint8 [H, W, C] for people: normalisation undone, floats scaled and clipped to 0..255."""
+    last = pipeline.ops[-1]
+    if image.shape == pipeline.row.shape[-3:] and isinstance(last, ToLayout) and last.layout == "CHW":
         image = image.transpose(1, 2, 0)
     if image.dtype == np.uint8:
         return np.ascontiguousarray(image)
@@ -133,13 +127,3 @@ def picture(image: npt.NDArray[Any], pipeline: Pipeline) -> npt.NDArray[np.uint8
         elif isinstance(op, ToDtype):
             scale = 255.0 if op.scale else 1.0
     return np.rint(np.clip(seen * scale, 0, 255)).astype(np.uint8)
-
-
-def _stores_chw(pipeline: Pipeline) -> bool:
-    last = pipeline.ops[-1]
-    return isinstance(last, ToLayout) and last.layout == "CHW"
-
-
-def _say(text: str, code: int) -> int:
-    sys.stderr.write(f"prepserver replay: {text}\n")
-    return code

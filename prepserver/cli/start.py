@@ -12,8 +12,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from prepserver.cli import exits
 from prepserver.cli.doubts import doubts
+from prepserver.cli.exits import ALREADY_RUNNING, FAILED, NO_PERMISSION, OK, USAGE, CommandError
 from prepserver.cli.state import state_dir_of
 from prepserver.config import ConfigError, Settings, auto_workers, load_settings
 from prepserver.daemon.activation import ActivationError, check_place, take_attach_socket
@@ -39,9 +39,9 @@ def start(arguments: argparse.Namespace) -> int:
         for doubt in doubts(settings):
             sys.stderr.write(f"prepserver start: warning: {doubt}\n")
     except ConfigError as e:
-        return _say(f"prepserver start: {e}", exits.USAGE)
+        raise CommandError(e, USAGE) from e
     if arguments.daemon and arguments.foreground:
-        return _say("prepserver start: --daemon and --foreground exclude each other", exits.USAGE)
+        raise CommandError("--daemon and --foreground exclude each other", USAGE)
     try:
         passed = take_attach_socket(os.environ)
         group = _group(settings.socket_group)
@@ -50,12 +50,12 @@ def start(arguments: argparse.Namespace) -> int:
         if passed is not None:
             check_place(passed, place.attach_socket)
     except (ActivationError, ConfigError) as e:
-        return _say(f"prepserver start: {e}", exits.USAGE)
+        raise CommandError(e, USAGE) from e
     except AlreadyRunning as e:
-        return _say(f"prepserver start: {e}", exits.ALREADY_RUNNING)
+        raise CommandError(e, ALREADY_RUNNING) from e
     except RuntimeDirError as e:
-        return _say(f"prepserver start: {e}", exits.NO_PERMISSION)
-    # Where a terminal is, SIGHUP says that it is gone; elsewhere it is the word for reading settings again.
+        raise CommandError(e, NO_PERMISSION) from e
+    # With a terminal, SIGHUP means that the terminal is gone; without one, it makes the daemon read its settings again.
     reread = None if os.isatty(0) and not arguments.daemon else lambda: load_settings(arguments.config, flags)
     serve = functools.partial(_serve, settings, place, Door(settings.socket_mode, group), passed, reread)
     if arguments.daemon:
@@ -89,44 +89,34 @@ def _serve(
         most_clients = clients_allowed(raise_limit(), workers)
     except DescriptorsShort as e:
         place.close()
-        return _say(f"prepserver start: {e}", exits.USAGE)
+        raise CommandError(e, USAGE) from e
     memory_bytes = settings.memory_bytes or machine_free_bytes()[0] // 2
     state_dir = state_dir_of(settings.cache_dir, os.environ)
     cache_dir = Path(settings.cache_dir) if settings.cache_dir else state_dir / "index"
     try:
         with place:
             daemon = Daemon(
-                settings,
-                place,
-                workers,
-                memory_bytes,
-                cache_dir,
-                lifeline,
-                state_dir,
-                door=door,
-                attach_socket=passed,
-                reread=reread,
-                most_clients=most_clients,
-            )
-            return exits.OK if daemon.run(ready) else exits.FAILED
+                settings, place, workers, memory_bytes, cache_dir, lifeline, state_dir, door=door, attach_socket=passed,
+                reread=reread, most_clients=most_clients,
+            )  # fmt: skip
+            return OK if daemon.run(ready) else FAILED
     except (NotConfined, PluginsBroken) as e:
-        return _say(f"prepserver start: {e}", exits.USAGE)
+        raise CommandError(e, USAGE) from e
     except (ZygoteError, PluginsChanged, OSError) as e:
-        return _say(f"prepserver start: {e}", exits.FAILED)
+        raise CommandError(e) from e
 
 
 def _detach(serve: Callable[[Callable[[], None]], int], place: RuntimeDir) -> int:
-    """Runs `serve` in a process of its own session; returns when it is ready or has failed."""
+    """Runs `serve` in a daemon process; in this one, returns when that is ready or has failed."""
     ready_read, ready_write = os.pipe()
     if os.fork() > 0:
         os.close(ready_write)
-        said = os.read(ready_read, 1)  # nothing: it ended before it was ready
-        if said:
-            return exits.OK
-        return _say(f"prepserver start: the daemon did not come up; see {place.path / _DETACHED_LOG}", exits.FAILED)
+        if not os.read(ready_read, 1):  # end of file: the daemon ended before it was ready
+            raise CommandError(f"the daemon did not come up; see {place.path / _DETACHED_LOG}")
+        return OK
     os.setsid()
     if os.fork() > 0:
-        os._exit(exits.OK)
+        os._exit(OK)
     os.close(ready_read)
     place.renew_pid()
     out = os.open(place.path / _DETACHED_LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -140,9 +130,4 @@ def _detach(serve: Callable[[Callable[[], None]], int], place: RuntimeDir) -> in
         os.write(ready_write, b"1")
         os.close(ready_write)
 
-    os._exit(serve(ready))
-
-
-def _say(text: str, code: int) -> int:
-    sys.stderr.write(text + "\n")
-    return code
+    return serve(ready)

@@ -1,4 +1,4 @@
-"""Where a daemon keeps what outlives it: the quarantine and the jobs' logs."""
+"""Where a daemon keeps its quarantine and the jobs' logs, which outlive it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from prepserver.config import user_cache_dir
 
 
 def state_dir_of(cache_dir: str, environ: Mapping[str, str]) -> Path:
-    """A given cache directory itself, else systemd's directory for our state, else the user's cache."""
+    """`cache_dir` if it is given, else systemd's state directory for this unit, else the user's cache."""
     if cache_dir:
         return Path(cache_dir).absolute()
     given = environ.get("STATE_DIRECTORY")
@@ -20,14 +20,10 @@ def state_dir_of(cache_dir: str, environ: Mapping[str, str]) -> Path:
 
 
 def find_state_dir(arguments: argparse.Namespace) -> Path:
-    """As the arguments say, else as the daemon says that runs, else where one of this user's would keep it.
-
-    Args:
-        arguments: With `cache_dir` and `runtime_dir`.
-    """
+    """`arguments.cache_dir` if it is given, else the running daemon's, else the one that this user's would have."""
     if arguments.cache_dir is None:
         try:
             return Path(ask_status(arguments.runtime_dir)["state_dir"])
-        except (AskError, KeyError):  # an older daemon does not say
+        except (AskError, KeyError):  # an older daemon does not report it
             return state_dir_of("", os.environ)
     return state_dir_of(arguments.cache_dir, os.environ)

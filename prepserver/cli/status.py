@@ -1,4 +1,4 @@
-"""``prepserver status``: the daemon's state as tables for people or JSON for machines, once or again and again."""
+"""``prepserver status``: the daemon's state as tables for people or JSON for machines, once or repeatedly."""
 
 from __future__ import annotations
 
@@ -15,40 +15,36 @@ from rich.live import Live
 from rich.text import Text
 
 from prepserver.cli import exits
-from prepserver.cli.ask import AskError, ask_status
+from prepserver.cli.ask import ask_status
+from prepserver.cli.quarantine import show
 from prepserver.cli.table import console, table
+from prepserver.config import format_bytes
 
 
 def status(arguments: argparse.Namespace) -> int:
     """Runs the command."""
-    try:
-        if arguments.json:
-            for found in _answers(arguments):
-                sys.stdout.write(json.dumps(found, indent=None if arguments.watch else 2) + "\n")
-                sys.stdout.flush()
-        else:
-            _show(_answers(arguments), console(), is_watched=arguments.watch is not None)
-    except AskError as e:
-        sys.stderr.write(f"prepserver status: {e}\n")
-        return e.code
+    if arguments.quarantine:
+        return show(arguments)
+    if arguments.json:
+        for found in _answers(arguments):
+            sys.stdout.write(json.dumps(found, indent=None if arguments.watch else 2) + "\n")
+            sys.stdout.flush()
+    else:
+        _show(_answers(arguments), console(), is_watched=arguments.watch is not None)
     return exits.OK
 
 
 def _answers(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """The daemon's state: once, or every ``watch`` seconds until Ctrl-C.
-
-    Raises:
-        AskError: It does not answer, or not any more.
-    """
+    """The daemon's state: once, or every ``watch`` seconds until Ctrl-C."""
     yield ask_status(arguments.runtime_dir)
     if arguments.watch is None:
         return
     ended = threading.Event()
 
     def end(number: int, _frame: object) -> None:
-        # Not as KeyboardInterrupt: where that strikes in a callback or a finalizer, Python reports it and goes on.
+        # No KeyboardInterrupt: one raised inside a callback or a finalizer is reported and ignored by Python.
         ended.set()
-        signal.signal(number, signal.SIG_DFL)  # the second time, whatever it is at
+        signal.signal(number, signal.SIG_DFL)  # a second Ctrl-C ends it at once
 
     signal.signal(signal.SIGINT, end)
     while not ended.wait(arguments.watch):
@@ -70,8 +66,8 @@ def tables(found: dict[str, Any]) -> Iterator[RenderableType]:
     memory = found["memory"]
     yield Text(
         f"prepserver {found['version']} (pid {found['pid']}) in {found['runtime_dir']}: {found['state']} for "
-        f"{_time(found['uptime_s'])}, {found['rows_per_s']:.0f} images/s, rings {_mib(memory['rings_bytes'])} of "
-        f"{_mib(memory['budget_bytes'])}, {found['kernels']['path']} kernels ({found['kernels']['why']})"
+        f"{_time(found['uptime_s'])}, {found['rows_per_s']:.0f} images/s, rings {format_bytes(memory['rings_bytes'])} "
+        f"of {format_bytes(memory['budget_bytes'])}, {found['kernels']['path']} kernels ({found['kernels']['why']})"
     )
     everywhere = [s["id"] for s in found["streams"] if s["reads_everywhere"]]
     yield Text(_sandbox(found["sandbox"], everywhere))
@@ -115,7 +111,7 @@ def tables(found: dict[str, Any]) -> Iterator[RenderableType]:
             "GPUs", ("n", "name", "busy", "memory"),
             [
                 (g["index"], g["name"], "-" if g["utilisation_percent"] is None else f"{g['utilisation_percent']} %",
-                 f"{_mib(g['memory_used_bytes'])} of {_mib(g['memory_total_bytes'])}")
+                 f"{format_bytes(g['memory_used_bytes'])} of {format_bytes(g['memory_total_bytes'])}")
                 for g in found["gpus"]
             ],
             gives_way="name",
@@ -139,7 +135,7 @@ def _sandbox(sandbox: dict[str, str], everywhere: list[int]) -> str:
 
 def _lane(lane: dict[str, Any]) -> str:
     views = f" of {', '.join(lane['fields'])}" if len(lane["fields"]) > 3 else ""
-    return f"{lane['id']}: {lane['rows']} rows{views}, {_mib(lane['ring_bytes'])}, {lane['jobs']} jobs"
+    return f"{lane['id']}: {lane['rows']} rows{views}, {format_bytes(lane['ring_bytes'])}, {lane['jobs']} jobs"
 
 
 def _rank(job: dict[str, Any]) -> str:
@@ -157,10 +153,6 @@ def _rate(per_s: float | None) -> str:
 
 def _percent(fraction: float | None) -> str:
     return "-" if fraction is None else f"{100 * fraction:.0f} %"
-
-
-def _mib(nbytes: int) -> str:
-    return f"{nbytes / 2**30:.1f} GiB" if nbytes >= 1 << 30 else f"{nbytes / 2**20:.0f} MiB"
 
 
 def _time(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""Tables for people: as wide as the terminal, as wide as their contents where stdout is no terminal."""
+"""Tables for people: as wide as the terminal, or as wide as their contents if stdout is no terminal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PIPE_WIDTH = 100_000
 
 
 def console() -> Console:
-    """Writes to stdout; rich leaves colours out where NO_COLOR is set or stdout is no terminal."""
+    """Writes to stdout; rich omits colours if NO_COLOR is set or stdout is no terminal."""
     return Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH, markup=False, highlight=False, emoji=False)
 
 
@@ -22,12 +22,12 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, 
     """One line per row.
 
     Args:
-        title: Above it; empty for none.
-        columns: Their heads.
+        title: Above the table.
+        columns: Their headings.
         rows: Cells, shown as plain text.
-        gives_way: The column that is cut first where the terminal is too narrow.
+        gives_way: The column that is shortened first if the terminal is too narrow.
     """
-    made = Table(title=Text(title) if title else None, title_justify="left", box=None, pad_edge=False)
+    made = Table(title=Text(title), title_justify="left", box=None, pad_edge=False)
     for column in columns:
         made.add_column(Text(column), no_wrap=column != gives_way, overflow="ellipsis")
     for row in rows:

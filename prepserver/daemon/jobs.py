@@ -22,14 +22,14 @@ from prepserver.daemon.rings import Rings, ring_rows
 from prepserver.memory.errors import MemoryShort
 from prepserver.order import Order, check_start, make_order
 from prepserver.pipeline.batches import BatchLine, batch_rows
-from prepserver.pipeline.declared import Codes
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.pipeline.shard import Shard
 from prepserver.pipeline.sources import source_from_wire
+from prepserver.pipeline.spec import Codes
 from prepserver.protocol import work
 from prepserver.protocol.layout import Field, ring_fields
-from prepserver.protocol.messages import PROTOCOL, Attach, Moved, Refused, Welcome
+from prepserver.protocol.messages import PROTOCOL, Attach, Moved, Refused, Welcome, lag_error
 from prepserver.schedule.actions import Action, Joined, Move
 from prepserver.schedule.early import PATIENCE
 from prepserver.schedule.join import Place, Request, place
@@ -156,7 +156,6 @@ class Jobs:
         self._lag = LagWatch(scheduler.chunk_rows)
         self._slow: set[tuple[str, tuple[str, int]]] = set()  # (key of streams, of lanes) that are kept apart there
         self._no_room_s: dict[int, float] = {}  # groups that cannot part for want of memory, since when
-        self._left_said: set[int] = set()  # groups that were left behind
         self.attachments: dict[int, Attachment] = {}
 
     def setup_messages(self) -> Iterable[tuple[Any, Sequence[int]]]:
@@ -226,7 +225,6 @@ class Jobs:
                 actions += self._scheduler.remove_cursor(absent)
             del self._groups[attachment.group]
             self._no_room_s.pop(attachment.group, None)
-            self._left_said.discard(attachment.group)
         return actions
 
     def tick(self, now_s: float) -> None:
@@ -258,7 +256,7 @@ class Jobs:
         attachment.stream = self._scheduler.stream_of(move.cursor).id
         attachment.moves += 1
         try:
-            attachment.peer.send_or_keep(Moved(move.start, move.lost, ring.layout.to_wire()), ring.fd)
+            attachment.peer.send_or_keep(Moved(move.start, ring.layout.to_wire()), ring.fd)
         except OSError as e:  # it can come back to its place, and not go on without its rows
             attach = attachment.attach
             log.warning(
@@ -316,7 +314,7 @@ class Jobs:
         stream = self._scheduler.streams[parting.stream]
         members = [a for a in self.attachments.values() if a.group in parting.groups]
         job = ", ".join(sorted({repr(a.attach.job) for a in members}))
-        leaving = {c.lane for c in stream.readers if c.group in parting.groups}
+        leaving = {c.lane for c in stream.cursors.values() if c.group in parting.groups}
         key = None
         if parting.apart is not None:
             key = apart_key(stream.key, parting.apart.uid)
@@ -330,35 +328,24 @@ class Jobs:
         setup = self._setups[parting.stream]
         for old, lane in shared.items():
             self._announce_lane(parting.stream, lane, setup.lanes[old].pipeline, stream.source)
-        own: tuple[int, dict[int, Lane]] | None = None
-        if own_lanes:
-            own_id = next(self._ids)
-            add = replace(setup.add, stream=own_id, quarantined=self._bad(stream.source))
-            self._setups[own_id] = _StreamSetup(add)
-            self._broadcast(add, ())
-            for old, lane in own_lanes.items():
-                self._announce_lane(own_id, lane, setup.lanes[old].pipeline, stream.source)
-            own = (own_id, own_lanes)
-            self._lag.parted(own_id, now_s)
-            for attachment in members:
-                attachment.stream = own_id
+        own_id = next(self._ids)
+        add = replace(setup.add, stream=own_id, quarantined=self._bad(stream.source))
+        self._setups[own_id] = _StreamSetup(add)
+        self._broadcast(add, ())
+        for old, lane in own_lanes.items():
+            self._announce_lane(own_id, lane, setup.lanes[old].pipeline, stream.source)
+        self._lag.parted(own_id, now_s)
+        for attachment in members:
+            attachment.stream = own_id
         for group in map(self._groups.__getitem__, parting.groups):
-            group.stream = stream.id if own is None else own[0]
-            group.lane = (own_lanes or shared)[group.lane].id
+            group.stream, group.lane = own_id, own_lanes[group.lane].id
         for other in self._groups.values():
             if other.stream == parting.stream and other.lane in shared:
                 other.lane = shared[other.lane].id
-        self._say_parted(parting, job)
-        return self._scheduler.part(parting.stream, parting.groups, own, shared, key)
-
-    def _say_parted(self, parting: Parting, job: str) -> None:
-        said = parting.skip and self._left_said.issuperset(parting.groups)  # of a job that is always slower
-        if parting.skip:
-            self._left_said.update(parting.groups)
-        log.log(
-            logging.DEBUG if said else logging.WARNING, "job %s holds others back%s: %s", job, _why(parting.apart),
-            "it is left behind and loses rows" if parting.skip else "it goes on in a stream of its own, the same bytes",
-        )  # fmt: skip
+        log.warning(
+            "job %s holds others back%s: it goes on in a stream of its own, the same bytes", job, _why(parting.apart)
+        )
+        return self._scheduler.part(parting.stream, parting.groups, (own_id, own_lanes), shared, key)
 
     def _cannot_part(self, parting: Parting, job: str, why: MemoryShort, now_s: float) -> None:
         """Jobs of its own user wait for it; those of others do not: it may attach anew, as after a lost connection."""
@@ -385,11 +372,10 @@ class Jobs:
         try:
             for lane_id in sorted(leaving):
                 lane = stream.lanes[lane_id]
-                stay = any(c.lane == lane_id and c.group not in parting.groups for c in stream.readers)
-                if stay or parting.skip:
+                stay = any(c.lane == lane_id and c.group not in parting.groups for c in stream.cursors.values())
+                if stay:
                     shared[lane_id] = self._again(lane, stream.watermark, made)
-                if not parting.skip:
-                    own[lane_id] = self._again(lane, stream.watermark, made)
+                own[lane_id] = self._again(lane, stream.watermark, made)
         except MemoryShort:
             for lane_id in made:
                 self._rings.drop(lane_id)
@@ -680,8 +666,8 @@ def check(attach: Attach, codes: Codes = MappingProxyType({})) -> Asked:
         raise Refusal("spec", text, "shard_index")
     if attach.batching == "batch-shuffle-repeat" and attach.shuffle != "full":
         raise Refusal("spec", f"batches are shuffled by a full permutation, not by {attach.shuffle!r}", "shuffle")
-    if attach.lag == "skip" and attach.world_size * attach.num_shards > 1:
-        raise Refusal("spec", "lag = 'skip' would give ranks different numbers of batches: use 'detach'", "lag")
+    if (wrong := lag_error(attach.lag)) is not None:
+        raise Refusal("spec", wrong, "lag")
     if len(_local_ranks(attach)) > _LOCAL_RANKS_MOST:
         raise Refusal(
             "spec",

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from prepserver.audit.logfile import LogFile
-from prepserver.audit.records import MAX_BAD_ROWS, MAX_REASON_CHARS, Attached, Bad, Left, Passed, Progress, Rows
+from prepserver.audit.records import MAX_BAD_ROWS, MAX_REASON_CHARS, Attached, Bad, Left, Progress, Rows
 from prepserver.pipeline.batches import batch_rows
 from prepserver.protocol.messages import Attach
 
@@ -65,7 +65,7 @@ class _Begin:
     attached: Attached
 
 
-_Note = _Begin | Left | Bad | Passed | None
+_Note = _Begin | Left | Bad | None
 """What the thread is to write; None: how far it got."""
 
 
@@ -126,12 +126,6 @@ class Ledger:
         if len(new) > stay.bad_left > 0:
             self._put(stay, Bad(0, [], more=True))
         stay.bad_left = max(0, stay.bad_left - len(new))
-
-    def passed(self, cursor: int, resume: int) -> None:
-        """A rank will be told of nothing before `resume` any more: it loses what lies between."""
-        stay = self._stays.get(cursor)
-        if stay is not None and resume > stay.told:
-            self._put(stay, Passed(0, stay.told, resume))
 
     def released(self, cursor: int, upto: int) -> None:
         """A rank has given back what lies below `upto`."""

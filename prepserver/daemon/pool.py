@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from prepserver.daemon.poll import Poll
-from prepserver.pipeline.declared import Codes
+from prepserver.pipeline.spec import Codes
 from prepserver.protocol import work
 from prepserver.protocol.schema import ProtocolError
 from prepserver.schedule.scheduler import CRASH_STRIKES, KILL_STRIKES, Suspect
@@ -63,9 +63,6 @@ class PoolEvents(Protocol):
 
     def worker_lost(self, worker: int, suspect: Suspect | None, strikes: int, stuck: bool) -> None:
         """It is gone, or (`stuck`) given up on while its process is still there."""
-
-    def task_soon(self, task: int) -> None:
-        """A worker has begun the last row of a task."""
 
     def task_done(self, worker: int, message: work.Filled | work.Failed) -> None:
         """It ended a task."""
@@ -377,10 +374,7 @@ class WorkerPool:
             if child.blocked:
                 child.flush()
             for message in child.receive(most):
-                if isinstance(message, work.Soon):
-                    self._events.task_soon(message.task)
-                else:
-                    self._events.task_done(child.ticket, message)
+                self._events.task_done(child.ticket, message)
         except ChannelClosed:
             self._poll.forget(child.fileno())  # the zygote says how it ended
             return

@@ -61,14 +61,12 @@ from prepserver.protocol.schema import ProtocolError
 from prepserver.schedule.actions import (
     Action,
     Announce,
-    Behind,
     DropLane,
     DropStream,
     GoesAlone,
     Joined,
     KillWorker,
     Move,
-    Nearly,
     QuarantineSample,
     Submit,
 )
@@ -605,13 +603,11 @@ class Daemon:
     def _do(self, actions: Iterable[Action]) -> None:
         for action in actions:
             match action:
-                case Submit(worker, task, stream, lanes, position, count, say_soon):
-                    self._pool.send(worker, work.Fill(task, stream, list(lanes), position, count, say_soon))
+                case Submit(worker, task, stream, lanes, position, count):
+                    self._pool.send(worker, work.Fill(task, stream, list(lanes), position, count))
                 case Announce():
                     self._announce(action)
-                case Nearly(cursor):
-                    self._hint(cursor)
-                case Move() | Behind() | Joined() | GoesAlone():
+                case Move() | Joined() | GoesAlone():
                     self._rearrange(action)
                 case KillWorker(worker):
                     self._pool.end(worker)
@@ -640,15 +636,11 @@ class Daemon:
             if stream is not None and stream.source == source:
                 self._pool.end(worker)
 
-    def _rearrange(self, action: Move | Behind | Joined | GoesAlone) -> None:
+    def _rearrange(self, action: Move | Joined | GoesAlone) -> None:
         """Jobs part and meet."""
         match action:
-            case Move(cursor=cursor, lost=(start, stop)):
-                if start < stop:
-                    self._ledger.passed(cursor, stop)
+            case Move():
                 self._jobs.moved(action)
-            case Behind():
-                pass  # it keeps its ring, which counts until its client lets go
             case Joined():
                 self._jobs.joined(action)
             case GoesAlone(stream, why):
@@ -670,11 +662,6 @@ class Daemon:
         if not attachment.is_owed:
             # The client waits, the log's reader does not: it comes second, as its thread wants this interpreter.
             self._ledger.announced(announce.cursor, announce.upto, announce.bad)
-
-    def _hint(self, cursor: int) -> None:
-        attachment = self._jobs.attachments.get(cursor)
-        if attachment is not None and attachment.connected and attachment.peer.send_kept():
-            attachment.peer.send(Ready(0, [], attachment.moves))  # one that is lost is no loss
 
     @staticmethod
     def _tell(attachment: Attachment, announce: Announce) -> bool:
@@ -712,10 +699,6 @@ class Daemon:
             self._do(self._scheduler.worker_stuck(worker, suspect, strikes))
         else:
             self._do(self._scheduler.worker_lost(worker, suspect, strikes))
-
-    def task_soon(self, task: int) -> None:
-        """See `PoolEvents`."""
-        self._do(self._scheduler.task_soon(task))
 
     def task_done(self, worker: int, message: work.Filled | work.Failed) -> None:
         """See `PoolEvents`."""

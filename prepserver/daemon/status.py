@@ -165,7 +165,7 @@ def _stream(stream: Any, scheduler: Scheduler, rings: Rings, jobs: Jobs) -> dict
                 "fields": [field.name for field in rings.held[lane.id].layout.fields],
                 "rows": lane.rows,
                 "ring_bytes": rings.held[lane.id].layout.nbytes,
-                "jobs": sum(1 for c in stream.readers if c.lane == lane.id and c.present),
+                "jobs": sum(1 for c in stream.cursors.values() if c.lane == lane.id and c.present),
                 "render_ms_per_sample": _sample_ms(lane.spent),
             }
             for lane in stream.lanes.values()

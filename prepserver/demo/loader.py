@@ -1,7 +1,7 @@
 """The data side of a job without prepserver: torch's DataLoader with Pillow, as most training scripts have it.
 
-The samples come from the same listing as the daemon's, so both phases read the same encoded bytes. Crops are
-drawn as torchvision's RandomResizedCrop draws them; ``resize(box=)`` crops and resizes in one step.
+Both phases read the same encoded bytes: the samples come from the daemon's listing. Crops are drawn as torchvision's
+RandomResizedCrop draws them; ``resize(box=)`` crops and resizes in one step.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TRIES = 10
 
 
 class DamagedFile(Exception):
-    """A sample that Pillow cannot decode; the text names the file, in one line."""
+    """Pillow cannot decode a sample; the text names the file, in one line."""
 
 
 class Photos(Dataset[tuple[torch.Tensor, int]]):
@@ -35,7 +35,7 @@ class Photos(Dataset[tuple[torch.Tensor, int]]):
     Args:
         source: Wire form of the source.
         index_path: Its listing.
-        size: Of a side, in pixels.
+        size: Height and width in pixels.
     """
 
     def __init__(self, source: dict[str, Any], index_path: Path, size: int) -> None:
@@ -76,7 +76,7 @@ def draw_box(height: int, width: int) -> tuple[int, int, int, int]:
 
 
 def make_loader(photos: Photos, batch_size: int, workers: int, seed: int) -> DataLoader[tuple[torch.Tensor, int]]:
-    """A DataLoader with `workers` processes that live over all epochs."""
+    """A DataLoader whose `workers` processes serve all epochs."""
     return DataLoader(
         photos, batch_size=batch_size, shuffle=True, num_workers=workers, persistent_workers=True,
         pin_memory=torch.cuda.is_available(), generator=torch.Generator().manual_seed(seed),

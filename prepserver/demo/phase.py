@@ -7,12 +7,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from prepserver.demo.failure import DemoFailure
-from prepserver.demo.jobs import TrainingJob, training_jobs
-from prepserver.demo.server import DemoServer
-from prepserver.demo.usage import tree_cpu_s
+from prepserver.demo.processes import DemoFailure, DemoServer, TrainingJob, training_jobs, tree_cpu_s
 
 IMPORT_S = 60.0
 FIRST_BATCH_S = 60.0
@@ -21,6 +18,9 @@ LEAST_S, MOST_S = 3.0, 15.0
 """A phase is measured until every job has done its epochs, but within these bounds: a demo has to end."""
 
 _LOOK_S = 0.25
+
+Look = Callable[[list[TrainingJob], float, float | None], None]
+"""Shows the jobs, the age of the phase in seconds, and the sharing factor so far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +34,14 @@ class JobFigures:
 
 @dataclass(frozen=True, slots=True)
 class PhaseFigures:
-    """What a phase showed.
+    """The result of a phase.
 
     Attributes:
         jobs: In order.
         device: Where they trained.
         window_s: Length of the measured time.
-        cpu_s_per_image: Of the jobs, their workers and the daemon, for each image that reached a training loop.
-        sharing_factor: Images delivered per image made: by the daemon's count, or 1 by construction.
+        cpu_s_per_image: CPU time of jobs, workers and daemon for each image that reached a training loop.
+        sharing_factor: Images delivered per image made: counted by the daemon, 1 without one.
     """
 
     jobs: list[JobFigures]
@@ -51,21 +51,8 @@ class PhaseFigures:
     sharing_factor: float
 
 
-@dataclass(frozen=True, slots=True)
-class View:
-    """For the display, now and then: the jobs, the phase's age in seconds, the sharing factor so far."""
-
-    jobs: list[TrainingJob]
-    age_s: float
-    sharing_factor: float | None
-
-
 def run_phase(
-    configs: list[dict[str, Any]],
-    scratch: Path,
-    server: DemoServer | None,
-    epochs: int,
-    look: Callable[[View], None],
+    configs: list[dict[str, Any]], scratch: Path, server: DemoServer | None, epochs: int, look: Look
 ) -> PhaseFigures:
     """Runs a job for each of `configs` and measures.
 
@@ -73,7 +60,7 @@ def run_phase(
         configs: For `prepserver.demo.train`.
         scratch: For logs.
         server: The daemon, if the jobs use one.
-        epochs: After how many of each job to end, if the time allows.
+        epochs: The phase ends when each job has done so many, if time allows.
         look: Called several times a second.
 
     Raises:
@@ -81,39 +68,43 @@ def run_phase(
     """
     with training_jobs(configs, scratch) as jobs:
         phase = _Phase(jobs, server, look)
-        phase.wait(lambda: all(j.progress.device for j in jobs), IMPORT_S, "import torch")
+        phase.wait(lambda: all(j.device for j in jobs), IMPORT_S, "import torch")
         for job in jobs:
-            job.go()
-        phase.wait(lambda: all(j.progress.reports for j in jobs), FIRST_BATCH_S, "get a first batch")
+            job.tell("go")
+        phase.wait(lambda: all(j.reports for j in jobs), FIRST_BATCH_S, "get a first batch")
         phase.pause(WARM_S)
-        start_s, cpu_s, rows = time.monotonic(), phase.cpu_s(), phase.rows()
+        start = phase.now()
 
         def enough() -> bool:
-            age_s = time.monotonic() - start_s
-            done = all(j.progress.reports[-1].epochs >= epochs for j in jobs)
+            age_s = time.monotonic() - start.at_s
+            done = all(j.reports[-1].epochs >= epochs for j in jobs)
             return age_s >= MOST_S or (age_s >= LEAST_S and done)
 
         phase.wait(enough, MOST_S + 1.0, "go on")
-        stop_s = time.monotonic()
-        cpu_s, now_rows = phase.cpu_s() - cpu_s, phase.rows()
-        made, delivered = now_rows[0] - rows[0], now_rows[1] - rows[1]
-        # The reports that say how far the jobs had got by then are still to come.
-        phase.pause(_LOOK_S)
-        images = [j.progress.images_between(start_s, stop_s) for j in jobs]
-        if not sum(images):
-            raise DemoFailure(f"no job got a batch in {stop_s - start_s:.0f} s; see `prepserver demo --help`")
-        last = [j.progress.reports[-1] for j in jobs]
-        return PhaseFigures(
-            [JobFigures(n / (stop_s - start_s), r.first_batch_s, r.loss) for n, r in zip(images, last, strict=True)],
-            jobs[0].progress.device,
-            stop_s - start_s,
-            cpu_s / sum(images),
-            delivered / made if made else 1.0,
-        )
+        stop = phase.now()
+        phase.pause(_LOOK_S)  # for the reports about the end of the window
+    window_s, cpu_s, made, delivered = (b - a for a, b in zip(start, stop, strict=True))
+    images = [j.images_between(start.at_s, stop.at_s) for j in jobs]
+    if not sum(images):
+        raise DemoFailure(f"no job got a batch in {window_s:.0f} s; see `prepserver demo --help`")
+    figures = [
+        JobFigures(n / window_s, j.reports[-1].first_batch_s, j.reports[-1].loss)
+        for n, j in zip(images, jobs, strict=True)
+    ]
+    return PhaseFigures(figures, jobs[0].device, window_s, cpu_s / sum(images), delivered / made if made else 1.0)
+
+
+class _Now(NamedTuple):
+    """Totals at one moment: monotonic time, CPU seconds of all processes, rows made and delivered by the daemon."""
+
+    at_s: float
+    cpu_s: float
+    made: int
+    delivered: int
 
 
 class _Phase:
-    def __init__(self, jobs: list[TrainingJob], server: DemoServer | None, look: Callable[[View], None]) -> None:
+    def __init__(self, jobs: list[TrainingJob], server: DemoServer | None, look: Look) -> None:
         self._jobs = jobs
         self._server = server
         self._look = look
@@ -121,10 +112,10 @@ class _Phase:
         self._looked_s = 0.0
 
     def wait(self, until: Callable[[], bool], timeout_s: float, what: str) -> None:
-        """Reads what the jobs say until `until()`.
+        """Reads the jobs' reports until `until()`.
 
         Raises:
-            DemoFailure: Not within `timeout_s`, or a job ended.
+            DemoFailure: The time is up, or a job ended.
         """
         deadline_s = time.monotonic() + timeout_s
         while not until():
@@ -133,7 +124,8 @@ class _Phase:
                 raise DemoFailure(f"the jobs did not {what} within {timeout_s:.0f} s")
             if now_s - self._looked_s >= _LOOK_S:
                 self._looked_s = now_s
-                self._look(View(self._jobs, now_s - self._began_s, self._factor()))
+                made, delivered = self._rows()
+                self._look(self._jobs, now_s - self._began_s, delivered / made if made else None)
             for job in select.select(self._jobs, [], [], min(_LOOK_S, deadline_s - now_s) / 2)[0]:
                 job.read()
 
@@ -142,14 +134,9 @@ class _Phase:
         end_s = time.monotonic() + seconds
         self.wait(lambda: time.monotonic() >= end_s, seconds + 1.0, "go on")
 
-    def cpu_s(self) -> float:
-        """Of all processes of the phase so far."""
-        return tree_cpu_s([j.pid for j in self._jobs] + ([self._server.pid] if self._server else []))
+    def now(self) -> _Now:
+        pids = [j.process.pid for j in self._jobs] + ([self._server.pid] if self._server else [])
+        return _Now(time.monotonic(), tree_cpu_s(pids), *self._rows())
 
-    def rows(self) -> tuple[int, int]:
-        """Rows (made, delivered) by the daemon so far."""
+    def _rows(self) -> tuple[int, int]:
         return self._server.rows() if self._server else (0, 0)
-
-    def _factor(self) -> float | None:
-        made, delivered = self.rows()
-        return delivered / made if made else None

@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from prepserver.config import ConfigError, auto_workers, parse_workers
-from prepserver.demo.failure import DemoFailure
 from prepserver.demo.phase import PhaseFigures, run_phase
-from prepserver.demo.server import running_server
+from prepserver.demo.processes import DemoFailure, running_server
 from prepserver.demo.show import Display, print_result
 from prepserver.pipeline.sources import ImageFolder, SourceSpec, SyntheticImages
 from prepserver.source import SourceError, build_index
@@ -38,9 +37,9 @@ class Plan:
 
     Attributes:
         jobs: Training processes.
-        workers: Of the daemon.
-        own_workers: Of each DataLoader.
-        epochs: Of each job and phase, if the time allows.
+        workers: Worker processes of the daemon.
+        own_workers: Worker processes of each DataLoader.
+        epochs: Epochs of each job and phase, if time allows.
     """
 
     jobs: int
@@ -52,11 +51,10 @@ class Plan:
     def of(cls, jobs: int, workers: str, epochs: int) -> Plan:
         """From the command line.
 
-        The DataLoaders get as many processes in sum as the daemon has, and at least one each: the same share of
-        the machine, rounded in their favour.
+        The DataLoaders together get as many processes as the daemon has, rounded up to the same number for each.
 
         Raises:
-            ConfigError: Naming what cannot be.
+            ConfigError: A number is out of range.
         """
         if not 1 <= jobs <= _MOST_JOBS:
             raise ConfigError(f"--jobs {jobs}: from 1 to {_MOST_JOBS}")
@@ -73,30 +71,22 @@ def run_demo(arguments: argparse.Namespace) -> int:
         arguments: ``data`` (a folder or None), ``jobs``, ``workers`` (a number or ``auto``), ``epochs``, ``json``.
 
     Returns:
-        The exit code: 0, 1 if something failed, 2 for an impossible argument.
+        The exit code: 0, 1 if something failed, 2 for a bad argument.
     """
     display = Display()
-    # As Ctrl-C: everything that the demo started ends, and its directory goes.
+    # Like Ctrl-C: ends everything that the demo started, and removes its directory.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    scratch = _make_scratch()
+    base = tempfile.gettempdir()
+    scratch = Path(tempfile.mkdtemp(prefix="prepserver-demo-", dir=base if len(base) <= _LONGEST_BASE else "/tmp"))
     try:
         plan = Plan.of(arguments.jobs, str(arguments.workers), arguments.epochs)
-        _Demo(plan, _source(arguments.data), scratch, display).run(as_json=arguments.json)
-    except ConfigError as e:
+        _run(plan, _source(arguments.data), scratch, display, as_json=arguments.json)
+    except (ConfigError, DemoFailure, SourceError) as e:
         display.say(f"prepserver demo: {e}")
-        return USAGE
-    except (DemoFailure, SourceError) as e:
-        display.say(f"prepserver demo: {e}")
-        return FAILED
+        return USAGE if isinstance(e, ConfigError) else FAILED
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     return OK
-
-
-def _make_scratch() -> Path:
-    """A directory of the demo's own, short enough to hold a socket."""
-    base = tempfile.gettempdir()
-    return Path(tempfile.mkdtemp(prefix="prepserver-demo-", dir=base if len(base) <= _LONGEST_BASE else "/tmp"))
 
 
 def _source(data: str | None) -> SourceSpec:
@@ -105,67 +95,51 @@ def _source(data: str | None) -> SourceSpec:
     return ImageFolder(str(Path(data).expanduser().absolute()))
 
 
-class _Demo:
-    def __init__(self, plan: Plan, source: SourceSpec, scratch: Path, display: Display) -> None:
-        self._plan = plan
-        self._source = source
-        self._scratch = scratch
-        self._display = display
-
-    def run(self, *, as_json: bool) -> None:
-        began_s = time.monotonic()
-        plan, display = self._plan, self._display
-        listing = build_index(self._source, self._scratch / "index", lambda _found: None)
-        what = f"images in {self._source.root}" if isinstance(self._source, ImageFolder) else "synthetic photos"
-        display.say(f"{plan.jobs} training jobs over {listing.n} {what}: random crops of {_SIZE}, flips, batches of "
-                    f"{_BATCH}")  # fmt: skip
-        config: dict[str, Any] = {
-            "source": self._source.to_wire(), "index_path": str(listing.path), "classes": max(1, listing.num_classes),
-            "runtime_dir": str(self._scratch / "run"), "batch_size": min(_BATCH, listing.n), "size": _SIZE,
-            "workers": plan.own_workers,
+def _run(plan: Plan, source: SourceSpec, scratch: Path, display: Display, *, as_json: bool) -> None:
+    began_s = time.monotonic()
+    listing = build_index(source, scratch / "index", lambda _found: None)
+    what = f"images in {source.root}" if isinstance(source, ImageFolder) else "synthetic photos"
+    display.say(
+        f"{plan.jobs} training jobs over {listing.n} {what}: random crops of {_SIZE}, flips, batches of {_BATCH}"
+    )
+    config: dict[str, Any] = {
+        "source": source.to_wire(), "index_path": str(listing.path), "classes": max(1, listing.num_classes),
+        "runtime_dir": str(scratch / "run"), "batch_size": min(_BATCH, listing.n), "size": _SIZE,
+        "workers": plan.own_workers,
+    }  # fmt: skip
+    shared_jobs, own_jobs = (
+        [{**config, "kind": kind, "seed": number} for number in range(plan.jobs)] for kind in ("shared", "own")
+    )
+    title = f"1 of 2: one shared stream, made by {_count(plan.workers)}"
+    with running_server(scratch, plan.workers) as server, display.phase(title):
+        shared = run_phase(shared_jobs, scratch, server, plan.epochs, display.look)
+    with display.phase(f"2 of 2: each job on its own DataLoader (Pillow) with {_count(plan.own_workers)}"):
+        own = run_phase(own_jobs, scratch, None, plan.epochs, display.look)
+    took_s = time.monotonic() - began_s
+    if as_json:
+        found = {
+            "plan": dataclasses.asdict(plan), "shared": dataclasses.asdict(shared), "own": dataclasses.asdict(own),
+            "server_start_s": round(server.start_s, 3), "took_s": round(took_s, 1),
         }  # fmt: skip
-        configs = [{**config, "seed": number} for number in range(plan.jobs)]
-        with (
-            running_server(self._scratch, plan.workers) as server,
-            display.phase(f"1 of 2: one shared stream, made by {_count(plan.workers, 'worker')}"),
-        ):
-            start_s = server.start_s
-            shared = run_phase([{**c, "kind": "shared"} for c in configs], self._scratch, server, plan.epochs,
-                               display.look)  # fmt: skip
-        with display.phase(
-            f"2 of 2: each job on its own DataLoader (Pillow) with {_count(plan.own_workers, 'worker')}"
-        ):
-            own = run_phase([{**c, "kind": "own"} for c in configs], self._scratch, None, plan.epochs, display.look)
-        took_s = time.monotonic() - began_s
-        if as_json:
-            sys.stdout.write(json.dumps(self._json(shared, own, start_s, took_s)) + "\n")
-            return
-        print_result(shared, own, self._notes(shared, start_s, took_s))
-
-    def _json(self, shared: PhaseFigures, own: PhaseFigures, start_s: float, took_s: float) -> dict[str, Any]:
-        return {
-            "plan": dataclasses.asdict(self._plan),
-            "shared": dataclasses.asdict(shared),
-            "own": dataclasses.asdict(own),
-            "server_start_s": round(start_s, 3),
-            "took_s": round(took_s, 1),
-        }
-
-    def _notes(self, shared: PhaseFigures, start_s: float, took_s: float) -> list[str]:
-        plan = self._plan
-        note = (
-            "The network is tiny on purpose, so that data is the bottleneck: a large network hides the difference "
-            "in images/s, not the one in CPU time."
-        )
-        if shared.device == "cpu":
-            note += " No GPU: it trains on the same CPUs, on every fourth pixel."
-        return [
-            note,
-            f"Shared: {_count(plan.workers, 'worker')}, running before the jobs (started in {start_s:.1f} s). Own: "
-            f"{plan.own_workers} for each job, {plan.own_workers * plan.jobs} in all. CPU time counts jobs, workers "
-            f"and daemon. Measured for {shared.window_s:.0f} s a phase; {took_s:.0f} s in all.",
-        ]
+        sys.stdout.write(json.dumps(found) + "\n")
+    else:
+        print_result(shared, own, _notes(plan, shared, server.start_s, took_s))
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" + ("" if number == 1 else "s")
+def _notes(plan: Plan, shared: PhaseFigures, start_s: float, took_s: float) -> list[str]:
+    note = (
+        "The network is tiny, so that data is the bottleneck: a large network hides the difference in images/s, "
+        "but not the one in CPU time."
+    )
+    if shared.device == "cpu":
+        note += " No GPU was found: the network trains on the same CPUs, on every fourth pixel."
+    return [
+        note,
+        f"Shared: {_count(plan.workers)}, running before the jobs (started in {start_s:.1f} s). Own: "
+        f"{plan.own_workers} for each job, {plan.own_workers * plan.jobs} in all. CPU time is that of jobs, workers "
+        f"and daemon. Each phase was measured for about {shared.window_s:.0f} s; the demo took {took_s:.0f} s.",
+    ]
+
+
+def _count(workers: int) -> str:
+    return f"{workers} worker" + ("" if workers == 1 else "s")

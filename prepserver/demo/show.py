@@ -12,8 +12,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from prepserver.demo.jobs import TrainingJob
-from prepserver.demo.phase import JobFigures, PhaseFigures, View
+from prepserver.demo.phase import JobFigures, PhaseFigures
+from prepserver.demo.processes import TrainingJob
 
 _LINE_EVERY_S = 3.0
 _RATE_OVER_S = 2.0
@@ -27,16 +27,15 @@ class Display:
         self._console = Console(stderr=True, highlight=False)
         self._live: Live | None = None
         self._line_s = 0.0
-        self._title = ""
 
     def say(self, text: str) -> None:
-        """A line that stays."""
+        """Prints a line that stays."""
         self._console.print(text, soft_wrap=True)
 
     @contextlib.contextmanager
     def phase(self, title: str) -> Iterator[None]:
-        """What follows belongs to this phase."""
-        self._title, self._line_s = title, time.monotonic()
+        """Prints the title, and shows a live table until the block ends if this is a terminal."""
+        self._line_s = time.monotonic()
         self.say(f"\n{title}")
         if not self._console.is_terminal:
             yield
@@ -45,17 +44,38 @@ class Display:
             yield
         self._live = None
 
-    def look(self, view: View) -> None:
+    def look(self, jobs: Sequence[TrainingJob], age_s: float, sharing_factor: float | None) -> None:
         """Shows how the jobs are doing."""
+        caption = f"{age_s:.0f} s"
+        if sharing_factor is not None:
+            caption += f", {sharing_factor:.2f} images delivered per image made"
+        rows = [_cells(job) for job in jobs]
         if self._live is not None:
-            self._live.update(_live_table(view))
+            table = Table(box=box.SIMPLE_HEAD, caption=caption, caption_justify="left")
+            for name in ("job", "images/s", "images", "epoch", "loss"):
+                table.add_column(name, justify="left" if name == "job" else "right", min_width=9)
+            for row in rows:
+                table.add_row(*row)
+            self._live.update(table)
         elif time.monotonic() - self._line_s >= _LINE_EVERY_S:
             self._line_s = time.monotonic()
-            self.say(_line(view))
+            self.say(
+                f"  {caption}; " + "; ".join(f"{job}: {rate} images/s, loss {loss}" for job, rate, *_, loss in rows)
+            )
+
+
+def _cells(job: TrainingJob) -> tuple[str, str, str, str, str]:
+    if not job.reports:
+        return job.name, "-", "-", "-", "first batch" if job.device else "importing torch"
+    last = job.reports[-1]
+    since_s = max(last.at_s - _RATE_OVER_S, job.reports[0].at_s)
+    window_s = last.at_s - since_s
+    rate = job.images_between(since_s, last.at_s) / window_s if window_s else 0.0
+    return job.name, f"{rate:.0f}", f"{last.images}", f"{last.epochs + 1}", f"{last.loss:.3f}"
 
 
 def print_result(shared: PhaseFigures, own: PhaseFigures, notes: Sequence[str]) -> None:
-    """The table, on stdout."""
+    """Prints the table on stdout."""
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=_PLAIN_WIDTH, no_color=True)
@@ -69,7 +89,7 @@ def print_result(shared: PhaseFigures, own: PhaseFigures, notes: Sequence[str]) 
 
 
 def result_rows(shared: PhaseFigures, own: PhaseFigures) -> list[tuple[str, str, str, str]]:
-    """(what, shared, own, ratio) of the table."""
+    """Rows of the table: what is measured, shared, own, ratio."""
     rows: list[tuple[str, str, str, str]] = []
     for number, (a, b) in enumerate(zip(shared.jobs, own.jobs, strict=True), 1):
         rows.append((f"job {number}, images/s", f"{a.images_per_s:.0f}", f"{b.images_per_s:.0f}", _ratio(a, b)))
@@ -86,33 +106,3 @@ def result_rows(shared: PhaseFigures, own: PhaseFigures) -> list[tuple[str, str,
 
 def _ratio(a: JobFigures, b: JobFigures) -> str:
     return f"{a.images_per_s / b.images_per_s:.1f}x" if b.images_per_s else "-"
-
-
-def _live_table(view: View) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, caption=_caption(view), caption_justify="left")
-    for name in ("job", "images/s", "images", "epoch", "loss"):
-        table.add_column(name, justify="left" if name == "job" else "right", min_width=9)
-    for job in view.jobs:
-        if not job.progress.reports:
-            table.add_row(job.name, "-", "-", "-", "importing torch" if not job.progress.device else "first batch")
-            continue
-        last = job.progress.reports[-1]
-        table.add_row(job.name, f"{_rate(job):.0f}", f"{last.images}", f"{last.epochs + 1}", f"{last.loss:.3f}")
-    return table
-
-
-def _line(view: View) -> str:
-    rates = " ".join(f"{_rate(job):.0f}" if job.progress.reports else "-" for job in view.jobs)
-    losses = " ".join(f"{job.progress.reports[-1].loss:.2f}" if job.progress.reports else "-" for job in view.jobs)
-    return f"  {_caption(view)}; images/s by job: {rates}; loss: {losses}"
-
-
-def _caption(view: View) -> str:
-    factor = f", {view.sharing_factor:.2f} images delivered per image made" if view.sharing_factor is not None else ""
-    return f"{view.age_s:.0f} s{factor}"
-
-
-def _rate(job: TrainingJob) -> float:
-    last = job.progress.reports[-1].at_s
-    since = max(last - _RATE_OVER_S, job.progress.reports[0].at_s)
-    return job.progress.images_between(since, last) / (last - since) if last > since else 0.0

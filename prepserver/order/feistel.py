@@ -1,16 +1,15 @@
 """A keyed permutation of range(n) that is computed, never stored.
 
-From 513 values up it is a Feistel network over a mixed-radix pair (L, R) in [0, a) x [0, b), with a * b at
-or just above n, and cycle walking for the few values that land at or above n: the generalised network of
-J. Black and P. Rogaway, "Ciphers with Arbitrary Finite Domains" (CT-RSA 2002), with additive rounds, so that
-each round is invertible for any a, b.
+From 513 values up it is a Feistel network over a mixed-radix pair (L, R) in [0, a) x [0, b), with a * b at or just
+above n; cycle walking handles the few values that land at or above n. It is the generalised network of J. Black and P.
+Rogaway, "Ciphers with Arbitrary Finite Domains" (CT-RSA 2002). Its rounds are additive, so each round is invertible for
+any a, b.
 
-Such a network reaches only some of the permutations of a tiny domain (3 of 6 for n = 3), so up to 512 values
-the permutation is the sorting order of keyed random numbers, which is uniform. It is a shuffle and not a
-cipher: the mixers are fast, not secure.
+Such a network reaches only some of the permutations of a tiny domain (3 of 6 for n = 3). So for up to 512 values the
+permutation is the sorting order of keyed random numbers, which is uniform. This is a shuffle and not a cipher: the
+mixers are fast, not secure.
 
-Everything is uint64 arithmetic on arrays: wrapping multiplication and integer remainder give the same
-values in any numpy. This module knows nothing of passes, blocks or positions.
+All arithmetic is uint64 on arrays: wrapping multiplication and integer remainder give the same values in any numpy.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ import numpy.typing as npt
 
 U64Array = npt.NDArray[np.uint64]
 
-# Four rounds make a Feistel network hard to tell from random if the round function is (M. Luby and
-# C. Rackoff, 1988). Ours is only a good mixer, so take the eight that one BLAKE2b digest has keys for.
+# Four rounds of a random-looking function make a random-looking network (M. Luby and C. Rackoff, 1988). Ours is only a
+# good mixer, so there are eight: one BLAKE2b digest gives eight keys.
 ROUNDS = 8
 
 # Up to here a permutation is a sorted table: 512 * 8 bytes and about 15 us to make.
@@ -39,32 +38,26 @@ _HALF = np.uint64(32)
 # The step of splitmix64 (G. Steele et al., "Fast Splittable Pseudorandom Number Generators", 2014).
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)
 
-# Part of the key of every permutation. Another construction must come with another tag and another name of
-# the order, because saved positions only mean something under the order that they were saved with.
+# Part of the key of every permutation. A new construction needs a new tag and a new name of the order, because a saved
+# position means something only under the order that it was saved with.
 _DOMAIN = b"prepserver.ord1"
 
 
 class KeyedPermutation:
-    """The permutation of range(n) that belongs to a key.
+    """The permutation of range(n) that belongs to a key. Making one takes about 4 us.
 
-    Attributes:
-        n: Size of the domain, 1 .. 2**40. The bound keeps the bias of a 32-bit value modulo a radix of
-            about sqrt(n) below 1/4096.
+    Args:
+        n: Size of the domain, 1 .. 2**40. The bound keeps the bias of a 32-bit value modulo a radix of about sqrt(n)
+            below 1/4096.
+        *key: Integers in [0, 2**64), such as (purpose, seed, pass, block). Keys of different lengths are different.
+
+    Raises:
+        ValueError: n or a part of the key is out of range.
     """
 
     __slots__ = ("_a", "_b", "_keys", "_table", "n")
 
     def __init__(self, n: int, *key: int) -> None:
-        """Derive the round keys; about 4 us.
-
-        Args:
-            n: Size of the domain.
-            *key: Integers in [0, 2**64), such as (purpose, seed, pass, block). Keys of different lengths
-                are different keys.
-
-        Raises:
-            ValueError: n or a part of the key is out of range.
-        """
         if not 1 <= n <= 1 << 40:
             raise ValueError(f"n = {n}: a keyed permutation needs 1 <= n <= 2**40")
         if not all(0 <= part < 1 << 64 for part in key):
@@ -77,19 +70,12 @@ class KeyedPermutation:
         self._table = _sorted_table(n, self._keys[0]) if n <= _TABLE_LIMIT else None
 
     def __call__(self, values: U64Array) -> U64Array:
-        """Permute an array.
-
-        Args:
-            values: uint64, shape (m,), every value below n.
-
-        Returns:
-            uint64, shape (m,): the images, in the order of the arguments.
-        """
+        """Return the images of `values`: uint64, shape (m,), every value below n, as the result is."""
         if self._table is not None:
             return self._table[values]
         out = self._network(values)
         outside = np.flatnonzero(out >= self.n)
-        # Walking ends: the network is a permutation of [0, a * b), so a walk that began below n comes back.
+        # Walking ends: the network permutes [0, a * b), so a walk that began below n comes back.
         while outside.size:
             walked = self._network(out[outside])
             out[outside] = walked
@@ -97,7 +83,7 @@ class KeyedPermutation:
         return out
 
     def _network(self, values: U64Array) -> U64Array:
-        """One application of all rounds to values in [0, a * b)."""
+        """Apply all rounds once to values in [0, a * b)."""
         left, right = np.divmod(values, self._b)
         left_size, right_size = self._a, self._b
         for key in self._keys:
@@ -110,14 +96,14 @@ class KeyedPermutation:
             mixed %= left_size
             left, right = right, mixed
             left_size, right_size = right_size, left_size
-        # ROUNDS is even, so the halves stand where they began.
+        # ROUNDS is even, so the halves are back in their places.
         left *= self._b
         left += right
         return left
 
 
 def _sorted_table(n: int, key: np.uint64) -> U64Array:
-    """The order that sorts n numbers of a splitmix64 sequence; stable, so that a tie has one outcome too."""
+    """Return the order that sorts n numbers of a splitmix64 sequence; stable, so that a tie has one outcome too."""
     numbers = np.arange(n, dtype=np.uint64)
     numbers *= _GAMMA
     numbers += key
@@ -131,10 +117,10 @@ def _sorted_table(n: int, key: np.uint64) -> U64Array:
 
 @lru_cache(maxsize=64)
 def _radices(n: int) -> tuple[int, int]:
-    """The sizes (a, b) of the two halves: near the square root, with a * b - n small.
+    """Return the sizes (a, b) of the two halves: near the square root, with a * b - n small.
 
-    The excess is what cycle walking pays for. Among 64 candidates near the root the best wastes well under
-    1% of the domain for n above a few hundred. Remembered, because a stream asks for the same few sizes.
+    Cycle walking pays for the excess. For n above a few hundred, the best of 64 candidates near the root wastes well
+    under 1 % of the domain.
     """
     root = math.isqrt(n)
     lowest = max(1, root - min(64, root // 4))

@@ -44,9 +44,18 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "source",
         metavar="SOURCE",
         nargs="?",
-        help="a folder of class folders of images, or a list of files ('path label' per line, or a .csv file)",
+        help="a folder of class folders of images, a list of files ('path label' per line, or a .csv file), or "
+        "WebDataset shards ('train-{000..127}.tar', with their .cls)",
     )
     p.add_argument("out", metavar="OUT", help="the folder to write: new, empty, or of an earlier run")
+    p.add_argument(
+        "--masks",
+        metavar="WHERE",
+        nargs="?",
+        const=True,
+        help="with their masks: a folder like SOURCE of PNGs; of shards the extension of masks, such as seg.png; of a "
+        "list nothing more, for each line names its mask",
+    )
     p.add_argument("--synthetic", metavar="N", type=int, help="N synthetic photos instead of SOURCE")
     p.add_argument("--seed", metavar="S", type=int, default=0, help="of the synthetic photos (default 0)")
     p.add_argument("--size", metavar="HxW", default="375x500", help="of the synthetic photos (default 375x500)")
@@ -123,20 +132,32 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _spec(arguments: argparse.Namespace) -> SourceSpec:
     from prepserver.pack.errors import PackError
-    from prepserver.pipeline.sources import FileList, ImageFolder, Packed, SyntheticImages
+    from prepserver.pipeline.sources import FileList, ImageFolder, Packed, SyntheticImages, Tar
     from prepserver.source.packed import PLAN_NAME
 
     if (arguments.source is None) == (arguments.synthetic is None):
         raise PackError("needs SOURCE and OUT, or --synthetic N and OUT", usage=True)
     if arguments.synthetic is not None:
+        if arguments.masks is not None:
+            raise PackError("--masks: synthetic photos have none", usage=True)
         height, _, width = arguments.size.partition("x")
         if not (height.isdigit() and width.isdigit()):
             raise PackError(f"--size {arguments.size}: needs HEIGHTxWIDTH, such as 375x500", usage=True)
         return SyntheticImages(arguments.synthetic, (int(height), int(width)), arguments.seed, arguments.classes)
     path = os.path.abspath(os.path.expanduser(arguments.source))
+    if path.endswith(".tar"):
+        if arguments.masks is True:
+            raise PackError("--masks: needs the extension of the masks in the tars, such as seg.png", usage=True)
+        return Tar(path, mask=arguments.masks)
     if os.path.isfile(path):
-        return FileList(path)
-    return Packed(path) if os.path.exists(f"{path}/{PLAN_NAME}") else ImageFolder(path)
+        if isinstance(arguments.masks, str):
+            raise PackError(
+                f"--masks {arguments.masks}: each line of a list names its mask; give --masks alone", usage=True
+            )
+        return FileList(path, masks=arguments.masks)
+    if arguments.masks is True:
+        raise PackError("--masks: needs the folder of the masks", usage=True)
+    return Packed(path) if os.path.exists(f"{path}/{PLAN_NAME}") else ImageFolder(path, masks=arguments.masks)
 
 
 def _options(arguments: argparse.Namespace) -> Options:
@@ -185,5 +206,6 @@ def _text(summary: Summary) -> str:
         how = ", ".join(f"{what} {count}" for what, count in done["how"].items())
         rate = f"{done['images_per_s']:.0f} images/s"
         lines.append(f"  this run: {done['samples']} in {done['seconds']:.1f} s, {rate}: {how}")
-    lines.append(f'  use it as Packed("{summary.folder}")')
+    masks = ", masks=True" if summary.columns else ""
+    lines.append(f'  use it as Packed("{summary.folder}"{masks})')
     return "\n".join(lines) + "\n"

@@ -15,7 +15,14 @@ from prepserver.source.files import FileTable
 from prepserver.source.packed import INDEX_KEY, index_name
 
 
-def write_index(folder: Path, source: Source, table: Table, sizes: Sequence[int], notes: Mapping[str, Any]) -> Path:
+def write_index(
+    folder: Path,
+    source: Source,
+    table: Table,
+    sizes: Sequence[int],
+    columns: Sequence[str],
+    notes: Mapping[str, Any],
+) -> Path:
     """Write the index.
 
     Args:
@@ -23,6 +30,7 @@ def write_index(folder: Path, source: Source, table: Table, sizes: Sequence[int]
         source: What was packed.
         table: Its records.
         sizes: Bytes of each shard.
+        columns: What shards hold of each sample after its image.
         notes: What a person may want to know of how it was packed; kept in the index.
 
     Returns:
@@ -49,6 +57,7 @@ def write_index(folder: Path, source: Source, table: Table, sizes: Sequence[int]
         "content_digest": content_digest,
         "pack_digest": pack_digest,
         "shards": list(sizes),
+        "columns": list(columns),
         "packed": dict(notes),
     }
     path = folder / index_name(pack_digest)

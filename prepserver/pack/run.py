@@ -24,12 +24,12 @@ from prepserver.pack.plan import LISTING_NAME, Plan, Workplace
 from prepserver.pack.report import Report
 from prepserver.pack.shards import ShardWriter
 from prepserver.pack.transcode import DAMAGED, NO_IMAGE, ODD, Transcoded, Transcoder, transcode
-from prepserver.pipeline.record import IMAGES
+from prepserver.pipeline.kinds import Label
 from prepserver.pipeline.sources import Packed, SourceSpec
-from prepserver.protocol.packed import INDEXED, KEPT, SKIPPED, IndexedScan, skipped_record
+from prepserver.protocol.packed import INDEXED, KEPT, SKIPPED, kept_record, skipped_record
 from prepserver.source import SampleError, Source, SourceError, build_index, open_source
 from prepserver.source.errors import printable
-from prepserver.source.packed import INDEX_PATTERN, open_index
+from prepserver.source.packed import INDEX_PATTERN, columns_of, open_index
 
 _NAMED_AT_MOST = 20
 """Skipped and damaged files of this run that are named one by one, of each."""
@@ -68,6 +68,7 @@ class Summary:
         settings: transcoder, segment_mcus, quality (0 for each original's own) and max_side.
         this_run: What this run did: samples, bytes_read, seconds, images_per_s, and how many of each kind.
         already: The dataset was there; nothing was done.
+        columns: What it holds of each sample after its image and label.
     """
 
     folder: str
@@ -81,6 +82,7 @@ class Summary:
     settings: dict[str, Any]
     this_run: dict[str, Any]
     already: bool = False
+    columns: tuple[str, ...] = ()
 
 
 def pack(spec: SourceSpec, folder: Path, options: Options, report: Report) -> Summary:
@@ -97,8 +99,8 @@ def pack(spec: SourceSpec, folder: Path, options: Options, report: Report) -> Su
     """
     if isinstance(spec, Packed):
         raise PackError(f"{spec.root} is a packed dataset; pack the one that it was made of", usage=True)
-    if more := [column for column in spec.columns if column not in IMAGES]:
-        raise PackError(f"{spec.place} has a column {', '.join(more)}, which cannot be packed yet", usage=True)
+    if options.transcoder.max_side is not None and len(_packed_columns(spec)) > 1:
+        raise PackError("--max-side makes images smaller and not their masks: leave out one of the two", usage=True)
     place = Workplace(folder)
     try:
         return _Packing(spec, place, options, report).run()
@@ -117,6 +119,7 @@ def pack(spec: SourceSpec, folder: Path, options: Options, report: Report) -> Su
 class _Packing:
     def __init__(self, spec: SourceSpec, place: Workplace, options: Options, report: Report) -> None:
         self._spec = spec
+        self._columns = _packed_columns(spec)
         self._place = place
         self._options = options
         self._report = report
@@ -136,7 +139,7 @@ class _Packing:
             shutil.rmtree(folder / LISTING_NAME, ignore_errors=True)
             return summary
         begun_s = time.monotonic()
-        writer = ShardWriter(folder, self._options.shard_bytes, lambda _found: None)
+        writer = ShardWriter(folder, self._options.shard_bytes, len(self._columns))
         try:
             first = writer.table.done
             if first:
@@ -159,7 +162,7 @@ class _Packing:
             "skipped": writer.table.kinds[SKIPPED],
             "image_bytes": writer.table.image_bytes,
         }
-        path = write_index(folder, source, writer.table, writer.sizes, notes)
+        path = write_index(folder, source, writer.table, writer.sizes, self._columns[1:], notes)
         shutil.rmtree(folder / LISTING_NAME, ignore_errors=True)
         done = writer.table.done - first
         this_run = {
@@ -189,8 +192,10 @@ class _Packing:
         table = writer.table
 
         def work(sample: int) -> tuple[int, Transcoded]:
-            data = _read(source, sample)
-            return len(data), transcode(sample, data, transcoder)
+            image, *more = _read(source, sample, self._columns)
+            made = transcode(sample, image, transcoder)
+            records = b"".join((made.record, *(kept_record(sample, each) for each in more)))
+            return len(image) + sum(map(len, more)), Transcoded(records, made.how)
 
         def idle() -> None:
             check()
@@ -259,16 +264,19 @@ class _StoppedByHand:
             signal.signal(signal.SIGINT, self._before)
 
 
-def _read(source: Source, sample: int) -> bytes:
+def _packed_columns(spec: SourceSpec) -> list[str]:
+    """What shards hold of each sample: the image and what goes with it. The label is in the index."""
+    return [name for name, kind in spec.columns.items() if not isinstance(kind, Label)]
+
+
+def _read(source: Source, sample: int, columns: list[str]) -> list[bytes]:
     try:
-        data: bytes | IndexedScan = source.read(sample)["image"]
+        record = source.read(sample)
     except SampleError as error:
         raise UnreadableError(error.reason) from error
     except OSError as error:
         raise UnreadableError(f"cannot read the file: {error.strerror or error}") from error
-    if isinstance(data, IndexedScan):
-        raise UnreadableError("is packed already")
-    return data
+    return [record[name] for name in columns]
 
 
 def _summary_of(folder: Path, meta: dict[str, Any]) -> Summary:
@@ -285,4 +293,5 @@ def _summary_of(folder: Path, meta: dict[str, Any]) -> Summary:
         total_bytes=sum(meta["shards"]) + index_bytes,
         settings={name: notes[name] for name in ("transcoder", "segment_mcus", "quality", "max_side")},
         this_run={},
+        columns=columns_of(meta)[1:],
     )

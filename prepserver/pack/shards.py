@@ -3,7 +3,7 @@
 Records are appended to one unfinished file, in the order of the source; at its full size it is synced and renamed,
 so a finished name means a whole shard. After a kill the finished shards are read by their heads, and the unfinished
 one is cut behind its last record that is whole to the bit: nothing that was written is lost but a torn record.
-Record k is sample k of the source, skipped ones included, so what is there says where to go on.
+Samples follow in the order of the source, skipped ones included, so what is there says where to go on.
 """
 
 from __future__ import annotations
@@ -11,15 +11,14 @@ from __future__ import annotations
 import os
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from prepserver.pack.errors import PackError
-from prepserver.protocol.packed import HEAD_BYTES, SKIPPED, BrokenRecordError, Head, is_whole, read_head
+from prepserver.protocol.packed import HEAD_BYTES, SKIPPED, BrokenRecordError, Head, is_whole, read_head, sample_crc
 from prepserver.source.packed import SHARD_PATTERN, shard_name
 
 UNFINISHED = "unfinished.shard"
-_REPORT_RECORDS = 4096
 
 
 class Table:
@@ -28,10 +27,10 @@ class Table:
     Attributes:
         samples: Number in the source of each sample that is served.
         shards: Shard of each.
-        offsets: Offset in the shard of each record in bytes.
-        lengths: Bytes of each record.
-        crcs: CRC-32 of each image.
-        kinds: Records of each kind.
+        offsets: Offset in the shard of the first record of each, in bytes.
+        lengths: Bytes of the records of each.
+        crcs: `sample_crc` of each.
+        kinds: Samples whose image is of each kind.
         image_bytes: Of all images together.
         done: Samples of the source that have a record.
     """
@@ -46,8 +45,9 @@ class Table:
         self.image_bytes = 0
         self.done = 0
 
-    def add(self, head: Head, shard: int, offset: int) -> None:
-        """Note the next record."""
+    def add(self, heads: list[Head], shard: int, offset: int) -> None:
+        """Note the records of the next sample."""
+        head = heads[0]
         self.kinds[head.kind] += 1
         self.done += 1
         if head.kind == SKIPPED:
@@ -55,8 +55,8 @@ class Table:
         self.samples.append(head.sample)
         self.shards.append(shard)
         self.offsets.append(offset)
-        self.lengths.append(head.record_bytes)
-        self.crcs.append(head.image_crc)
+        self.lengths.append(_bytes_of(heads))
+        self.crcs.append(sample_crc(heads))
         self.image_bytes += head.image_bytes
 
 
@@ -66,7 +66,7 @@ class ShardWriter:
     Args:
         folder: Of the dataset.
         shard_bytes: A shard is finished when the next record would make it larger than this.
-        recovered: Called with the number of records found while an earlier run's shards are read.
+        columns: How many records a sample has.
 
     Attributes:
         table: All records, those of earlier runs included.
@@ -77,10 +77,10 @@ class ShardWriter:
         OSError: The disk.
     """
 
-    def __init__(self, folder: Path, shard_bytes: int, recovered: Callable[[int], None]) -> None:
+    def __init__(self, folder: Path, shard_bytes: int, columns: int = 1) -> None:
         self._folder = folder
         self._shard_bytes = shard_bytes
-        self._recovered = recovered
+        self._columns = columns
         self.table = Table()
         self.sizes: list[int] = []
         while (path := folder / shard_name(len(self.sizes))).exists():
@@ -90,19 +90,21 @@ class ShardWriter:
         self._file = os.open(folder / UNFINISHED, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         self._end = self._read_unfinished()
 
-    def append(self, record: bytes) -> None:
-        """Write the next record.
+    def append(self, records: bytes) -> None:
+        """Write the records of the next sample.
 
         Raises:
             OSError: No room; what was written before is safe.
         """
-        if self._end and self._end + len(record) > self._shard_bytes:
+        if self._end and self._end + len(records) > self._shard_bytes:
             self._finish()
-        view, at = memoryview(record), self._end
+        view, at = memoryview(records), self._end
         while view:
             written = os.pwrite(self._file, view, at)
             view, at = view[written:], at + written
-        self.table.add(read_head(record), len(self.sizes), self._end)
+        heads = self._heads(lambda offset: records[offset : offset + HEAD_BYTES], 0, len(records))
+        assert heads is not None
+        self.table.add(heads, len(self.sizes), self._end)
         self._end = at
 
     def finish(self) -> None:
@@ -135,10 +137,7 @@ class ShardWriter:
     def _read_finished(self, path: Path) -> None:
         with path.open("rb", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
-            end = 0
-            for head, offset in self._heads(file.fileno()):
-                self.table.add(head, len(self.sizes), offset)
-                end = offset + head.record_bytes
+            end = self._read(file.fileno(), size, is_finished=True)
         if end != size:
             raise PackError(
                 f"the shard {path} of an earlier run is damaged at {end} of {size} bytes; delete it and the shards "
@@ -147,29 +146,49 @@ class ShardWriter:
         self.sizes.append(size)
 
     def _read_unfinished(self) -> int:
-        end = 0
-        for head, offset in self._heads(self._file):
-            if not is_whole(os.pread(self._file, head.record_bytes, offset)):
-                break
-            self.table.add(head, len(self.sizes), offset)
-            end = offset + head.record_bytes
+        end = self._read(self._file, os.fstat(self._file).st_size, is_finished=False)
         os.ftruncate(self._file, end)
         return end
 
-    def _heads(self, descriptor: int) -> Iterator[tuple[Head, int]]:
-        """Heads of consecutive samples and their offsets, until something else comes."""
-        offset, size = 0, os.fstat(descriptor).st_size
-        while True:
+    def _read(self, descriptor: int, size: int, *, is_finished: bool) -> int:
+        """Note the samples that a shard holds from its beginning, and return where they end in bytes.
+
+        Of one that was finished, heads alone are read; of another, each record must be whole.
+        """
+        end = 0
+        while heads := self._heads(lambda offset: os.pread(descriptor, HEAD_BYTES, offset), end, size):
+            at = end
+            for head in heads:
+                if not is_finished and not is_whole(os.pread(descriptor, head.record_bytes, at)):
+                    return end
+                at += head.record_bytes
+            self.table.add(heads, len(self.sizes), end)
+            end = at
+        return end
+
+    def _heads(self, read: Callable[[int], bytes], at: int, size: int) -> list[Head] | None:
+        """The heads of the next sample's records, or None where something else comes or a record is cut off.
+
+        Args:
+            read: Gives the bytes of a head at an offset.
+            at: Where the first head is.
+            size: Where the bytes end.
+        """
+        heads: list[Head] = []
+        while not heads or (heads[0].kind != SKIPPED and len(heads) < self._columns):
             try:
-                head = read_head(os.pread(descriptor, HEAD_BYTES, offset))
+                head = read_head(read(at))
             except BrokenRecordError:
-                return
-            if head.sample != self.table.done or offset + head.record_bytes > size:
-                return
-            yield head, offset
-            offset += head.record_bytes
-            if self.table.done % _REPORT_RECORDS == 0:
-                self._recovered(self.table.done)
+                return None
+            at += head.record_bytes
+            if head.sample != self.table.done or at > size:
+                return None
+            heads.append(head)
+        return heads
+
+
+def _bytes_of(heads: list[Head]) -> int:
+    return sum(head.record_bytes for head in heads)
 
 
 def _sync_folder(folder: Path) -> None:

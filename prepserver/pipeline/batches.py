@@ -1,18 +1,17 @@
 """Which rows make which batch: the arithmetic that client and daemon must agree on.
 
-A job's epoch is a run of n positions, cut into rounds of ``world_size`` batches; rank r takes the r-th batch
-of each round. All ranks get the same number of batches, and together each row exactly once (unless
-``drop_last``): where the rows left over do not fill a round, the last round is split evenly, and where they
-would not even give each rank one row, the last two rounds are. (With ``batch_size=1``, or where a resumed
-epoch has fewer rows left than ranks, some rank's last batch is empty: equal numbers and each row once leave no
-other way. ``drop_last=True`` avoids it.)
+A job's epoch is a run of n positions, cut into rounds of ``world_size`` batches; rank r takes the r-th batch of each
+round. All ranks get the same number of batches, and together they get each row exactly once (unless ``drop_last``). If
+the remaining rows do not fill a round, they are split evenly; if they would not even give each rank one row, the last
+two rounds are split evenly. With ``batch_size=1``, or if a resumed epoch has fewer rows left than ranks, some rank's
+last batch is empty; ``drop_last=True`` avoids that.
 
-The shards of a job (`prepserver.pipeline.shard`) cut alike, so that all ranks of all machines get the same number:
-where the last position of an epoch holds no sample in some of them, their last batch is one row shorter.
+All shards of a job (`prepserver.pipeline.shard`) are cut alike, so that all ranks of all machines get the same number
+of batches. If the last position of an epoch holds no sample in some shards, their last batch is one row shorter.
 
-Batches may also cross the ends of epochs (shuffle-repeat-batch): then all of them are full, and a round belongs to the
-epoch in which it begins. An epoch ends with the round that holds its last sample, and the next one begins where that
-round has ended; so some epochs have a round less than others.
+Batches may also cross the ends of epochs (shuffle-repeat-batch). Then all batches are full, and a round belongs to the
+epoch in which it begins. An epoch ends with the round that holds its last sample, and the next epoch begins after that
+round; so some epochs have one round fewer than others.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ from typing import Literal
 from prepserver.pipeline.shard import WHOLE, Shard
 
 Batching = Literal["shuffle-batch-repeat", "shuffle-repeat-batch", "batch-shuffle-repeat"]
-"""In which order samples are shuffled, batched and repeated, in tf.data's words."""
+"""The order in which samples are shuffled, batched and repeated, in tf.data's words."""
 
 
 def batch_rows(batching: Batching, batch_size: int) -> int:
-    """Rows of the batches that are shuffled as a whole, 0 where samples are."""
+    """Return the rows of the batches that are shuffled as a whole; 0 if samples are shuffled."""
     return batch_size if batching == "batch-shuffle-repeat" else 0
 
 
@@ -48,12 +47,12 @@ class EpochPlan:
         start: First position.
         stop: One past the last position.
         batch_size: Rows in a full batch of one rank.
-        drop_last: Leave out what does not fill a round, as DataLoader and DistributedSampler do.
+        drop_last: Leave out rows that do not fill a round, as DataLoader and DistributedSampler do.
         rank: This process, 0 <= rank < world_size.
         world_size: Processes that share the epoch.
-        uneven: The last position holds no sample in some shards;
-        short: in this one too.
-        crossing: Batches go on over the end of the epoch.
+        uneven: The last position holds no sample in some shards.
+        short: The last position holds no sample in this shard.
+        crossing: Batches cross the end of the epoch.
     """
 
     start: int
@@ -68,11 +67,12 @@ class EpochPlan:
 
     @property
     def end(self) -> int:
-        """One past the last position that a batch of it may hold."""
-        return self.start + len(self) * self._round_rows if self.crossing else self.stop
+        """One past the last position of its batches."""
+        return self.start + len(self) * self.round_rows if self.crossing else self.stop
 
     @property
-    def _round_rows(self) -> int:
+    def round_rows(self) -> int:
+        """Rows of a full round of all ranks."""
         return self.batch_size * self.world_size
 
     @property
@@ -80,29 +80,29 @@ class EpochPlan:
         """Rounds in which every batch has `batch_size` rows."""
         rows = self.stop - self.start
         if self.crossing:
-            return max(0, -(-rows // self._round_rows))
+            return max(0, -(-rows // self.round_rows))
         if self.drop_last:
-            return max(0, rows - self.uneven) // self._round_rows
-        full, rest = divmod(rows, self._round_rows)
+            return max(0, rows - self.uneven) // self.round_rows
+        full, rest = divmod(rows, self.round_rows)
         if 0 < rest < self.world_size + self.uneven and full:
-            full -= 1  # too few rows left to give each rank one: the last full round is split with them
+            full -= 1  # too few rows left to give each rank one: they are split together with the last full round
         return full
 
     @property
     def _tail_rounds(self) -> int:
         if self.drop_last or self.crossing:
             return 0
-        rest = self.stop - self.start - self._full_rounds * self._round_rows
+        rest = self.stop - self.start - self._full_rounds * self.round_rows
         if rest == 0:
             return 0
-        return 1 if rest <= self._round_rows else 2
+        return 1 if rest <= self.round_rows else 2
 
     def __len__(self) -> int:
-        """Batches that each rank gets."""
+        """Return the number of batches that each rank gets."""
         return self._full_rounds + self._tail_rounds
 
     def batch(self, number: int) -> Batch:
-        """Batch `number` of this rank.
+        """Return batch `number` of this rank.
 
         Raises:
             IndexError: The epoch has no such batch.
@@ -111,47 +111,46 @@ class EpochPlan:
             raise IndexError(f"batch {number} of an epoch with {len(self)}")
         full = self._full_rounds
         if number < full:
-            at = self.start + number * self._round_rows + self.rank * self.batch_size
+            at = self.start + number * self.round_rows + self.rank * self.batch_size
             return self._batch(at, at + self.batch_size, number)
-        base = self.start + full * self._round_rows
+        base = self.start + full * self.round_rows
         rest = self.stop - base
         parts = self._tail_rounds * self.world_size
         part = (number - full) * self.world_size + self.rank
         return self._batch(base + part * rest // parts, base + (part + 1) * rest // parts, number)
 
     def _batch(self, start: int, stop: int, number: int) -> Batch:
-        # the last part is the largest: it is what can best do without the row that is not there
+        # The last part is the largest, so it is the one that lacks the missing row.
         return Batch(start, min(stop, self.end - self.short), number)
 
     def resume_position(self, number: int) -> int:
-        """The position at which round `number` begins: where all ranks stand after `number` rounds."""
+        """Return the position at which round `number` begins: where all ranks stand after `number` rounds."""
         full = self._full_rounds
         if number <= full:
-            return self.start + number * self._round_rows
-        base = self.start + full * self._round_rows
+            return self.start + number * self.round_rows
+        base = self.start + full * self.round_rows
         return base + (number - full) * (self.stop - base) // max(1, self._tail_rounds)
 
 
 class BatchLine:
-    """One rank's endless line of batches, epoch after epoch.
+    """One rank's endless line of batches, epoch after epoch. `EpochPlan` explains the other arguments.
 
     Args:
         n: Samples of the source.
         epoch_start: Position at which the job's current epoch began.
-        position: Where it stands in it, epoch_start <= position < epoch_start + n.
-        batch_size: Rows in a full batch.
-        drop_last: See `EpochPlan`.
-        rank: See `EpochPlan`.
-        world_size: See `EpochPlan`.
-        rounds: Batches of the run from `position` that this rank has had already.
-        shard: Which part of the samples; positions are of its own line.
+        position: Where the job stands in this epoch, epoch_start <= position < epoch_start + n.
+        rounds: Batches from `position` on that this rank has had already.
+        shard: Which part of the samples; positions count within the shard.
         batching: Whether batches cross the ends of epochs.
 
     Attributes:
         n: Positions of an epoch.
+        plan: The current epoch, or what a resumed job has left of it.
+        number: Batches of `plan` that this rank has had.
+        full_epoch: An epoch from its first to its last position.
 
     Raises:
-        ValueError: An epoch would have no batch at all, or the numbers contradict each other.
+        ValueError: An epoch would have no batch, or the numbers contradict each other.
     """
 
     def __init__(
@@ -198,46 +197,42 @@ class BatchLine:
         if samples < world_size * shard.count:
             raise ValueError(f"{samples} samples cannot be dealt to world_size = {world_size} ranks{_of(shard)}")
         self.plan = EpochPlan(position, epoch_start + n, *self._shape)
-        self._count = len(self.plan)  # asked for with every batch, in the daemon and in the client
+        self._count = len(self.plan)  # needed for every batch, in the daemon and in the client
         if not 0 <= rounds <= self._count:
             raise ValueError(f"rounds = {rounds} of an epoch with {self._count} batches left")
         self.number = rounds
-        self._next: Batch | None = None  # asked for many times, reckoned once
+        self._next: Batch | None = None  # computed once, peeked at many times
         self._skip_empty()
 
     def peek(self) -> Batch:
-        """The next batch."""
+        """Return the next batch."""
         if self._next is None:
             self._next = self.plan.batch(self.number)
         return self._next
 
     def advance(self) -> None:
-        """Goes on to the batch after it, over the end of the epoch if need be."""
+        """Move on to the batch after the next one, across the end of the epoch if need be."""
         self.number += 1
         self._next = None
         self._skip_empty()
 
     @property
     def at_epoch_start(self) -> bool:
-        """Whether no batch of the epoch has been had."""
+        """Whether this rank has had no batch of the epoch."""
         past = self.plan.start - self.epoch_start
-        return self.number == 0 and past < (self._round_rows if self.plan.crossing else 1)
+        return self.number == 0 and past < (self.plan.round_rows if self.plan.crossing else 1)
 
     @property
     def batches_per_epoch(self) -> int:
-        """Batches of the whole epoch in which the line stands; they vary by one where batches cross epochs."""
+        """Batches of the whole current epoch; the number varies by one where batches cross epochs."""
         if not self.plan.crossing:
             return len(self.full_epoch)
-        first = self.epoch_start + (self.plan.start - self.epoch_start) % self._round_rows
-        return -(-(self.epoch_start + self.n - first) // self._round_rows)
-
-    @property
-    def _round_rows(self) -> int:
-        return self.plan.batch_size * self.plan.world_size
+        rows = self.plan.round_rows
+        return -(-(self.n - (self.plan.start - self.epoch_start) % rows) // rows)
 
     @property
     def position(self) -> int:
-        """Where all ranks stand: what a checkpoint holds."""
+        """Position at which all ranks stand: what a checkpoint holds."""
         return self.plan.resume_position(self.number)
 
     def _skip_empty(self) -> None:

@@ -1,7 +1,7 @@
-"""Checks of single parameters: each returns the canonical value or refuses it by the parameter's name.
+"""Checks of single parameters: each returns the canonical value or raises `SpecError`, which names the parameter.
 
-First step of a spec's life, in the client where it is written and again in the daemon where it arrives.
-Knows types and ranges only, nothing of images.
+A spec is checked in the client where it is written, and again in the daemon where it arrives. These checks know types
+and ranges only, nothing of images. Their `field` is the name of the parameter that the error blames.
 """
 
 from __future__ import annotations
@@ -23,15 +23,11 @@ MAX_SIDE_PX = 16384
 
 
 def integer(field: str, value: object, low: int, high: int) -> int:
-    """Return `value`, of any integer type (numpy's and torch's, too), as an int within [low, high].
-
-    Raises:
-        SpecError: it is no integer (a bool is not one) or lies outside.
-    """
+    """Return `value`, of any integer type (also numpy's and torch's) but bool, as an int within [low, high]."""
     try:
         if isinstance(value, bool):
             raise TypeError
-        result = operator.index(value)  # type: ignore[arg-type]  # that is the question
+        result = operator.index(value)  # type: ignore[arg-type]  # the TypeError is the answer
     except TypeError:
         raise SpecError(field, value, "must be an integer") from None
     if not low <= result <= high:
@@ -40,11 +36,7 @@ def integer(field: str, value: object, low: int, high: int) -> int:
 
 
 def number(field: str, value: object, low: float = -math.inf, high: float = math.inf) -> float:
-    """Return `value` as a finite float within [low, high]; 1 and 1.0 become the same, -0.0 becomes 0.0.
-
-    Raises:
-        SpecError: it is not a finite number or lies outside.
-    """
+    """Return `value` as a finite float within [low, high]; 1 and 1.0 become the same, -0.0 becomes 0.0."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):  # numpy's numbers are Real
         raise SpecError(field, value, "must be a number")
     try:
@@ -59,63 +51,39 @@ def number(field: str, value: object, low: float = -math.inf, high: float = math
 
 
 def flag(field: str, value: object) -> bool:
-    """Return `value`, a bool.
-
-    Raises:
-        SpecError: it is anything else.
-    """
+    """Return `value`, which must be a bool."""
     if not isinstance(value, bool):
         raise SpecError(field, value, "must be true or false")
     return value
 
 
 def choice(field: str, value: object, options: Sequence[str]) -> str:
-    """Return `value`, one of `options`.
-
-    Raises:
-        SpecError: it is none of them.
-    """
+    """Return `value`, which must be one of `options`."""
     if not isinstance(value, str) or value not in options:
         raise SpecError(field, value, "must be " + " or ".join(repr(option) for option in options))
     return value
 
 
 def interpolation(field: str, value: object) -> str:
-    """Return the name of a way to resize: the name itself, or a torchvision ``InterpolationMode``.
-
-    Raises:
-        SpecError: it is neither, or another way.
-    """
+    """Return the name of a way to resize: the name itself, or a torchvision ``InterpolationMode``."""
     return choice(field, value.value if isinstance(value, Enum) else value, INTERPOLATIONS)
 
 
 def antialias(value: object) -> None:
-    """Accept torchvision's ``antialias=True``.
-
-    Raises:
-        SpecError: it is anything else.
-    """
+    """Accept torchvision's ``antialias=True``."""
     if value is not True:
         raise SpecError("antialias", value, "must be True: images are always resized with antialiasing")
 
 
 def items(field: str, value: object, lengths: Sequence[int]) -> tuple[object, ...]:
-    """Return the items of a list or tuple of one of `lengths`.
-
-    Raises:
-        SpecError: it is no list, or of another length.
-    """
+    """Return the items of a list or tuple of one of `lengths`."""
     if not isinstance(value, list | tuple) or len(value) not in lengths:
         raise SpecError(field, value, "must be a list of " + " or ".join(map(str, lengths)) + " values")
     return tuple(value)
 
 
 def number_range(field: str, value: object, low: float, high: float) -> tuple[float, float]:
-    """Return (least, greatest), two numbers within [low, high], in that order.
-
-    Raises:
-        SpecError: they are not two numbers, lie outside or are in the wrong order.
-    """
+    """Return (least, greatest), two numbers within [low, high], in that order."""
     first, second = (number(field, item, low, high) for item in items(field, value, (2,)))
     if first > second:
         raise SpecError(field, value, "must be (least, greatest)")
@@ -123,20 +91,12 @@ def number_range(field: str, value: object, low: float, high: float) -> tuple[fl
 
 
 def side(field: str, value: object) -> int:
-    """Return a length in pixels, 1 to `MAX_SIDE_PX`.
-
-    Raises:
-        SpecError: it is anything else.
-    """
+    """Return a length in pixels, 1 to `MAX_SIDE_PX`."""
     return integer(field, value, 1, MAX_SIDE_PX)
 
 
 def size(field: str, value: object) -> tuple[int, int]:
-    """Return (height, width); one int, alone or in a list, means a square (as torchvision's crops).
-
-    Raises:
-        SpecError: it is neither one nor two sides.
-    """
+    """Return (height, width); one int, alone or in a list, means a square (as torchvision's crops)."""
     if isinstance(value, list | tuple):
         sides = [side(field, item) for item in items(field, value, (1, 2))]
         return sides[0], sides[-1]
@@ -145,11 +105,7 @@ def size(field: str, value: object) -> tuple[int, int]:
 
 
 def padding(field: str, value: object) -> tuple[int, int, int, int]:
-    """Return (left, top, right, bottom) from torchvision's one, two (left/right, top/bottom) or four values.
-
-    Raises:
-        SpecError: another number of values, or one that is negative or absurd.
-    """
+    """Return (left, top, right, bottom) from torchvision's one, two (left/right, top/bottom) or four values."""
     given = items(field, value, (1, 2, 4)) if isinstance(value, list | tuple) else (value,)
     sides = [integer(field, item, 0, MAX_SIDE_PX) for item in given]
     left, top = sides[0], sides[1 % len(sides)]
@@ -157,21 +113,13 @@ def padding(field: str, value: object) -> tuple[int, int, int, int]:
 
 
 def fill(field: str, value: object) -> tuple[float, ...]:
-    """Return the colour of padding as one number for all channels or one for each.
-
-    Raises:
-        SpecError: it is neither a number nor a list of one or three.
-    """
+    """Return the colour of padding: one number for all channels, or one for each of three."""
     given = items(field, value, (1, 3)) if isinstance(value, list | tuple) else (value,)
     return tuple(number(field, item) for item in given)
 
 
 def fill_fits(fill: tuple[float, ...], channels: int, dtype: str) -> None:
-    """Refuse a padding value that the image cannot hold.
-
-    Raises:
-        SpecError: one per channel for another number of channels, or no byte while the image is uint8.
-    """
+    """Refuse padding that the image cannot hold: values for other channels, or no bytes while it is uint8."""
     if len(fill) not in (1, channels):
         raise SpecError("fill", fill, f"must have 1 value or one for each of {channels} channels")
     if dtype == "uint8" and any(value != int(value) or not 0 <= value <= 255 for value in fill):
@@ -179,16 +127,7 @@ def fill_fits(fill: tuple[float, ...], channels: int, dtype: str) -> None:
 
 
 def mean_fits(field: str, mean: Sequence[float], top: float | None) -> None:
-    """Refuse the means of values up to 255 for an image whose values end at 1.
-
-    Args:
-        field: To blame.
-        mean: For all channels or for each.
-        top: The image's greatest value, None if unknown.
-
-    Raises:
-        SpecError: a mean lies above 1, and no value does.
-    """
+    """Refuse means of values up to 255 for an image whose greatest value, `top`, is 1; None if that is unknown."""
     if top == 1.0 and max(mean) > 1.0:
         reason = "the values lie in [0, 1] here, so no mean is above 1: divide means and stds by 255"
         raise SpecError(field, list(mean), reason)

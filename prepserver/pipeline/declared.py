@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Self
 
 from prepserver.pipeline import checks
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import ITEM_BYTES, Array, Bytes, Image, Kind, Label, Mask, Scalar, Text, Tokens
 from prepserver.pipeline.record import Record, with_index
-
-Role = Literal["op", "source"]
-Codes = Mapping[tuple[Role, str], str]
-"""The plug-ins that are loaded, by role and name, each with the digest of its code."""
+from prepserver.pipeline.spec import Codes, Role, Spec
 
 MAX_NAME_CHARS = 64
 MAX_COLUMNS = 16
@@ -52,30 +49,52 @@ def code(value: object) -> str:
     return value
 
 
-def resolved(role: Role, name: str, code: str, codes: Codes) -> str:
-    """Return the digest of the code that a name stands for.
+class PluginSpec(Spec):
+    """What names a plug-in: an op or a source with a name, parameters for its code, and a digest of the code.
 
-    Args:
-        role: Of the plug-in.
-        name: Its name.
-        code: The digest that is asked for, empty for any.
-        codes: What is loaded.
-
-    Raises:
-        SpecError: It is not loaded, or has other code.
+    Attributes:
+        role: What the plug-in is.
+        own: Names of arguments that are no parameters of the plug-in's code.
     """
-    found = codes.get((role, name))
-    if found is None:
-        known = ", ".join(sorted(each for kind, each in codes if kind == role)) or "none"
-        raise SpecError(
-            "name",
-            name,
-            f"is no {role} plug-in that is loaded; loaded are: {known}. A daemon's configuration names its plug-ins "
-            "(load under [plugins], or --plugin); a private daemon and inline=True take plugins=",
-        )
-    if code not in ("", found):
-        raise SpecError("code", code, f"is not the code that is loaded: {role} plug-in {name!r} has {found}")
-    return found
+
+    __slots__ = ()
+    role: ClassVar[Role]
+    own: ClassVar[tuple[str, ...]]
+    name: str
+    code: str
+
+    def with_code(self, codes: Codes) -> Self:
+        """As `Spec.with_code`."""
+        found = codes.get((self.role, self.name))
+        if found is None:
+            known = ", ".join(sorted(name for role, name in codes if role == self.role)) or "none"
+            raise SpecError(
+                "name",
+                self.name,
+                f"is no {self.role} plug-in that is loaded; loaded are: {known}. A daemon's configuration names its "
+                "plug-ins (load under [plugins], or --plugin); a private daemon and inline=True take plugins=",
+            )
+        if self.code not in ("", found):
+            reason = f"is not the code that is loaded: {self.role} plug-in {self.name!r} has {found}"
+            raise SpecError("code", self.code, reason)
+        wire = self.to_wire()
+        del wire[self.wire_key]
+        return self.from_params(wire | {"code": found})
+
+    @classmethod
+    def from_params(cls, params: Mapping[str, Any]) -> Self:
+        """As `Spec.from_params`."""
+        known = ("name", "params", *cls.own)
+        for field in (*params, *known):
+            if field not in known:
+                reason = f"{cls.__name__} has no such parameter; it has: {', '.join(known)}"
+                raise SpecError(field, params[field], reason)
+            if field not in params:
+                raise SpecError(field, None, f"{cls.__name__} needs it")
+        given = params["params"]
+        if not isinstance(given, Mapping):
+            raise SpecError("params", given, "must be a map of names to values")
+        return cls(params["name"], **parameters(given, cls.own), **{field: params[field] for field in cls.own})  # type: ignore[call-arg]
 
 
 def parameters(given: Mapping[str, object], reserved: tuple[str, ...]) -> dict[str, Any]:
@@ -193,27 +212,3 @@ def declared_columns(given: object) -> dict[str, Kind]:
             raise SpecError(f"columns.{name}", columns[name], "is given as uint8 with 3 channels; ops change that")
     with_index(columns)
     return columns
-
-
-def unpacked(what: str, wire: Mapping[str, Any], own: tuple[str, ...]) -> tuple[Any, dict[str, Any]]:
-    """Return name and keyword arguments of a plug-in that came over the wire.
-
-    Args:
-        what: The class, for errors.
-        wire: ``name``, ``params``, and `own`; anything at all.
-        own: Names that are no parameters of the plug-in's code.
-
-    Raises:
-        SpecError: A field is unknown or missing, or the parameters are no map of other names.
-    """
-    known = ("name", "params", *own)
-    for field in (*wire, *known):
-        if field not in known:
-            raise SpecError(field, wire[field], f"{what} has no such field (it has: {', '.join(known)})")
-        if field not in wire:
-            raise SpecError(field, None, f"{what} needs it")
-    params = wire["params"]
-    if not isinstance(params, Mapping):
-        raise SpecError("params", params, "must be a map of names to values")
-    parameters(params, own)
-    return wire["name"], {**params, **{field: wire[field] for field in own}}

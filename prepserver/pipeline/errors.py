@@ -1,17 +1,17 @@
-"""The one error of the spec: which field, which value, why."""
+"""The one error of a spec: which field, which value, why."""
 
 from __future__ import annotations
 
 
 class PrepClientError(Exception):
-    """Base of all errors of prepclient, which exports it. Subclasses say which; the text says what to do."""
+    """Base of all errors of prepclient. The text says what to do."""
 
 
 class SpecError(PrepClientError, ValueError):
-    """A source, order or pipeline that says something impossible.
+    """A source, order or pipeline that cannot work.
 
-    Raised where the spec is built (in the client, before anything is sent) and again where it arrives
-    (in the daemon, which trusts nobody).
+    Raised where the spec is built (in the client, before anything is sent), and again where it arrives (the daemon
+    trusts no client).
 
     Attributes:
         field: Path of the offending field, such as ``pipeline[1].scale``.

@@ -1,42 +1,39 @@
-"""A pipeline: the list of ops from encoded bytes to the images of a row, canonical and hashed.
+"""A pipeline: the list of ops from a record to the fields of a row, canonical and hashed.
 
-Two pipelines with the same digest give the same rows, so the digest decides who shares a lane. Knows shapes,
-not pixels.
+Two pipelines with the same digest give the same rows, so the digest decides which jobs share a lane.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from prepserver.pipeline.checks import MAX_SIDE_PX, integer
-from prepserver.pipeline.declared import Codes
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import Image
 from prepserver.pipeline.op import Op
 from prepserver.pipeline.ops import OPS, op_from_wire
 from prepserver.pipeline.ops.decode import Decode
 from prepserver.pipeline.record import IMAGES, Record, RowField, row_fields, with_index
+from prepserver.pipeline.spec import Codes, digest_of
 
 MAX_OPS = 64
 """Without the `Decode` at the start."""
 
 MAX_VIEWS = 16
-"""Of one sample: each takes a row's memory and a row's work, beside the one decode."""
+"""Of one sample: each view costs a row's memory and a row's work; the decode is shared."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """Ops in order, `Decode` first. Build it by `from_ops` or `from_wire`; both refuse what cannot work.
+    """Ops in order. `from_ops` and `from_wire` build one and refuse what cannot work.
 
     Attributes:
         ops: The ops; the first is a `Decode`.
         columns: What the samples hold, before any op.
-        fields: Of a row.
-        digest: Hex sha256 of the canonical wire form: the same in every process.
+        fields: The fields of a row.
+        digest: Hex SHA-256 of the canonical wire form: the same in every process.
         views: How often each sample is made, each time with random numbers of its own.
     """
 
@@ -53,10 +50,10 @@ class Pipeline:
         Raises:
             SpecError: It has none.
         """
-        for each in self.fields:
-            if isinstance(each.kind, Image):
-                return each
-        raise SpecError("pipeline", self.to_wire(), "makes no image")
+        images = [each for each in self.fields if isinstance(each.kind, Image)]
+        if not images:
+            raise SpecError("pipeline", self.to_wire(), "makes no image")
+        return images[0]
 
     @property
     def row_bytes(self) -> int:
@@ -72,9 +69,9 @@ class Pipeline:
 
     @property
     def code(self) -> str:
-        """Hex sha256 over the code of its plug-ins, as far as it is known; empty where there is none."""
+        """Digest of the code of its plug-ins, as far as it is known; empty if it has none."""
         codes = [code for op in self.ops if (code := getattr(op, "code", ""))]
-        return hashlib.sha256(" ".join(codes).encode()).hexdigest() if codes else ""
+        return digest_of(codes) if codes else ""
 
     def with_code(self, codes: Codes) -> Pipeline:
         """Return the pipeline with the digests of the code of its plug-ins.
@@ -92,16 +89,16 @@ class Pipeline:
 
     @classmethod
     def from_ops(cls, ops: Sequence[Op], views: int = 1, columns: Record = IMAGES) -> Pipeline:
-        """Build a pipeline; `Decode()` is put first where it is not said.
+        """Build a pipeline; `Decode()` is added at the start if it is missing.
 
         Args:
             ops: The ops.
-            views: How often each sample is made.
-            columns: What the source's samples hold.
+            views: How often each sample is made, 1 (the default) to `MAX_VIEWS`.
+            columns: What the source's samples hold; images and labels by default.
 
         Raises:
-            SpecError: an op cannot follow its forerunner, the rows would differ in shape, or `views` is not 1 to
-                `MAX_VIEWS`. The field counts as the given list does.
+            SpecError: An op cannot follow the one before it, rows would differ in shape, or `views` is out of range.
+                The field names the op by its place in `ops`.
         """
         views = integer("views", views, 1, MAX_VIEWS)
         given = _as_list(ops)
@@ -125,25 +122,14 @@ class Pipeline:
                 raise _placed(error, place) from None
         full = (given[0] if offset else Decode(), *rest)
         wire = _wire(full, views)
-        canonical = json.dumps(wire, sort_keys=True, separators=(",", ":"), allow_nan=False)
-        return cls(
-            ops=full,
-            columns=columns,
-            fields=_fields(record, views, wire),
-            digest=hashlib.sha256(canonical.encode()).hexdigest(),
-            views=views,
-        )
+        return cls(full, columns, _fields(record, views, wire), digest_of(wire), views)
 
     @classmethod
     def from_wire(cls, wire: object, columns: Record = IMAGES) -> Pipeline:
-        """Build a pipeline from what came over the wire, trusting nothing of it.
-
-        Args:
-            wire: Anything.
-            columns: What the source's samples hold.
+        """Build a pipeline from what came over the wire, and trust nothing in it.
 
         Raises:
-            SpecError: no list of maps; an op or parameter unknown, missing or wrong; or as `from_ops`.
+            SpecError: `wire` is no list of maps, an op or a parameter is unknown, missing or wrong, or as `from_ops`.
         """
         ops: list[Op] = []
         entries, views = _as_list(wire), 1
@@ -162,10 +148,7 @@ class Pipeline:
         return cls.from_ops(ops, views, columns)
 
     def to_wire(self) -> list[dict[str, Any]]:
-        """Return the canonical form: a list of maps of ints, floats, strings, lists, bools and None.
-
-        One for each op, and ``{"views": K}`` behind them where K is more than 1.
-        """
+        """Return the canonical form: a list of one map of plain values per op, then ``{"views": K}`` if K > 1."""
         return _wire(self.ops, self.views)
 
 
@@ -176,13 +159,13 @@ def _wire(ops: Sequence[Op], views: int) -> list[dict[str, Any]]:
 def _as_list(given: object) -> list[Any]:
     if not isinstance(given, list | tuple):
         raise SpecError("pipeline", given, "must be a list of ops")
-    if len(given) > MAX_OPS + 2:  # before any is looked at; what else there is are `Decode` and the views
+    if len(given) > MAX_OPS + 2:  # checked first; the two others are `Decode` and the views
         raise SpecError("pipeline", len(given), f"has more than {MAX_OPS} ops")
     return list(given)
 
 
 def _placed(error: SpecError, place: int) -> SpecError:
-    """Return the error of one op's parameter with the op's place in front."""
+    """Return the error of one op's parameter with the op's place before the field."""
     return SpecError(f"pipeline[{place}].{error.field}", error.value, error.reason)
 
 

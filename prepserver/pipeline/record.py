@@ -1,4 +1,4 @@
-"""A record: the named columns of a sample, each of a kind; and the fields that its row has."""
+"""A record: the named columns of a sample, each of a kind; and the fields of its row."""
 
 from __future__ import annotations
 
@@ -10,19 +10,15 @@ from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import ITEM_BYTES, Image, Index, Kind, Label, Mask
 
 Record = Mapping[str, Kind]
-"""Columns in order, by name. Every source adds ``index`` to those that it declares."""
+"""Columns in order, by name. Every record has the columns of its source and ``index``."""
 
 INDEX = "index"
-"""The column that every record has: where the sample lies in its source."""
 
 RESERVED = (INDEX, "valid")
 """Names that no source may give to a column: ``valid`` is a field that batches get with ``on_error="mask"``."""
 
 IMAGES: Record = {"image": Image(), "label": Label()}
-"""What most image datasets give."""
-
 IMAGES_WITH_MASKS: Record = {"image": Image(), "mask": Mask(), "label": Label()}
-"""The same with a class number for each pixel."""
 
 
 class RowField(NamedTuple):
@@ -30,7 +26,7 @@ class RowField(NamedTuple):
 
     Attributes:
         name: The column's, with ``_1``, ``_2`` and so on for further views.
-        dtype: Of `prepserver.pipeline.kinds.ITEM_BYTES`.
+        dtype: One of `prepserver.pipeline.kinds.ITEM_BYTES`.
         shape: Of one row.
         column: The column.
         view: Which view of the sample; 0 for what all views share.
@@ -54,7 +50,7 @@ def with_index(columns: Record) -> Record:
     """Return a source's columns and the index.
 
     Raises:
-        SpecError: A name that is not a source's to give, or is no identifier.
+        SpecError: A column has a reserved name, or one that is no identifier.
     """
     for name in columns:
         if name in RESERVED or not name.isidentifier():

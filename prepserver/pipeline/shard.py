@@ -1,9 +1,9 @@
-"""One shard of each pass: which places a machine takes, and how its positions stand to those of all.
+"""One shard of each pass: which places a machine takes, and how its positions relate to those of all samples.
 
-Place g of a pass goes to shard ``g % count``, as place ``g // count`` of its own line, so that every pass of every
-order is dealt to all machines anew. Each shard counts ``ceil(n / count)`` positions for a pass: then one number says
-where all of them stand, although nobody talks to anybody. Where `count` does not divide n, the last position of a pass
-holds no sample in some shards.
+Place g of a pass goes to shard ``g % count`` as that shard's place ``g // count``, so every pass of every order is
+dealt anew to all machines. Each shard counts ``ceil(n / count)`` positions in a pass, so one number says where all
+shards stand, although they do not communicate. If `count` does not divide n, the last position of a pass holds no
+sample in some shards.
 """
 
 from __future__ import annotations
@@ -32,38 +32,38 @@ class Shard:
             raise ValueError(f"shard_index = {self.index} is not in [0, num_shards = {self.count})")
 
     def positions(self, n: int) -> int:
-        """Positions of a pass over `n` samples, the same in every shard."""
+        """Return the positions of a pass over `n` samples, the same in every shard."""
         return -(-n // self.count)
 
     def is_uneven(self, n: int) -> bool:
-        """Whether the last position of a pass holds no sample in some shards."""
+        """Say whether the last position of a pass holds no sample in some shards."""
         return n % self.count != 0
 
     def is_short(self, n: int) -> bool:
-        """Whether it holds none in this one."""
+        """Say whether the last position of a pass holds no sample in this shard."""
         return self.is_uneven(n) and self.index >= n % self.count
 
     def to_all(self, position: int, n: int) -> int:
-        """Where the line of all samples stands when each shard stands at `position` of its own."""
+        """Return the position among all samples when each shard stands at `position` of its own."""
         pass_, place = divmod(position, self.positions(n))
         return pass_ * n + place * self.count
 
     def place(self, epoch: int, epoch_start: int, position: int, n: int) -> tuple[int, int]:
-        """(epoch_start, position) in each shard, when the line of all samples stands at these in epoch number `epoch`.
+        """Convert (epoch_start, position) among all samples, in epoch number `epoch`, to those of each shard.
 
         Raises:
-            ValueError: There are no such places: shards begin their epochs with a pass, and stand at one number.
+            ValueError: They have no counterpart: shards begin their epochs with a pass, and all stand at one number.
         """
         if self.count == 1:
             return epoch_start, position
         pass_, inside = divmod(epoch_start, n)
         if inside and position == epoch_start:
-            # No shard stands there: all that begin this epoch can reckon the same pass from its number.
+            # No shard stands there; each shard that begins this epoch computes the same pass from its number.
             pass_, inside = epoch, 0
         own, rest = divmod(position - epoch_start, self.count)
         if inside:
             raise ValueError(
-                f"the epoch began {inside} samples after a pass of all {n} does, where shards begin theirs: "
+                f"the epoch began {inside} samples after a pass of all {n} began, and shards begin theirs with a pass: "
                 f"num_shards = {self.count} can go on at the start of an epoch only"
             )
         if rest:

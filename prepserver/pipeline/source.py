@@ -1,22 +1,19 @@
-"""What every source has in common: a wire form, its digest, the columns of its samples, and the paths it names.
+"""What every source has in common: a digest, the columns of its samples, and the paths that it names.
 
 A spec names a dataset and opens nothing: the client builds it, it travels as a map of plain values, and the daemon
-checks it again on arrival. `prepserver.source` gives it life. Field names on the wire are the parameter names; `source`
-names the kind.
+checks it again on arrival. `prepserver.source` reads it.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import posixpath
 from collections.abc import Mapping
-from dataclasses import MISSING, fields
+from dataclasses import fields
 from typing import Any, ClassVar, Protocol, Self
 
-from prepserver.pipeline.declared import Codes
 from prepserver.pipeline.errors import SpecError
-from prepserver.pipeline.record import IMAGES, Record
+from prepserver.pipeline.record import IMAGES, IMAGES_WITH_MASKS, Record
+from prepserver.pipeline.spec import Spec, digest_of
 
 
 class PathLike(Protocol):
@@ -25,80 +22,55 @@ class PathLike(Protocol):
     def __fspath__(self) -> str: ...
 
 
-class SourceSpec:
-    """A dataset, as data. Subclasses are frozen dataclasses.
+class SourceSpec(Spec):
+    """A dataset, as data.
 
     Attributes:
-        paths: Parameters that are paths on the daemon's machine: they do not count for what the dataset holds.
+        paths: Parameters that are paths on the daemon's machine; they say where the dataset is, not what it holds.
     """
 
+    wire_key = "source"
     paths: ClassVar[tuple[str, ...]] = ()
 
     @property
     def columns(self) -> Record:
-        """What each sample holds, by name."""
-        return IMAGES
+        """What each sample holds, by name: an image, a mask if the spec asks for masks, and a label."""
+        return IMAGES_WITH_MASKS if getattr(self, "masks", None) else IMAGES
 
     @property
     def place(self) -> str:
-        """Where it lies, or what it is if it lies nowhere; for people."""
+        """Where the dataset is, for people; its class's name if it has no path."""
         return str(getattr(self, self.paths[0])) if self.paths else type(self).__name__
 
     def to_wire(self) -> dict[str, Any]:
-        """The spec as a map of plain values, with the kind under ``source``; what is not asked for is left out."""
-        wire: dict[str, Any] = {"source": type(self).__name__}
-        for field in fields(self):  # type: ignore[arg-type]  # every subclass is a dataclass
-            value = getattr(self, field.name)
-            if value is not None:
-                wire[field.name] = list(value) if isinstance(value, tuple) else value
-        return wire
+        """As `Spec.to_wire`, without what is None."""
+        return {name: value for name, value in super().to_wire().items() if value is not None}
 
     @classmethod
     def from_params(cls, params: Mapping[str, Any]) -> Self:
-        """Build the spec from named parameters that came over the wire.
-
-        Raises:
-            SpecError: One is unknown, missing or wrong.
-        """
-        known = {field.name: field for field in fields(cls)}  # type: ignore[arg-type]  # as above
-        for name, value in params.items():
-            if name not in known:
-                raise SpecError(name, value, f"{cls.__name__} has no such field; it has: {', '.join(sorted(known))}")
-            if name in cls.paths and not (isinstance(value, str) and value.startswith("/")):
-                raise SpecError(name, value, "must be an absolute path, because the server runs in another directory")
-        # A spec on the wire is complete: a default that changed between two releases must not change a dataset.
-        for name, field in sorted(known.items()):
-            if name not in params and (field.default is MISSING or field.default is not None):
-                raise SpecError(name, None, f"{cls.__name__} needs this field")
-        return cls(**params)
-
-    def with_code(self, codes: Codes) -> Self:
-        """The spec with the digest of the code that reads it, where that is a plug-in's.
-
-        Raises:
-            SpecError: The plug-in is not loaded, or has other code.
-        """
-        return self
+        """As `Spec.from_params`; paths must be absolute, and only what is None by default may be missing."""
+        for name in cls.paths:
+            if name in params and not (isinstance(path := params[name], str) and path.startswith("/")):
+                raise SpecError(name, path, "must be an absolute path, because the server runs in another directory")
+        # A default that changes between two releases must not change a dataset.
+        for field in fields(cls):  # type: ignore[arg-type]  # every subclass is a dataclass
+            if field.name not in params and field.default is not None:
+                raise SpecError(field.name, None, f"{cls.__name__} needs this field")
+        return super().from_params(params)
 
     @property
     def digest(self) -> str:
-        """Hex SHA-256 of the canonical wire form: equal for equal specs, in any process."""
-        canonical = json.dumps(self.to_wire(), sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(canonical.encode()).hexdigest()
-
-    def _keep(self, **values: object) -> None:
-        """Set the fields of a frozen record, from within `__init__` only."""
-        for name, value in values.items():
-            object.__setattr__(self, name, value)
+        """Hex SHA-256 of the wire form: equal for equal specs, in any process."""
+        return digest_of(self.to_wire())
 
 
 def absolute(field: str, value: object) -> str:
-    """Return a path in one spelling, absolute, so that `/data/`, `/data` and `data` seen from `/` are one source.
+    """Return a path as an absolute path in one spelling: `/data/`, `/data` and `data` seen from `/` are one source.
 
-    ``..`` stays in what was absolute: what it means depends on links that only the server sees.
+    ``..`` stays in a path that was absolute: its meaning depends on links that only the server sees.
 
     Raises:
-        SpecError: No path, or one that cannot travel in a message.
+        SpecError: `value` is no path, or one that cannot travel in a message.
     """
     if hasattr(value, "__fspath__"):
         value = value.__fspath__()
@@ -112,5 +84,5 @@ def absolute(field: str, value: object) -> str:
         # Names below the root may be any bytes; the root itself travels in a message as text.
         raise SpecError(field, value, "must be valid UTF-8; give the folder a UTF-8 name or a link") from None
     if not value.startswith("/"):
-        value = posixpath.abspath(posixpath.expanduser(value))  # of the user's directory: the one look outside
+        value = posixpath.abspath(posixpath.expanduser(value))  # the only look at the client's machine
     return "/" + "/".join(part for part in value.split("/") if part not in ("", "."))

@@ -39,8 +39,18 @@ CONTROL_SOCKET = "ctl.sock"
 
 Shuffle = Literal["none", "full", "cyclic"]
 Batching = Literal["shuffle-batch-repeat", "shuffle-repeat-batch", "batch-shuffle-repeat"]
-Lag = Literal["auto", "wait", "detach", "skip"]
+LAGS = ("auto", "wait", "detach")
 BadSamples = Annotated[list[tuple[Position, int, Annotated[str, Size(512)]]], Size(8192)]
+
+
+def lag_error(lag: object) -> str | None:
+    """What is wrong with a `lag` policy, and what to use instead; None for one of `LAGS`."""
+    if lag in LAGS:
+        return None
+    text = f"lag = {lag!r} is not one of {', '.join(map(repr, LAGS))}"
+    if lag != "skip":
+        return text
+    return f"{text}: 'skip' lost batches and was removed. With 'detach' the job loses nothing; 'auto' is the default"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +76,8 @@ class Attach:
         rounds: Batches from `position` on that this rank has had already: it comes back after a lost
             connection, and its siblings may stand a batch before or behind it.
         lag: What happens when the job holds others back: ``wait`` (they wait), ``detach`` (it goes on with
-            a stream of its own, the same bytes), ``skip`` (it loses rows), ``auto`` (detach while workers are
-            idle, else wait). Other users' jobs do not wait: ``wait`` is ``detach`` then.
+            a stream of its own, the same bytes), ``auto`` (detach while workers are idle, else wait). Other users'
+            jobs do not wait: ``wait`` is ``detach`` then.
         join_wait_s: How long the job would rather wait for a shared stream than have one of its own for ever.
         num_shards: Parts into which the samples of each pass are dealt, one for each machine.
         shard_index: Which of them this job reads.
@@ -92,7 +102,7 @@ class Attach:
     epoch_start: Position | None = None
     rounds: Count = 0
     join_wait_s: Seconds = 30.0
-    lag: Lag = "auto"
+    lag: Word = "auto"
     num_shards: Shards = 1
     shard_index: Count = 0
     batching: Batching = "shuffle-batch-repeat"
@@ -152,13 +162,10 @@ class Moved:
 
     Attributes:
         start: First position in the new ring; what is below stays where it was, untouched.
-        lost: Batches that begin in [lost[0], lost[1]) will not come, as the job's lag policy allows; an empty
-            range loses nothing.
         layout: See `prepserver.protocol.layout`.
     """
 
     start: Position
-    lost: tuple[Position, Position]
     layout: Tree
 
 
@@ -247,7 +254,7 @@ class Ready:
     """All rows below `upto` are in the ring.
 
     Attributes:
-        upto: The end of a batch of this rank. Less than was said before (0) says that more comes soon.
+        upto: The end of a batch of this rank.
         bad: (position, sample index, reason) of rows among them that hold a replacement.
         moves: How many `Moved` were sent before this; the client reads them first.
     """

@@ -1,10 +1,11 @@
-"""The record: one sample of a packed dataset, as bytes in a shard.
+"""The record: one column of a sample of a packed dataset, as bytes in a shard.
 
 What `prepserver.pack` writes, `prepserver.source` reads and `prepserver.transform` decodes, so all three import
 it from here. A record is a head, the lengths of the scan's segments, and an image file. The image of an indexed
 record is a whole JPEG with a restart marker every few MCUs, so that the part under a crop can be cut out; that of
 a kept record is whatever the original file was. Records follow one another in a shard without gaps: a shard whose
-writer was killed is read up to its first record that is not whole.
+writer was killed is read up to its first record that is not whole. A sample that has more than an image, such as a
+mask, has a kept record for each further column right after the image's.
 
 Little-endian, whatever the machine. Pure: knows bytes, neither files nor pixels.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 MAGIC = b"PSR\x01"
@@ -176,6 +178,14 @@ def is_whole(data: bytes | memoryview) -> bool:
     except BrokenRecordError:
         return False
     return zlib.crc32(image) == head.image_crc
+
+
+def sample_crc(heads: Sequence[Head]) -> int:
+    """The checksum of all records of a sample: of a single one, that of its image."""
+    crc = heads[0].image_crc
+    for head in heads[1:]:
+        crc = zlib.crc32(head.image_crc.to_bytes(4, "little"), crc)
+    return crc
 
 
 def _agrees(head: Head) -> bool:

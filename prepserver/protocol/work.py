@@ -120,25 +120,13 @@ class DropStream:
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """Fill the rows of positions [position, position + count) in each of `lanes` (all of `stream`).
-
-    Attributes:
-        say_soon: Whether to say `Soon` when the last row is begun.
-    """
+    """Fill the rows of positions [position, position + count) in each of `lanes` (all of `stream`)."""
 
     task: Count
     stream: Small
     lanes: Lanes
     position: Position
     count: Annotated[int, Range(1, MAX_CHUNK_ROWS)]
-    say_soon: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Soon:
-    """The last row of `task` is begun. A hint: nothing depends on it."""
-
-    task: Count
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +278,7 @@ class Exited:
 
 
 TO_WORKER = registry(AddStream, Quarantine, AddLane, DropLane, DropStream, Fill)
-FROM_WORKER = registry(Soon, Filled, Failed)
+FROM_WORKER = registry(Filled, Failed)
 TO_INDEXER = registry(BuildIndex)
 FROM_INDEXER = registry(Indexing, Indexed, IndexFailed)
 TO_ZYGOTE = registry(Spawn)

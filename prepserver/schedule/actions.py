@@ -15,7 +15,6 @@ class Submit:
     lanes: tuple[int, ...]
     position: int
     count: int
-    say_soon: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,17 +24,6 @@ class Announce:
     cursor: int
     upto: int
     bad: tuple[tuple[int, int, str], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Nearly:
-    """Wake a rank that waits: the last rows of its next batch are being made.
-
-    What has slept runs ten times slower at first, its code and data are in no cache. Once woken, it does not do so
-    when the batch is there.
-    """
-
-    cursor: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,24 +63,11 @@ class Move:
         cursor: The rank.
         lane: Its new lane.
         start: First position there.
-        lost: Batches that begin in [lost[0], lost[1]) will not come; empty if it loses nothing.
     """
 
     cursor: int
     lane: int
     start: int
-    lost: tuple[int, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Behind:
-    """A rank is left behind with the rows below `upto` that it was told of, in its ring, which nobody fills any more.
-
-    When it has used them up it is moved to where the others are then, and loses what lies between.
-    """
-
-    cursor: int
-    upto: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,16 +100,4 @@ class KillWorker:
     worker: int
 
 
-Action = (
-    Submit
-    | Announce
-    | Nearly
-    | DropLane
-    | DropStream
-    | QuarantineSample
-    | Move
-    | Behind
-    | Joined
-    | GoesAlone
-    | KillWorker
-)
+Action = Submit | Announce | DropLane | DropStream | QuarantineSample | Move | Joined | GoesAlone | KillWorker

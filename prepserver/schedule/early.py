@@ -132,9 +132,9 @@ def look(early: Early, stream: Stream, into: Stream | None) -> Meeting | Near | 
 
 def _lanes(stream: Stream, into: Stream, rows: int) -> dict[int, int] | None:
     """For each lane of `stream` the one in `into` that has the same rows, or itself where it must go along."""
-    if max(c.round_rows for c in stream.readers) * LEAST_ROUNDS > rows:
+    if max(c.round_rows for c in stream.cursors.values()) * LEAST_ROUNDS > rows:
         return None
-    most = max(c.round_rows for c in into.readers) * LEAST_ROUNDS
+    most = max(c.round_rows for c in into.cursors.values()) * LEAST_ROUNDS
     lanes: dict[int, int] = {}
     for lane in stream.lanes.values():
         match = next((x for x in into.lanes.values() if x.key == lane.key and x.start <= stream.head), None)

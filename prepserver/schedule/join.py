@@ -130,7 +130,7 @@ def _on(request: Request, stream: Stream) -> Place | None:
     if any(x.rows < request.rows_needed for x in stream.lanes.values()):
         return None
     # In a new lane's ring two rounds of every job's batches must fit, as in every other of the window.
-    rows = max((2 * c.round_rows for c in stream.readers), default=0) if lane is None else 0
+    rows = max((2 * c.round_rows for c in stream.cursors.values()), default=0) if lane is None else 0
     # a lane's rows exist from its start on; a new lane's from the next row that is given out
     earliest = max(stream.low, lane.start) if lane is not None else stream.head
     if request.position is not None and request.epoch_start is not None:

@@ -36,9 +36,6 @@ counted as waiting for each other before: what lies between them goes by."""
 APART_S = 5.0
 """How long a job stays parted at least: it would only part again."""
 
-AGAIN_S = 60.0
-"""A job that loses rows to go with the others and holds them back again so soon is known: no patience with it."""
-
 HEDGE_S = 2.0
 """A chunk that runs for so long, and for twice the time foreseen, while workers idle and a job waits is made a second
 time. An ordinary one takes 10 to 50 ms; the first that is done counts, the bytes are equal."""
@@ -66,14 +63,12 @@ class Parting:
     Attributes:
         stream: Which they leave.
         groups: The jobs. One, or all that read some lanes.
-        skip: It is left behind with what it has, and loses rows instead.
         strangers: They hold back jobs of other users.
         apart: Why they are not to come back; None where they may.
     """
 
     stream: int
     groups: tuple[int, ...]
-    skip: bool
     strangers: bool = False
     apart: Apart | None = None
 
@@ -150,7 +145,6 @@ class LagWatch:
         self._moved: dict[int, tuple[int, float]] = {}  # stream -> (its `low`, since when)
         self._last_s: float | None = None
         self._parted_s: dict[int, float] = {}  # stream -> when it came of a parting
-        self._lost_s: dict[int, float] = {}  # group -> when it was left behind last
 
     def partings(self, streams: Iterable[Stream], workers_idle: bool, now_s: float) -> list[Parting]:
         """Jobs whose patience is used up. Call it several times a second.
@@ -168,7 +162,6 @@ class LagWatch:
         self._moved = {stream.id: self._still_since(stream, now_s) for stream in every}
         for held in self._held.values():
             held.forgive(passed_s)
-        self._lost_s = {group: lost_s for group, lost_s in self._lost_s.items() if now_s - lost_s < AGAIN_S}
         self._held = {key: held for key, held in self._held.items() if held.full_s > 0 or held.waited_s > 0}
         for stream in every:
             is_still = now_s - self._moved[stream.id][1] >= STILL_S
@@ -178,16 +171,12 @@ class LagWatch:
                 if policy == "wait":
                     if not strangers:
                         continue
-                    policy, others = "detach", strangers
+                    others = strangers
                 held = self._held.setdefault((stream.id, slow.group), _Held())
                 held.count(passed_s, max(waited_s[cursor.id] for cursor in others))
-                skips = policy == "skip"
-                is_known = skips and now_s - self._lost_s.get(slow.group, -AGAIN_S) < AGAIN_S
-                if min(held.full_s, held.waited_s) >= PATIENCE_S or (is_known and any(c.waits_now for c in others)):
+                if min(held.full_s, held.waited_s) >= PATIENCE_S:
                     del self._held[stream.id, slow.group]
-                    found.append(Parting(stream.id, (slow.group,), skips, bool(strangers)))
-                    if skips:
-                        self._lost_s[slow.group] = now_s
+                    found.append(Parting(stream.id, (slow.group,), bool(strangers)))
         return found
 
     def _waited(self, streams: list[Stream], passed_s: float) -> dict[int, float]:
@@ -321,5 +310,5 @@ def _meet(stream: Stream, other: Stream) -> dict[int, int] | None:
         if match is None:
             return None
         lanes[lane.id] = match.id
-    largest = max(c.round_rows for c in stream.readers)
+    largest = max(c.round_rows for c in stream.cursors.values())
     return lanes if 2 * largest <= rows else None

@@ -15,14 +15,12 @@ from prepserver.protocol.work import MAX_CHUNK_ROWS
 from prepserver.schedule.actions import (
     Action,
     Announce,
-    Behind,
     DropLane,
     DropStream,
     GoesAlone,
     Joined,
     KillWorker,
     Move,
-    Nearly,
     QuarantineSample,
     Submit,
 )
@@ -192,9 +190,6 @@ class Scheduler:
         most = cursor.line.peek().start
         if upto > most:
             raise ReleaseError(f"released up to {upto}, but only rows below {most} were announced")
-        if cursor_id in stream.behind:
-            cursor.released = max(upto, cursor.released)
-            return self._catch_up(stream, cursor) if cursor.released >= cursor.announced else []
         if upto <= cursor.released:
             return []
         before = cursor.need
@@ -216,10 +211,10 @@ class Scheduler:
         if stream_id is None:
             return []
         stream = self.streams[stream_id]
-        gone = stream.cursors.pop(cursor_id, None) or stream.behind.pop(cursor_id)
+        gone = stream.cursors.pop(cursor_id)
         stream.changed()
         actions: list[Action] = []
-        if not any(c.lane == gone.lane for c in stream.readers):
+        if not any(c.lane == gone.lane for c in stream.cursors.values()):
             del stream.lanes[gone.lane]
             actions.append(DropLane(gone.lane))
         if not stream.lanes:
@@ -243,8 +238,7 @@ class Scheduler:
         Raises:
             KeyError: No such rank.
         """
-        stream = self.stream_of(cursor_id)
-        return stream.cursors[cursor_id] if cursor_id in stream.cursors else stream.behind[cursor_id]
+        return self.stream_of(cursor_id).cursors[cursor_id]
 
     # -- jobs that part and meet --------------------------------------------------------------------
 
@@ -252,7 +246,7 @@ class Scheduler:
         self,
         stream_id: int,
         groups: Collection[int],
-        own: tuple[int, dict[int, Lane]] | None,
+        own: tuple[int, dict[int, Lane]],
         shared: dict[int, Lane],
         key: str | None = None,
     ) -> list[Action]:
@@ -261,9 +255,8 @@ class Scheduler:
         Args:
             stream_id: Where they are.
             groups: The jobs, with all their ranks.
-            own: Their new stream and, for each lane that they read, the new lane there; None if a job is left behind
-                and loses the rows between.
-            shared: For each of these lanes the new one for those that stay (and for the job, when it comes back).
+            own: Their new stream and, for each lane that they read, the new lane there.
+            shared: For each of these lanes that others read, too, the new one for those that stay.
             key: Of the new stream, if it is not to join others of the old key again.
 
         The rows of its absent ranks are made again: these will not have the old ring. No absent rank that stays may
@@ -276,23 +269,11 @@ class Scheduler:
         leaving = [c for c in stream.cursors.values() if c.group in groups]
         begin = min([start, *(c.need for c in leaving if not c.present)])
         old = {c.lane for c in leaving}
-        own_id, own_lanes = own if own is not None else (0, {})
+        own_id, own_lanes = own
         stream.rename_bad({lane: [new[lane].id for new in (shared, own_lanes) if lane in new] for lane in stream.lanes})
-        if own is not None:
-            made = self.streams[own_id] = self._alike(own_id, stream, own_lanes.values(), begin, key)
-            for cursor in [c for c in stream.behind.values() if c.group in groups]:
-                made.behind[cursor.id] = stream.behind.pop(cursor.id)
-                self._stream_of[cursor.id] = own_id
-                old.add(cursor.lane)
-                cursor.lane = own_lanes[cursor.lane].id
+        made = self.streams[own_id] = self._alike(own_id, stream, own_lanes.values(), begin, key)
         for cursor in leaving:
             del stream.cursors[cursor.id]
-            if own is None:
-                # It keeps its ring for what it was told of, and needs no other before it has read that: so a job that
-                # is always slower costs the memory of one ring, however often it is left behind.
-                stream.behind[cursor.id] = cursor
-                moved.append(Behind(cursor.id, cursor.announced))
-                continue
             made.cursors[cursor.id] = cursor
             self._stream_of[cursor.id] = own_id
             if cursor.present:
@@ -305,8 +286,6 @@ class Scheduler:
                 stream.lanes[lane.id] = lane
                 staying = [c for c in stream.cursors.values() if c.lane == lane_id]
                 moved += [self._move(c, stream.lanes[lane_id], lane, start) for c in staying]
-                for cursor in stream.behind.values():
-                    cursor.lane = lane.id if cursor.lane == lane_id else cursor.lane
             del stream.lanes[lane_id]
             moved.append(DropLane(lane_id))
         stream.changed()
@@ -355,10 +334,6 @@ class Scheduler:
             if cursor.lane not in ids:
                 old = stream.lanes[cursor.lane]
                 actions.append(self._move(cursor, old, into.lanes[meeting.lanes[old.id]], stream.head))
-        for cursor in stream.behind.values():
-            into.behind[cursor.id] = cursor
-            self._stream_of[cursor.id] = into.id
-            cursor.lane = meeting.lanes[cursor.lane]
         into.rows_filled += stream.rows_filled
         into.rows_delivered += stream.rows_delivered
         into.changed()
@@ -406,32 +381,13 @@ class Scheduler:
                 into.gate = waiting.head if into.gate is None else min(into.gate, waiting.head)
         return actions
 
-    def _catch_up(self, stream: Stream, cursor: Cursor) -> list[Action]:
-        """A rank that was left behind has used up what it had: it goes on where the others are."""
-        lane = stream.lanes[cursor.lane]
-        # Not below `low`: a lost chunk that nobody needed there counts as filled.
-        start = max(stream.watermark, stream.low, lane.start)
-        first = cursor.line.peek().start
-        while cursor.line.peek().start < start:
-            cursor.line.advance()
-        cursor.find_next()
-        # Not `start`: the rows before its first batch there are nobody's, and must not hold the window.
-        cursor.released = cursor.line.peek().start
-        cursor.entered = start
-        cursor.moves += 1
-        stream.cursors[cursor.id] = stream.behind.pop(cursor.id)
-        stream.changed()
-        moved = Move(cursor.id, lane.id, start, (first, cursor.line.peek().start))
-        return [moved, *self._announce(stream), *self._dispatch()]
-
     def _move(self, cursor: Cursor, old: Lane, lane: Lane, start: int) -> Move:
         # What it brought to `old` from elsewhere, it reads where it is: that may go on beyond the stream's head.
         start = max(start, cursor.entered, old.start)
         cursor.lane = lane.id
         cursor.entered = start
         cursor.moves += cursor.present
-        nothing = cursor.line.peek().start
-        return Move(cursor.id, lane.id, start, (nothing, nothing))
+        return Move(cursor.id, lane.id, start)
 
     def hedge(self, now_s: float) -> list[Action]:
         """Makes chunks a second time that take far too long, while workers idle and jobs wait. Call it now and then."""
@@ -498,14 +454,6 @@ class Scheduler:
             self._hedged.discard((stream.id, task.chunk.position))
         stream.filled(task.chunk, bad)
         return self._announce(stream)
-
-    def task_soon(self, task_id: int) -> list[Action]:
-        """A worker has begun the last row of a task: who waits for that alone is woken."""
-        task = self._tasks.get(task_id)
-        stream = None if task is None else self.streams.get(task.stream)
-        if task is None or stream is None:
-            return []
-        return [Nearly(cursor.id) for cursor in stream.soon(task.chunk)]
 
     def give_out(self) -> list[Action]:
         """Hands chunks to the workers that have room for them, after `task_done`."""
@@ -665,11 +613,10 @@ class Scheduler:
             stream.served_ns = max(stream.served_ns, self._turn_ns) + foreseen_ns
             self._tasks[task_id] = Task(stream.id, chunk, slot.id, foreseen_ns=foreseen_ns)
             stream.started(task_id, chunk)
-            say_soon = stream.is_awaited(chunk)
             slot.tasks.append(task_id)
             slot.slow_tasks += foreseen_ns > SLOW_NS
             self._refile(slot)
-            actions.append(Submit(slot.id, task_id, stream.id, chunk.lanes, chunk.position, chunk.count, say_soon))
+            actions.append(Submit(slot.id, task_id, stream.id, chunk.lanes, chunk.position, chunk.count))
             if self._early:
                 actions += self._join_early()
         return actions

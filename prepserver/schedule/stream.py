@@ -17,18 +17,13 @@ bytes.
 from __future__ import annotations
 
 import heapq
-import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from prepserver.pipeline.batches import BatchLine
 
 BAD_REASONS_TOLD = 64
 """Reasons in one announcement; beyond it only positions are told, to keep the message small."""
-
-
-HINTED_MOST = 16
-"""With more cursors on a stream nobody is woken beforehand: the daemon's time is worth more than a job's latency."""
 
 
 RECENT_SAMPLES = 8192
@@ -105,7 +100,6 @@ class Cursor:
         announced: It was told that all rows below are ready.
         present: False while this rank of the job has not attached yet: its place is kept.
         next_stop: End of the next batch that it will be told of (`line.peek().stop`, cached).
-        hinted: End of the batch that it was last woken for; see `Stream.soon`.
         wait_ns: Time spent in `next()`, as the client says: at the end of the last batch but one.
         batches: Handed to the training loop, as the client says.
         asked: How far it had been told when the client asked for more; -1 if it went on since.
@@ -123,7 +117,6 @@ class Cursor:
     announced: int
     present: bool = True
     next_stop: int = 0
-    hinted: int = -1
     wait_ns: int = 0
     batches: int = 0
     asked: int = -1
@@ -214,8 +207,6 @@ class Stream:
         next_start: Smallest position at or after the given one at which an epoch may begin.
         head: Next position never given to a worker.
         cursors: The ranks that read it.
-        behind: Those that will again, when they have used up what they were told of elsewhere: nothing waits for them.
-            Their lane is the one that they will read.
         cap: Nothing is filled from here on, for now: see `prepserver.schedule.early`.
         gate: Nothing is filled from here on before another stream has joined here, or not: see there.
         spent: In what lanes share: reading and decoding.
@@ -232,7 +223,6 @@ class Stream:
     gate: int | None = None
     lanes: dict[int, Lane] = field(default_factory=dict)
     cursors: dict[int, Cursor] = field(default_factory=dict)
-    behind: dict[int, Cursor] = field(default_factory=dict)
     bad: dict[int, list[BadRow]] = field(default_factory=dict)
     rows_filled: int = 0
     rows_delivered: int = 0
@@ -243,7 +233,6 @@ class Stream:
     _redo: list[tuple[int, int]] = field(default_factory=list)
     _unfilled: list[int] = field(default_factory=list)  # heap of starts of chunks given out; lazily cleaned
     _filled: set[int] = field(default_factory=set)
-    _soon: set[int] = field(default_factory=set)  # starts of chunks whose last row is being made
     _low: int | None = None  # these three are kept because they are asked for with every event; see `changed`
     _wanted: int | None = None
     _ready: int | None = None
@@ -270,11 +259,6 @@ class Stream:
         if before == self._low:
             self._low = None
         return True
-
-    @property
-    def readers(self) -> Iterator[Cursor]:
-        """All ranks, also those that are behind."""
-        return itertools.chain(self.cursors.values(), self.behind.values())
 
     @property
     def low(self) -> int:
@@ -414,33 +398,6 @@ class Stream:
         else:
             del self._running_at[start]
 
-    def is_awaited(self, chunk: Chunk) -> bool:
-        """Whether it is worth a message that the last row of `chunk` is begun: with it a batch ends that a job awaits.
-
-        Or with the chunk after it, which another worker may finish sooner. By the length of a round: of an epoch's
-        short last batches none is awaited.
-        """
-        if len(self.cursors) > HINTED_MOST:
-            return False
-        near = 2 * chunk.count
-        return any(
-            # who was told of one batch now will most likely wait again when this chunk ends
-            c.announced - c.released <= c.round_rows and (c.next_stop - 1 - chunk.position) % c.round_rows < near
-            for c in self.cursors.values()
-        )
-
-    def soon(self, chunk: Chunk) -> list[Cursor]:
-        """The last row of `chunk` is begun. Who waits for that alone, and is told so for the first time."""
-        if self._is_filled(chunk.position) or self.ready_rows():
-            return []
-        self._soon.add(chunk.position)
-        missing = [start for start in self._unfilled if start not in self._filled and start not in self._soon]
-        upto = min(missing, default=self.head)
-        found = [c for c in self.cursors.values() if c.waits_now and c.next_stop <= upto and c.hinted != c.next_stop]
-        for cursor in found:
-            cursor.hinted = cursor.next_stop
-        return found
-
     def took(self, chunk: Chunk, took: Took) -> None:
         """A worker has made `chunk`, in this time."""
         self._pace = chunk.lanes, took.wall_ns // chunk.count
@@ -461,7 +418,6 @@ class Stream:
 
     def filled(self, chunk: Chunk, bad: Iterable[BadRow]) -> None:
         """All rows of `chunk` are in the rings."""
-        self._soon.discard(chunk.position)
         if self._is_filled(chunk.position):
             return  # it was made twice; the other was first
         self._filled.add(chunk.position)
@@ -484,7 +440,6 @@ class Stream:
 
     def lost(self, chunk: Chunk) -> None:
         """Whoever had `chunk` will not finish it: it is made again, first of all."""
-        self._soon.discard(chunk.position)
         heapq.heappush(self._redo, (chunk.position, chunk.count))
 
     def announcements(self, cursor: Cursor, watermark: int) -> tuple[int, tuple[tuple[int, int, str], ...]] | None:
@@ -540,8 +495,7 @@ class Stream:
         if self.bad:
             # not `low`: a job that has moved here was not told yet of its last rows elsewhere
             low = min((c.released for c in self.cursors.values()), default=self.head)
-            kept = [range(c.released, c.announced) for c in self.behind.values()]
-            for position in [p for p in self.bad if p < low and not any(p in rows for rows in kept)]:
+            for position in [p for p in self.bad if p < low]:
                 del self.bad[position]
 
     def _lanes_at(self, position: int) -> tuple[int, ...]:

@@ -2,8 +2,6 @@
 
 The index is one file in the dataset's own folder, named after its content; it holds labels and the names
 of the original files as the index of a folder does, and where each record is. A sample is one read of one range.
-Shards and index are read, not mapped: a file that is cut short, or a disk that fails, is then an error that can be
-told, where a mapping would kill the process; and the copy takes a fiftieth of the decode.
 
 Nothing in a shard is trusted: see `prepserver.protocol.packed`. Checksums cover each bit of a record, and all are
 checked before it is decoded: a damaged shard has bad samples, never other rows. Written by `prepserver.pack`.
@@ -12,18 +10,28 @@ checked before it is decoded: a damaged shard has bad samples, never other rows.
 from __future__ import annotations
 
 import os
-from collections import OrderedDict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from prepserver.checksum import crc32
-from prepserver.protocol.packed import INDEXED, KEPT, BrokenRecordError, IndexedScan, read_record
+from prepserver.protocol.packed import (
+    INDEXED,
+    KEPT,
+    BrokenRecordError,
+    Head,
+    IndexedScan,
+    read_head,
+    read_record,
+    sample_crc,
+)
 from prepserver.source.container import BrokenContainerError, Container
 from prepserver.source.errors import SampleError, SourceError, unusable
 from prepserver.source.files import FileSource
 from prepserver.source.places import Places
-from prepserver.source.roots import OutsideRootsError, Roots, open_below
-from prepserver.source.samples import NOT_THE_SAMPLE, OUTSIDE, Record
+from prepserver.source.roots import Roots, open_below
+from prepserver.source.samples import Record
+from prepserver.source.shards import Shards
 
 INDEX_KEY = "packed dataset 2"
 """Marks an index of this version; raise the number when sections or records change."""
@@ -33,9 +41,6 @@ PLAN_NAME = "pack.json"
 SHARD_PATTERN = "shard-*.packed"
 
 _AGAIN = "the same prepserver pack again makes it anew, of the shards that are there"
-
-# Of a soft limit of 1024 descriptors that a worker may live under; 400 shards of 256 MiB are 100 GB.
-_OPEN_SHARDS = 400
 
 
 def shard_name(number: int) -> str:
@@ -117,23 +122,26 @@ class PackedSource:
     """A `Source` over a packed dataset.
 
     Its index has the sections of `FileTable`; the further numbers of each sample are the number of the shard (uint32),
-    the offset in it (uint64), the length of the record (uint32) and the CRC-32 of the image (uint32).
+    the offset in it (uint64), the length of its records (uint32) and their `sample_crc` (uint32).
     """
 
-    def __init__(self, container: Container, root: str, roots: Roots | None = None) -> None:
+    def __init__(
+        self, container: Container, root: str, roots: Roots | None = None, wanted: Sequence[str] = ("image", "label")
+    ) -> None:
         """Look where the sections are; O(1) but for the names of the classes and the sizes of the shards.
 
         Args:
             container: From `open_index`.
             root: Absolute path of the dataset.
             roots: Where shards must lie.
+            wanted: The columns that samples shall have.
         """
-        self._roots = roots
-        self._root = root
+        self._columns = columns_of(container.meta)
+        self._wanted = tuple(wanted)
         # Labels and names are kept as those of files are; only their bytes lie elsewhere.
         self._files = FileSource(container, root, more="IQII")
-        self._sizes: list[int] = container.meta["shards"]
-        self._open: OrderedDict[int, int] = OrderedDict()
+        sizes: list[int] = container.meta["shards"]
+        self._shards = Shards([f"{root}/{shard_name(number)}" for number in range(len(sizes))], sizes, roots)
 
     def __len__(self) -> int:
         return len(self._files)
@@ -141,25 +149,38 @@ class PackedSource:
     def read(self, index: int) -> Record:
         """As `Source.read`; the data of an indexed sample is an `IndexedScan`."""
         label, _, shard, offset, length, crc = self._files.more(index)
+        data = self._shards.read(shard, offset, length)
         try:
-            record = os.pread(self._descriptor(shard), length, offset)
-        except SampleError:
-            raise
-        except OSError as error:
-            if error.errno in NOT_THE_SAMPLE:
-                raise
-            raise SampleError(f"cannot read {shard_name(shard)}: {error.strerror}") from error
-        try:
-            if len(record) != length:
-                raise BrokenRecordError(f"only {len(record)} of {length} bytes are there")
-            head, lengths, image = read_record(record)
-            if head.image_crc != crc or head.kind not in (KEPT, INDEXED):
-                raise BrokenRecordError("another record lies there")
-            if crc32(record, len(record) - len(image)) != head.image_crc:
-                raise BrokenRecordError("the checksum of its image is wrong")
+            if len(data) != length:
+                raise BrokenRecordError(f"only {len(data)} of {length} bytes are there")
+            values = self._values(data, crc)
         except BrokenRecordError as error:
             raise SampleError(f"{shard_name(shard)} is damaged at {offset}: {error}") from error
-        return {"image": IndexedScan(head, lengths, image) if head.kind == INDEXED else bytes(image), "label": label}
+        values["label"] = label
+        return {name: values[name] for name in self._wanted}
+
+    def _values(self, data: bytes, crc: int) -> dict[str, Any]:
+        """Take the records of a sample apart, which lie one after the other, and check them.
+
+        Raises:
+            BrokenRecordError: Not whole, or not this sample's.
+        """
+        values: dict[str, Any] = {}
+        heads: list[Head] = []
+        at = 0
+        for column in self._columns:
+            record = data
+            if len(self._columns) > 1:
+                record = data[at : at + read_head(data, at).record_bytes]
+            head, lengths, body = read_record(record)
+            if crc32(record, len(record) - len(body)) != head.image_crc:
+                raise BrokenRecordError(f"the checksum of its {column} is wrong")
+            values[column] = IndexedScan(head, lengths, body) if head.kind == INDEXED else bytes(body)
+            heads.append(head)
+            at += len(record)
+        if at != len(data) or sample_crc(heads) != crc or any(head.kind not in (KEPT, INDEXED) for head in heads):
+            raise BrokenRecordError("another record lies there")
+        return values
 
     def label(self, index: int) -> int:
         """As `Source.label`."""
@@ -173,30 +194,10 @@ class PackedSource:
         """As `Source.classes`."""
         return self._files.classes()
 
-    def _descriptor(self, shard: int) -> int:
-        """An open shard; they are kept open, and checked once."""
-        descriptor = self._open.get(shard)
-        if descriptor is not None:
-            return descriptor
-        if not shard < len(self._sizes):
-            raise SampleError(f"the index names shard {shard} of {len(self._sizes)}")
-        try:
-            descriptor = open_below(self._roots, "the shard", f"{self._root}/{shard_name(shard)}")
-        except OutsideRootsError:
-            raise SampleError(OUTSIDE) from None
-        size = os.fstat(descriptor).st_size
-        if size != self._sizes[shard]:
-            os.close(descriptor)
-            raise SampleError(f"{shard_name(shard)} has {size} bytes and should have {self._sizes[shard]}")
-        if len(self._open) >= _OPEN_SHARDS:
-            os.close(self._open.popitem(last=False)[1])
-        self._open[shard] = descriptor
-        return descriptor
 
-    def __del__(self) -> None:
-        # A source has no close of its own: it lives as long as its worker, or as the client's iterator.
-        for descriptor in self.__dict__.get("_open", {}).values():
-            os.close(descriptor)
+def columns_of(meta: Mapping[str, Any]) -> tuple[str, ...]:
+    """The columns that shards hold of each sample, in their order, by what the index says of itself."""
+    return ("image", *meta.get("columns", ()))
 
 
 def info_of(container: Container) -> tuple[int, int, str, str]:

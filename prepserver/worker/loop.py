@@ -76,9 +76,6 @@ def run(number: int, sock: socket.socket, page_fd: int, seal: Seal = OPEN) -> in
         return EXIT_BUG
 
 
-_NEVER = -1  # no position
-
-
 class _UnknownName(LookupError):
     """A stream or lane that was never added."""
 
@@ -111,7 +108,6 @@ class _Worker:
         self._tasks_since_collect = 0
         self._task = 0
         self._filled: list[int] = []  # the lanes of that task
-        self._soon_at = _NEVER
         self._arrived = select.poll()
         self._arrived.register(sock, select.POLLIN)
         self._ahead: collections.deque[tuple[Any, list[int]] | ProtocolError] = collections.deque()
@@ -170,9 +166,6 @@ class _Worker:
             self._tasks_since_collect = 0
 
     def _begin_sample(self, position: int, index: int) -> None:
-        if position == self._soon_at:
-            send(self._sock, work.Soon(self._task))
-            self._soon_at = _NEVER  # a replacement has the same position
         if self._arrived.poll(0):  # half a microsecond
             self._look_ahead()
         self._page.begin_sample(position, index)
@@ -235,7 +228,6 @@ class _Worker:
         lanes = [_known(self._lanes, "lane", lane) for lane in task.lanes]
         self._page.begin_task(task.task)
         self._task, self._filled = task.task, task.lanes
-        self._soon_at = task.position + task.count - 1 if task.say_soon else _NEVER
         if told.opened is None:
             told.opened = self._open_stream(told)
         stream = told.opened

@@ -6,7 +6,9 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -35,7 +37,8 @@ def restarts(server: Server) -> int:
     return sum(int(worker["restarts"]) for worker in server.status()["workers"])
 
 
-def test_damaged_files_give_the_same_rows_everywhere_and_kill_no_worker(server: Server, tmp_path: Path) -> None:
+def test_damaged_files_give_the_same_rows_and_kill_no_worker(server: Server, tmp_path: Path) -> None:
+    """A server of any number of workers and inline mode make the same rows."""
     rng = np.random.default_rng(5)
     source = photo_tree(tmp_path, 20)
     kinds = {"jpg": jpeg(1, 64, 64), "png": encoded(picture(2), "PNG"), "webp": encoded(picture(3), "WEBP")}
@@ -48,7 +51,7 @@ def test_damaged_files_give_the_same_rows_everywhere_and_kill_no_worker(server: 
             del data[int(rng.integers(len(data))) :]
         (tmp_path / "cats" / f"hurt{number:03d}.{kind}").write_bytes(bytes(data))
     before = restarts(server)
-    arguments = {"batch_size": 35, "shuffle": "full", "on_error": "skip"}
+    arguments: dict[str, Any] = {"batch_size": 35, "shuffle": "full", "on_error": "skip"}
     expected = inline_rows(source, epochs=2, **arguments)
     with PrepClient(source, OPS, fields="dict", runtime_dir=server.runtime_dir, **arguments) as client:
         assert read(client) + read(client) == expected
@@ -82,7 +85,7 @@ def test_what_is_no_regular_file_is_a_bad_sample(server: Server, tmp_path: Path)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_sample_that_takes_too_long_twice_is_quarantined_and_named(
+def test_a_sample_that_twice_takes_too_long_is_quarantined(
     new_server: NewServer, tmp_path: Path, slow_sample: bytes, workers: int
 ) -> None:
     source = photo_tree(tmp_path, 40)
@@ -109,7 +112,7 @@ def test_a_sample_that_takes_too_long_twice_is_quarantined_and_named(
     assert server.log().count("after its time for one sample") == 2
 
 
-def test_a_sample_on_which_workers_are_killed_again_and_again_is_quarantined(
+def test_a_sample_that_keeps_killing_workers_is_quarantined(
     new_server: NewServer, tmp_path: Path, slow_sample: bytes
 ) -> None:
     source = photo_tree(tmp_path, 40)
@@ -121,16 +124,18 @@ def test_a_sample_on_which_workers_are_killed_again_and_again_is_quarantined(
         len(client)
 
         killed: list[int] = []
-        filled, began_s = -1, {}
+        filled = -1
+        began_s: dict[int, float] = {}
         while not (status := server.status())["quarantined"]:
             assert len(killed) < 30, server.log()
             if status["rows_filled"] != filled:
-                filled, began_s = status["rows_filled"], {}
+                filled = status["rows_filled"]
+                began_s.clear()
             for pid in [w["pid"] for w in status["workers"] if w["state"] == "busy"]:
                 # A worker that computes for so long while no row gets done is at the slow sample.
                 if leaks.cpu_s(pid) - began_s.setdefault(pid, leaks.cpu_s(pid)) > 0.3:
                     os.kill(pid, signal.SIGKILL)
-                    wait_until(lambda pid=pid: not leaks.state(pid))
+                    wait_until(partial(leaks.gone, pid))
                     killed.append(pid)
             time.sleep(0.01)
         (batch,) = list(client)
@@ -138,9 +143,7 @@ def test_a_sample_on_which_workers_are_killed_again_and_again_is_quarantined(
     assert len(killed) >= 3
 
 
-def test_a_worker_that_hangs_on_a_good_sample_is_replaced_and_the_sample_is_kept(
-    new_server: NewServer, tmp_path: Path
-) -> None:
+def test_a_hung_worker_is_replaced_and_its_good_sample_kept(new_server: NewServer, tmp_path: Path) -> None:
     source = photo_tree(tmp_path, 1500)
     server = new_server(workers=2, settings={"sample_timeout_s": 3.0})
     rows = []
@@ -155,11 +158,11 @@ def test_a_worker_that_hangs_on_a_good_sample_is_replaced_and_the_sample_is_kept
         os.kill(pid, signal.SIGCONT)
 
 
-def test_an_index_that_is_cut_in_use_ends_its_job_and_kills_no_worker(new_server: NewServer, tmp_path: Path) -> None:
+def test_an_index_cut_in_use_ends_its_job_and_kills_no_worker(new_server: NewServer, tmp_path: Path) -> None:
     (tmp_path / "one.jpg").write_bytes(jpeg(1))
     source = listed(tmp_path / "list.txt", [("one.jpg", 0)] * 20_000)  # more than a ring holds
     server = new_server(workers=2)
-    arguments = {"batch_size": 8, "runtime_dir": server.runtime_dir}
+    arguments: dict[str, Any] = {"batch_size": 8, "runtime_dir": server.runtime_dir}
     with PrepClient(source, OPS, **arguments) as client:
         batches = iter(client)
         next(batches)

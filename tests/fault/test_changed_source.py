@@ -89,7 +89,7 @@ def test_a_state_of_other_samples_is_refused(inline: bool, server: Server, tree:
 
 
 @pytest.mark.parametrize("change", [more, other])
-def test_a_state_of_other_samples_begins_its_epoch_anew_if_allowed(
+def test_a_state_of_other_samples_restarts_its_epoch_if_allowed(
     change: Callable[[ImageFolder], None], tree: ImageFolder
 ) -> None:
     with PrepClient(tree, OPS, inline=True, **SPEC) as client:

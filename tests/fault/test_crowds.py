@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -104,7 +105,7 @@ def test_a_crowd_that_says_nothing_locks_nobody_out(
             if number % 300 == 0:
                 honest()
         wait_until(lambda: sum(leaks.fds(small_server.pid).values()) < LIMIT - 64, why=small_server.log)
-        spec = SPEC | {"seed": 8}
+        spec: dict[str, Any] = SPEC | {"seed": 8}
         newcomer = client_process(small_server, SOURCE, uid=OTHER, **spec)
         assert newcomer.read() == inline_rows(SOURCE, **spec)
         newcomer.ask("close")
@@ -180,7 +181,7 @@ def test_a_flood_costs_no_memory_and_ends_its_own_job_only(
     assert_others_get_in(small_server)
 
 
-def test_one_who_reads_nothing_and_asks_without_end_costs_no_memory(
+def test_a_client_that_asks_and_never_reads_costs_no_memory(
     small_server: SmallServer, honest: Callable[[], None]
 ) -> None:
     words = b"".join(bytes([0, len(data)]) + data for data in (encode(Hello(0)), *[encode(Sync(0))] * 2000))

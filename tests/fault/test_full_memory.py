@@ -49,7 +49,7 @@ def test_a_third_ring_is_refused_and_the_first_two_go_on(new_server: Callable[..
     server.assert_back_at(before)
 
 
-def test_a_smaller_ring_is_given_where_the_wanted_one_does_not_fit(
+def test_a_smaller_ring_is_given_where_the_wanted_does_not_fit(
     new_server: Callable[..., Server], tree: ImageFolder
 ) -> None:
     server = new_server(workers=2, memory="2M")

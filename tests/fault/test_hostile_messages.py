@@ -6,6 +6,7 @@ import os
 import random
 import socket
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import msgpack
@@ -13,7 +14,7 @@ import pytest
 
 from prepclient import PrepClient
 from prepserver.protocol.codec import MAX_MESSAGE_BYTES, encode
-from prepserver.protocol.messages import AskStatus, Bye, Hello, Release, Sync
+from prepserver.protocol.messages import AskStatus, Bye, Hello, Refused, Release, Sync
 from tests.support import leaks
 from tests.support.clients import OPS, inline_rows, read
 from tests.support.honest import SOURCE, SPEC, honest_reader
@@ -115,7 +116,7 @@ def test_each_spoilt_question_is_refused_and_the_connection_ends(server: Server,
         with Stranger(server) as stranger:
             stranger.send_map(spoilt(stranger)[name])
             answer = stranger.receive()
-            assert type(answer).__name__ == "Refused", (name, answer)
+            assert isinstance(answer, Refused), (name, answer)
             assert answer.text, name
             assert stranger.receive() is None, name
         if number % 10 == 0:
@@ -128,10 +129,14 @@ def test_noise_is_refused_and_the_connection_ends(server: Server, honest: Callab
         with Stranger(server) as stranger:
             stranger.send(data)
             answer = stranger.receive()
-            assert type(answer).__name__ == "Refused", (name, answer)
+            assert isinstance(answer, Refused), (name, answer)
             assert answer.code == "protocol", name
             assert stranger.receive() is None, name
     honest()
+
+
+def nothing_written(end: int) -> bool:
+    return os.write(end, b"x") == 0
 
 
 def test_descriptors_that_are_sent_along_are_closed(server: Server, honest: Callable[[], None]) -> None:
@@ -143,7 +148,7 @@ def test_descriptors_that_are_sent_along_are_closed(server: Server, honest: Call
             stranger.receive()
             # Nobody holds the other end: writing says so.
             with pytest.raises(BrokenPipeError):
-                wait_until(lambda end=write_end: os.write(end, b"x") == 0)
+                wait_until(partial(nothing_written, write_end))
         os.close(write_end)
     honest()
     wait_until(
@@ -174,11 +179,13 @@ def test_silent_and_hasty_strangers_leave_nothing(server: Server, honest: Callab
     for stranger in silent:
         stranger.close()
     wait_until(lambda: len(server.status()["jobs"]) == 1, why=server.log)
-    for kind in ("socket", "anon_inode:[pidfd]"):
-        wait_until(
-            lambda kind=kind: server.look().fds[kind] == before.fds[kind],
-            why=lambda: f"before {before}\nnow    {server.look()}",
-        )
+    kinds = ("socket", "anon_inode:[pidfd]")
+
+    def settled() -> bool:
+        now = server.look()
+        return all(now.fds[kind] == before.fds[kind] for kind in kinds)
+
+    wait_until(settled, why=lambda: f"before {before}\nnow    {server.look()}")
 
 
 def test_a_stranger_that_never_reads_blocks_nobody(server: Server, honest: Callable[[], None]) -> None:
@@ -238,9 +245,7 @@ def test_an_attached_client_that_lies_on_its_lease_is_dropped(
     wait_until(lambda: len(server.status()["jobs"]) == 1, why=server.log)
 
 
-def test_an_attached_client_that_says_nothing_more_costs_its_own_ring_only(
-    server: Server, honest: Callable[[], None]
-) -> None:
+def test_an_attached_client_that_goes_silent_costs_only_its_ring(server: Server, honest: Callable[[], None]) -> None:
     with Attached(server, SOURCE):
         for _ in range(5):
             honest()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from prepclient import InvalidSpec, PrepClient
+from prepclient import InvalidSpec, Joining, PrepClient
 from prepserver.pipeline.ops import CenterCrop, ColorJitter, Op, Resize
 from prepserver.pipeline.sources import SourceSpec
 from tests.support.clients import OPS, inline_rows, read, rows_of
@@ -40,7 +40,8 @@ def leave_room(pid: int, nbytes: int) -> None:
     resource.prlimit(pid, resource.RLIMIT_AS, (most, most))
 
 
-def test_a_pipeline_that_cannot_be_made_ends_its_own_job_with_its_error(new_server: NewServer, tmp_path: Path) -> None:
+def test_a_pipeline_that_cannot_run_ends_its_own_job_only(new_server: NewServer, tmp_path: Path) -> None:
+    """The job is told the pipeline's error."""
     source = photo_tree(tmp_path, 200)
     server = new_server(workers=2)
     for pid in server.workers():
@@ -49,7 +50,7 @@ def test_a_pipeline_that_cannot_be_made_ends_its_own_job_with_its_error(new_serv
         batches = iter(good)
         rows = rows_of(next(batches))
         with (
-            job(server, source, LARGE, job="large", join_wait_s=600.0) as large,
+            job(server, source, LARGE, job="large", joining=Joining(wait_s=600.0)) as large,
             pytest.raises(InvalidSpec, match=r"this pipeline: at .*\.jpg: .*(Memory|memory).*in (Resize|ColorJitter)"),
         ):
             next(iter(large))

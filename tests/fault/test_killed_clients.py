@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from prepclient import PrepClient, RandomResizedCrop, SyntheticImages
+from prepclient import Joining, PrepClient, RandomResizedCrop, Sharding, SyntheticImages
 from prepserver.pipeline.sources import ImageFolder
 from tests.support.clients import OPS, ClientProcess, Rows, inline_rows, read
 from tests.support.server import Server
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.fault
 
 Start = Callable[..., ClientProcess]
 COUNT = 1500
-SPEC = {"shuffle": True, "seed": 4, "batch_size": 30}
+SPEC: dict[str, Any] = {"shuffle": True, "seed": 4, "batch_size": 30}
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +81,7 @@ def test_clients_killed_at_any_moment_of_attaching_leave_nothing(
     wait_until(lambda: server.status()["jobs"] == [], why=server.log)
 
 
-def test_a_stopped_client_makes_the_others_wait_and_loses_nothing(
+def test_a_stopped_client_makes_others_wait_and_loses_nothing(
     server: Server, client_process: Start, tree: ImageFolder, expected: Rows
 ) -> None:
     stopped = client_process(server, tree, **SPEC)
@@ -109,14 +110,16 @@ def test_a_stopped_client_makes_the_others_wait_and_loses_nothing(
         client.ask("close")
 
 
-def test_a_client_that_was_stopped_for_long_learns_that_it_was_left_behind(
+def test_a_client_stopped_for_long_learns_it_was_left_behind(
     new_server: Callable[..., Server], client_process: Start
 ) -> None:
     """By then its connection holds as many announcements as it can, so that nothing more can be said at once."""
     server = new_server(settings={"chunk_rows": 1})
     source = SyntheticImages(2000, size=(48, 64))
-    spec = {"shuffle": True, "seed": 4, "batch_size": 2}
-    stopped, other = (client_process(server, source, lag="detach", prefetch=1600, **spec) for _ in range(2))
+    spec: dict[str, Any] = {"shuffle": True, "seed": 4, "batch_size": 2}
+    stopped, other = (
+        client_process(server, source, joining=Joining(lag="detach"), prefetch=1600, **spec) for _ in range(2)
+    )
     attached(server, stopped, other)
     rows = stopped.read(1)
     stopped.kill(signal.SIGSTOP)
@@ -148,7 +151,7 @@ def test_a_stopped_client_that_is_killed_lets_the_others_go_on(
 
 
 def test_a_rank_that_dies_holds_no_place_for_ever(server: Server, client_process: Start, tree: ImageFolder) -> None:
-    ranks = [client_process(server, tree, rank=r, world_size=2, job="pair", **SPEC) for r in range(2)]
+    ranks = [client_process(server, tree, sharding=Sharding(r, 2), job="pair", **SPEC) for r in range(2)]
     attached(server, *ranks)
     ranks[1].kill()
     wait_until(lambda: len(server.status()["jobs"]) == 1, why=server.log)
@@ -157,7 +160,7 @@ def test_a_rank_that_dies_holds_no_place_for_ever(server: Server, client_process
     ranks[0].kill()
     wait_until(lambda: server.status()["jobs"] == [], why=server.log)
     # The pair starts again, as a restarted run does.
-    again = [client_process(server, tree, rank=r, world_size=2, job="pair", **SPEC) for r in range(2)]
+    again = [client_process(server, tree, sharding=Sharding(r, 2), job="pair", **SPEC) for r in range(2)]
     for client in again:
         client.order("read")
     whole = [row for client in again for row in client.collect()]
@@ -166,7 +169,7 @@ def test_a_rank_that_dies_holds_no_place_for_ever(server: Server, client_process
         client.ask("close")
 
 
-def test_a_write_into_a_view_ends_its_process_and_reaches_nobody_else(
+def test_a_write_into_a_view_ends_its_process_only(
     server: Server, client_process: Start, tree: ImageFolder, expected: Rows
 ) -> None:
     other = client_process(server, tree, **SPEC)

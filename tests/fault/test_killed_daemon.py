@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.fault
 
 Start = Callable[..., ClientProcess]
 COUNT = 1500
-SPEC = {"shuffle": True, "seed": 4, "batch_size": 30}
+SPEC: dict[str, Any] = {"shuffle": True, "seed": 4, "batch_size": 30}
 TOLD = {"reconnect_s": 0, **SPEC}  # rather an error than waiting for the daemon to come back
 
 
@@ -34,9 +35,10 @@ def _read_to_the_end(client: ClientProcess, rows: Rows) -> None:
         rows += client.batch()
 
 
-def test_a_killed_daemon_leaves_no_worker_and_no_memory_and_its_clients_are_told(
+def test_a_killed_daemon_leaves_no_worker_and_no_memory(
     new_server: Callable[..., Server], client_process: Start, tree: ImageFolder
 ) -> None:
+    """Its clients are told that it is gone."""
     server = new_server(workers=2)
     clients = [client_process(server, tree, zero_copy=zero, **TOLD) for zero in (False, True)]
     for client in clients:
@@ -107,7 +109,7 @@ def test_a_killed_daemon_in_mid_wait_is_noticed_at_once(new_server: Callable[...
         assert [row for batch in client for row in rows_of(batch)] == inline_rows(tree, **SPEC)
 
 
-def test_a_client_that_begins_an_epoch_while_the_daemon_is_restarted_waits_for_it(
+def test_an_epoch_begun_while_the_daemon_restarts_waits_for_it(
     new_server: Callable[..., Server], client_process: Start, tree: ImageFolder
 ) -> None:
     server = new_server(workers=2)
@@ -123,9 +125,10 @@ def test_a_client_that_begins_an_epoch_while_the_daemon_is_restarted_waits_for_i
     client.ask("close")
 
 
-def test_clients_wait_for_the_next_daemon_and_get_the_bytes_that_they_would_have_had(
+def test_clients_wait_for_the_next_daemon_and_get_the_same_bytes(
     new_server: Callable[..., Server], client_process: Start, tree: ImageFolder
 ) -> None:
+    """They get the bytes that the killed daemon would have given them."""
     server = new_server(workers=2)
     clients = [client_process(server, tree, shuffle=True, seed=4, batch_size=size) for size in (30, 77)]
     for client in clients:

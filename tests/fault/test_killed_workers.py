@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.fault
 
 Start = Callable[..., ClientProcess]
 COUNT = 1500
-SPEC = {"shuffle": True, "seed": 4, "batch_size": 30}
+SPEC: dict[str, Any] = {"shuffle": True, "seed": 4, "batch_size": 30}
 
 
 @pytest.fixture(scope="module")
@@ -99,9 +100,10 @@ def test_workers_killed_again_and_again_change_no_byte(server: Server, tree: Ima
     assert restarts() - before == len(killed)
 
 
-def test_a_worker_that_has_worked_is_replaced_at_once_however_many_died_before_it(
+def test_a_worker_that_has_worked_is_replaced_at_once(
     new_server: Callable[..., Server], tree: ImageFolder, expected: Rows
 ) -> None:
+    """It does not matter how many workers died before it."""
     server = new_server(workers=1)
     log = server.log
     rows: Rows = []
@@ -132,7 +134,7 @@ def test_all_workers_killed_at_once_lose_nothing(server: Server, tree: ImageFold
     assert not set(old) & set(server.workers())
 
 
-def test_a_killed_zygote_takes_its_workers_along_and_a_new_one_goes_on(
+def test_a_killed_zygote_takes_its_workers_and_a_new_one_goes_on(
     server: Server, client_process: Start, tree: ImageFolder, expected: Rows
 ) -> None:
     client = client_process(server, tree, **SPEC)
@@ -155,7 +157,7 @@ def settled(server: Server) -> int:
     return before if leaks.fds(server.pid)["socket"] == before else 0
 
 
-def test_a_job_that_attaches_while_the_zygote_dies_waits_for_the_next_one(
+def test_a_job_that_attaches_while_the_zygote_dies_waits(
     server: Server, client_process: Start, tree: ImageFolder, expected: Rows
 ) -> None:
     zygote = server.zygote

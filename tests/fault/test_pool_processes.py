@@ -31,13 +31,16 @@ class Nobody:
 
     def worker_up(self, worker: int) -> None: ...
 
+    def task_soon(self, task: int) -> None: ...
+
     def worker_lost(self, worker: int, suspect: Suspect | None, strikes: int, stuck: bool) -> None: ...
 
     def task_done(self, worker: int, message: work.Filled | work.Failed) -> None: ...
 
 
 @pytest.mark.parametrize("dies", [True, False])
-def test_no_descriptor_is_kept_of_an_indexer_that_answers_before_its_start_is_told(dies: bool, tmp_path: Path) -> None:
+def test_an_indexer_that_answers_early_leaves_no_descriptor(dies: bool, tmp_path: Path) -> None:
+    """It answers before the pool is told that it was started."""
     source = photo_tree(tmp_path / "photos", 3)
     poll = Poll()
     before = leaks.fds(os.getpid())["anon_inode:[pidfd]"]

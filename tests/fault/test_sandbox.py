@@ -228,7 +228,7 @@ def test_a_folder_made_anew_under_its_old_name_is_read(servers: Callable[..., Se
     same_rows(server, spec)
 
 
-def test_a_link_that_leads_elsewhere_since_it_was_listed_is_named(
+def test_a_link_redirected_since_its_listing_is_named(
     servers: Callable[..., Server], tmp_path: Path, secret: Path
 ) -> None:
     spec = photo_tree(tmp_path / "data", N)

@@ -10,6 +10,7 @@ import random
 import signal
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -33,7 +34,7 @@ def test_nothing_grows_and_no_byte_is_wrong(
     rng = random.Random(int(os.environ.get("PREPSERVER_SOAK_SEED", "1")))
     source = photo_tree(tmp_path_factory.mktemp("tree"), COUNT)
     server = new_server(workers=2)
-    spec = {"shuffle": True, "seed": 1}
+    spec: dict[str, Any] = {"shuffle": True, "seed": 1}
     expected = inline_rows(source, epochs=4, batch_size=50, **spec)
     before = server.settled()
     with PrepClient(source, OPS, batch_size=64, runtime_dir=server.runtime_dir, **spec) as warm:

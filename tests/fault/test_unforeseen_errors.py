@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from prepclient import PrepClient, PrepClientError, SyntheticImages
+from prepclient import Joining, PrepClient, PrepClientError, SyntheticImages
 from prepserver.cli import exits
 from tests.support import faulty_daemon
 from tests.support.clients import OPS, inline_rows, read, rows_of
@@ -16,7 +17,7 @@ from tests.support.server import Server, cli
 
 pytestmark = pytest.mark.fault
 
-OTHER = {**SPEC, "seed": 8}  # a stream of its own: nobody waits for anybody
+OTHER: dict[str, Any] = {**SPEC, "seed": 8}  # a stream of its own: nobody waits for anybody
 
 
 @pytest.fixture(scope="module")
@@ -95,11 +96,9 @@ def test_a_job_comes_back_and_loses_no_row(server: Server, order: Callable[[str]
         assert rows == inline_rows(SOURCE, **OTHER)
 
 
-def test_a_job_that_was_not_told_of_its_new_ring_gets_no_row_of_the_old_one(
-    server: Server, order: Callable[[str], None]
-) -> None:
-    source, spec = SyntheticImages(2000, 32), {**OTHER, "lag": "detach"}
-    where = {"fields": "dict", "runtime_dir": server.runtime_dir}
+def test_a_job_not_told_of_its_new_ring_gets_no_row_of_the_old(server: Server, order: Callable[[str], None]) -> None:
+    source, spec = SyntheticImages(2000, 32), {**OTHER, "joining": Joining(lag="detach")}
+    where: dict[str, Any] = {"fields": "dict", "runtime_dir": server.runtime_dir}
     with PrepClient(source, OPS, **where, **spec) as slow, PrepClient(source, OPS, **where, **spec) as quick:
         slow_batches, quick_batches = iter(slow), iter(quick)
         rows = rows_of(next(slow_batches))

@@ -191,7 +191,7 @@ def test_two_workers_share_a_run_of_positions_without_a_trace(pool: Pool, work: 
     assert work.lane.rows(0, ROWS) == work.expected()
 
 
-def test_a_killed_workers_end_is_seen_and_its_page_says_what_it_was_doing(pool: Pool, tmp_path: Path) -> None:
+def test_a_killed_worker_is_seen_and_its_page_says_its_work(pool: Pool, tmp_path: Path) -> None:
     child = pool.child()
     lane = endless_work(child, tmp_path)
     pool.until(lambda: child.page.read().busy)
@@ -282,7 +282,7 @@ def test_a_child_has_no_descriptor_but_its_own_and_one_thread(pool: Pool) -> Non
         assert "Threads:\t1\n" in status
 
 
-def test_a_killed_zygote_takes_its_workers_along_and_another_can_be_started(pool: Pool, tmp_path: Path) -> None:
+def test_a_killed_zygote_takes_its_workers_and_another_can_start(pool: Pool, tmp_path: Path) -> None:
     busy, idle = pool.child(), pool.child(number=1)
     lane = endless_work(busy, tmp_path)
     pool.until(lambda: busy.page.read().busy)
@@ -317,7 +317,8 @@ def test_a_killed_daemon_leaves_no_process() -> None:
     assert end_with_their_daemon(script) == [True] * 3
 
 
-def test_a_killed_daemon_leaves_no_process_that_was_stopped_as_soon_as_it_was_named() -> None:
+def test_a_killed_daemon_leaves_no_process_stopped_when_named() -> None:
+    """A process that is stopped as soon as the daemon has named it ends with the daemon, too."""
     script = (
         "import os, signal, time\n"
         "from prepserver.worker.launch import ChildSpawned, Zygote\n"
@@ -337,7 +338,8 @@ def test_a_killed_daemon_leaves_no_process_that_was_stopped_as_soon_as_it_was_na
     assert end_with_their_daemon(script) == [True] * 12
 
 
-def test_closing_leaves_no_process_and_no_descriptor_whatever_the_children_do(tmp_path: Path) -> None:
+def test_closing_leaves_no_process_and_no_descriptor(tmp_path: Path) -> None:
+    """It does not matter what the children are doing."""
     before = set(os.listdir("/proc/self/fd"))
     pool = Pool()
     busy, stopped = pool.child(), pool.child(number=1)

@@ -29,7 +29,7 @@ DIED = b"died\n"
 def _loaded(kernels: str, libjpeg: str) -> native.Kernels:
     """The kernels of this library, with functions of that libjpeg, after the check that all kernels pass."""
     native._LIBRARY = Path(kernels)
-    native._imaging = SimpleNamespace(__file__=libjpeg, jpeglib_version="6.2", libjpeg_turbo_version="3")  # type: ignore[assignment]
+    native._imaging = SimpleNamespace(__file__=libjpeg, jpeglib_version="6.2", libjpeg_turbo_version="3")  # type: ignore[assignment, attr-defined]
     native.digest = lambda folder: ""
     native.forget()
     found = native.kernels()
@@ -46,7 +46,7 @@ def _maps(*libraries: str) -> list[np.ndarray]:
             taken = (ctypes.c_uint8 * (1 << 16)).in_dll(ctypes.CDLL(library), "fuzz_coverage")
         except ValueError:
             continue
-        maps.append(np.frombuffer(taken, np.uint8))
+        maps.append(np.ctypeslib.as_array(taken))
     return maps
 
 

@@ -81,7 +81,7 @@ class Examiner:
     def __init__(self, kernels: native.Kernels) -> None:
         self._kernels = kernels
         self._scratch = decode._scratch = _ExactScratch()  # type: ignore[assignment]
-        decode.PillowImage = lru_cache(maxsize=1)(_Remembered)  # type: ignore[assignment, misc]
+        decode.PillowImage = lru_cache(maxsize=1)(_Remembered)  # type: ignore[assignment, attr-defined]
         Image.MAX_IMAGE_PIXELS = 1 << 24  # Pillow refuses twice as many: a defect is to be seen, not to end the machine
 
     def examine(self, data: bytes) -> None:

@@ -40,7 +40,8 @@ class Codes(NamedTuple):
 
     def words(self) -> dict[int, str]:
         """The code of each symbol, in 0 and 1."""
-        found, code, symbols = {}, 0, iter(self.symbols)
+        found: dict[int, str] = {}
+        code, symbols = 0, iter(self.symbols)
         for length, count in enumerate(self.counts, 1):
             for _ in range(count):
                 found.setdefault(next(symbols), format(code, f"0{length}b"))

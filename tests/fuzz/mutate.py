@@ -10,6 +10,7 @@ import struct
 import zlib
 from collections.abc import Callable, Sequence
 from random import Random
+from typing import Any
 
 import numpy as np
 
@@ -83,7 +84,8 @@ def _changed_record(rng: Random, data: bytes, other: bytes) -> bytes:
         lengths = np.concatenate(([lengths[:9].sum()], lengths[9:cut], rest))
     elif kind == 1 and head.segments:
         name = rng.choice(("height", "width", "height_at", "scan_at", "orientation", "interval"))
-        head = dataclasses.replace(head, **{name: rng.choice((*_NUMBERS, getattr(head, name) + rng.randint(-9, 9)))})
+        other_value: Any = rng.choice((*_NUMBERS, getattr(head, name) + rng.randint(-9, 9)))
+        head = dataclasses.replace(head, **{name: other_value})
     elif kind == 2 and len(lengths):
         lengths[rng.randrange(len(lengths))] = rng.choice((*_NUMBERS, 65535))
     else:

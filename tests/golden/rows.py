@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from prepclient import PrepClient, SyntheticImages
+from prepclient import PrepClient, Sharding, SyntheticImages
 from prepserver.pipeline.ops import OPS, Op
 from tests.support.odd_images import odd_tree
 
@@ -40,10 +40,11 @@ def ops_of(wire: list[dict[str, Any]]) -> tuple[list[Op], int]:
     return ops, views
 
 
-def digest(source: Any, ops: list[Op], **arguments: Any) -> str:
+def digest(source: Any, ops: list[Op], num_shards: int = 1, shard_index: int = 0, **arguments: Any) -> str:
     """Of all that a client hands out in two epochs: shapes, dtypes and bytes of each field in order."""
     found = hashlib.sha256()
     spec = {"batch_size": 4, "seed": 11, "inline": True, "fields": "dict", "on_error": "mask", **arguments}
+    spec["sharding"] = Sharding(num_shards=num_shards, shard_index=shard_index)
     with PrepClient(source, ops, **spec) as client:
         for _ in range(2):
             for batch in client:

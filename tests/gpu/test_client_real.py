@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from prepclient import PrepClient, SyntheticImages
+from prepclient import Joining, PrepClient, SyntheticImages
 from prepclient.pinning import HostPin, open_driver
 from prepserver.pipeline.sources import ImageFolder
 from tests.gpu.segment import Segment
@@ -64,7 +64,10 @@ def test_a_ring_that_wraps_many_times_brings_the_daemons_rows(kind: str, lend: b
 @KINDS
 def test_a_job_that_moves_to_another_ring_loses_nothing(kind: str, new_server: Callable[..., Server]) -> None:
     server, expected = new_server(), inline_rows(SOURCE, **SPEC)
-    with client(kind, server, job="slow", lag="detach") as slow, client(kind, server, job="quick") as quick:
+    with (
+        client(kind, server, job="slow", joining=Joining(lag="detach")) as slow,
+        client(kind, server, job="quick") as quick,
+    ):
         of_slow = iter(slow)
         got = rows(slow, of_slow, 1)
         assert rows(quick, iter(quick)) == expected
@@ -88,9 +91,7 @@ def test_a_job_that_is_killed_leaves_its_rows_to_the_others(
 
 
 @KINDS
-def test_a_killed_daemon_that_is_started_again_goes_on_with_the_same_rows(
-    kind: str, new_server: Callable[..., Server]
-) -> None:
+def test_a_killed_and_restarted_daemon_goes_on_with_equal_rows(kind: str, new_server: Callable[..., Server]) -> None:
     server = new_server()
     with client(kind, server) as job:
         batches = iter(job)
@@ -125,7 +126,7 @@ def ppm(seed: int) -> bytes:
 
 @KINDS
 @pytest.mark.parametrize("end", ["close", "drop"])
-def test_a_forked_child_may_end_the_client_and_the_parent_goes_on(kind: str, end: str, server: Server) -> None:
+def test_a_forked_child_may_close_and_the_parent_goes_on(kind: str, end: str, server: Server) -> None:
     with client(kind, server) as job:
         batches = iter(job)
         got = rows(job, batches, 3)
@@ -166,7 +167,7 @@ def test_forty_attachments_take_no_more_memory_than_two(kind: str, close: bool, 
     assert len(leaks.rings(os.getpid())) == 0
 
 
-def test_a_graph_can_be_captured_while_rings_are_locked_and_unlocked(device: torch.device) -> None:
+def test_a_graph_is_captured_while_rings_are_locked_and_unlocked(device: torch.device) -> None:
     """Captured in the strictest mode."""
     cuda: Any = torch.cuda
     done = threading.Event()

@@ -41,7 +41,7 @@ def line_of(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().strip()
 
 
-def test_a_locked_memfd_is_pinned_in_torchs_eyes_until_it_is_unlocked(segment: Segment, device: torch.device) -> None:
+def test_a_locked_memfd_is_pinned_for_torch_until_unlocked(segment: Segment, device: torch.device) -> None:
     assert not segment.bytes.is_pinned()
     for _ in range(2):
         pin = pinned(segment, device)
@@ -51,7 +51,7 @@ def test_a_locked_memfd_is_pinned_in_torchs_eyes_until_it_is_unlocked(segment: S
         assert not segment.bytes.is_pinned()
 
 
-def test_an_asynchronous_copy_from_locked_rows_brings_their_bytes(segment: Segment, device: torch.device) -> None:
+def test_an_asynchronous_copy_from_locked_rows_has_their_bytes(segment: Segment, device: torch.device) -> None:
     want = numbered(segment.nbytes)
     segment.bytes.copy_(want)
     pin = pinned(segment, device)
@@ -68,7 +68,7 @@ def test_an_asynchronous_copy_from_locked_rows_brings_their_bytes(segment: Segme
     pin.close()
 
 
-def test_chunks_are_locked_one_by_one_and_each_can_be_copied_from(segment: Segment, device: torch.device) -> None:
+def test_chunks_are_locked_one_by_one_and_each_can_be_copied(segment: Segment, device: torch.device) -> None:
     want = numbered(segment.nbytes)
     segment.bytes.copy_(want)
     cuts = [8 << 20, 16 << 20, 24 << 20]
@@ -117,7 +117,7 @@ def test_locking_does_not_change_the_current_device(segment: Segment, device: to
     assert torch.cuda.current_device() == device.index
 
 
-def test_two_processes_lock_the_same_pages_and_read_the_same_bytes(segment: Segment, device: torch.device) -> None:
+def test_two_processes_lock_the_same_pages_and_read_the_same(segment: Segment, device: torch.device) -> None:
     want = numbered(segment.nbytes)
     segment.bytes.copy_(want)
     pin = pinned(segment, device)
@@ -136,7 +136,7 @@ def test_two_processes_lock_the_same_pages_and_read_the_same_bytes(segment: Segm
     pin.close()
 
 
-def test_the_pages_of_a_process_killed_in_mid_copy_can_be_used_at_once(segment: Segment, device: torch.device) -> None:
+def test_pages_of_a_process_killed_in_mid_copy_are_free_at_once(segment: Segment, device: torch.device) -> None:
     pin = pinned(segment, device)
     with start_other(segment, "copy") as other:
         assert line_of(other) == "locked"

@@ -60,7 +60,7 @@ class RefillingServer(threading.Thread):
 @pytest.mark.parametrize("lock", [True, False])
 @pytest.mark.parametrize("lend", [True, False])
 @pytest.mark.parametrize("own_stream", [True, False])
-def test_every_batch_is_right_while_released_rows_are_refilled_at_once(
+def test_batches_are_right_while_released_rows_are_refilled(
     segment: Segment, device: torch.device, lock: bool, lend: bool, own_stream: bool
 ) -> None:
     n, batches = 97, 60

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from prepclient import Normalize, PrepClient, RandomResizedCrop, SyntheticImages, ToDtype
+from prepclient import Joining, Normalize, PrepClient, RandomResizedCrop, Sharding, SyntheticImages, ToDtype
 from prepserver.audit import logfile
 from prepserver.audit.records import from_line, to_line
 from prepserver.cli import exits
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.integration
 NewServer = Callable[..., Server]
 Start = Callable[..., ClientProcess]
 SOURCE = SyntheticImages(200, 32)
-SPEC = {"shuffle": True, "seed": 3, "batch_size": 16}
+SPEC: dict[str, Any] = {"shuffle": True, "seed": 3, "batch_size": 16}
 
 
 def where(server: Server) -> tuple[str, ...]:
@@ -79,7 +79,7 @@ def test_a_job_is_proven_while_it_runs_and_after(server: Server) -> None:
 
 def test_runs_of_one_name_are_proven_each_for_itself(server: Server) -> None:
     """The first is cut short, the second gets a wrong checkpoint, the third is whole: one name, as of one script."""
-    spec = {"job": "thrice", "fields": "dict", "runtime_dir": server.runtime_dir, **SPEC}
+    spec: dict[str, Any] = {"job": "thrice", "fields": "dict", "runtime_dir": server.runtime_dir, **SPEC}
     for number, batches in enumerate((5, 4, None)):
         with PrepClient(SOURCE, OPS, **spec) as client:
             read(client, batches)
@@ -100,9 +100,9 @@ def test_runs_of_one_name_are_proven_each_for_itself(server: Server) -> None:
 
 
 def test_replay_is_of_the_last_run_unless_another_is_named(server: Server, tmp_path: Path) -> None:
-    spec = {"job": "anew", "runtime_dir": server.runtime_dir, "batch_size": 16, "fields": "dict"}
+    spec: dict[str, Any] = {"job": "anew", "runtime_dir": server.runtime_dir, "batch_size": 16, "fields": "dict"}
     for start in (0, 200):
-        with PrepClient(SOURCE, OPS, start=start, **spec) as client:
+        with PrepClient(SOURCE, OPS, joining=Joining(start=start), **spec) as client:
             read(client)
         settled(server)
     for more, position in (((), 200), (("--training", "0"), 0), (("--training", "1"), 200)):
@@ -111,7 +111,7 @@ def test_replay_is_of_the_last_run_unless_another_is_named(server: Server, tmp_p
 
 
 def test_ranks_have_each_sample_once_together(server: Server, client_process: Start) -> None:
-    ranks = [client_process(server, SOURCE, job="two", rank=r, world_size=2, **SPEC) for r in range(2)]
+    ranks = [client_process(server, SOURCE, job="two", sharding=Sharding(r, 2), **SPEC) for r in range(2)]
     for rank in ranks:
         rank.order("read")
     for rank in ranks:
@@ -131,7 +131,7 @@ def test_an_epoch_that_was_left_early_is_named(server: Server) -> None:
     assert verdict["trainings"][0]["epochs"][0]["untaken"] == 136
 
 
-def test_training_and_validation_under_one_name_are_two_trainings(server: Server) -> None:
+def test_training_and_validation_of_one_name_are_two_trainings(server: Server) -> None:
     both = [
         PrepClient(source, OPS, job="both", fields="dict", runtime_dir=server.runtime_dir, **SPEC)
         for source in (SOURCE, SyntheticImages(50, 32))
@@ -145,9 +145,7 @@ def test_training_and_validation_under_one_name_are_two_trainings(server: Server
     assert epochs(audit(server, "both")) == [("yes", 200), ("yes", 200), ("yes", 50), ("yes", 50)]
 
 
-def test_a_job_that_lived_through_killed_daemons_has_each_sample_once(
-    new_server: NewServer, client_process: Start
-) -> None:
+def test_a_job_that_outlives_killed_daemons_has_each_sample_once(new_server: NewServer, client_process: Start) -> None:
     server = new_server(workers=2)
     # so few rows ahead that it cannot live on what a dead daemon has left in its ring
     client = client_process(server, SOURCE, job="through", prefetch=32, **SPEC)
@@ -169,7 +167,8 @@ def test_a_job_that_lived_through_killed_daemons_has_each_sample_once(
 def leg(server: Server, state: dict[str, Any] | None, batches: int | None, shards: int, index: int = 0) -> Any:
     """One of the job's runs, up to a checkpoint: it goes on from `state` and takes `batches`, None for all."""
     with PrepClient(
-        SOURCE, OPS, job="legs", fields="dict", runtime_dir=server.runtime_dir, num_shards=shards, shard_index=index,
+        SOURCE, OPS, job="legs", fields="dict", runtime_dir=server.runtime_dir,
+        sharding=Sharding(num_shards=shards, shard_index=index),
         **SPEC,
     ) as client:  # fmt: skip
         if state is not None:
@@ -186,9 +185,7 @@ def counted(server: Server, *keys: str) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("shards", [2, 3])
-def test_an_epoch_that_goes_on_in_shards_is_proven_by_each_machine_for_its_part(
-    new_server: NewServer, shards: int
-) -> None:
+def test_each_machine_proves_its_part_of_an_epoch_cut_in_shards(new_server: NewServer, shards: int) -> None:
     """Two machines: the first began alone, and of three shards no log is here of the last one."""
     machines = [new_server(workers=1) for _ in range(2)]
     state, rows = leg(machines[0], None, 6, 1)
@@ -207,11 +204,11 @@ def test_an_epoch_that_goes_on_in_shards_is_proven_by_each_machine_for_its_part(
     assert f"all, shard 0 of {shards} of 200 samples" in text
     assert text.endswith("verdict: exactly once\n")
     text = cli("audit", "legs", *where(machines[1])).stdout
-    assert f"{96 // shards} taken outside of this log, by what a checkpoint says" in text
+    assert f"{96 // shards} taken outside of this log, according to a checkpoint" in text
     assert text.endswith("verdict: exactly once, as far as this log goes\n")
 
 
-def test_an_epoch_that_changes_its_shards_again_and_again_is_proven(new_server: NewServer) -> None:
+def test_an_epoch_that_changes_its_shards_repeatedly_is_proven(new_server: NewServer) -> None:
     here, there = new_server(workers=1), new_server(workers=1)
     halves = [leg(machine, None, 2, 2, index) for index, machine in enumerate((here, there))]
     rows = [row for _, taken in halves for row in taken]
@@ -229,7 +226,7 @@ def test_an_epoch_that_changes_its_shards_again_and_again_is_proven(new_server: 
     assert counted(here, "once", "elsewhere") == [("yes", 108, 92), ("yes", 200, 0)]
 
 
-def test_a_checkpoint_of_another_number_of_shards_has_the_last_word(server: Server) -> None:
+def test_a_checkpoint_of_other_shards_has_the_last_word(server: Server) -> None:
     """All on one machine, which holds the whole proof."""
     state, _ = leg(server, None, 4, 1)
     leg(server, state, None, 1)
@@ -402,10 +399,10 @@ def test_a_quarantined_sample_is_remembered_listed_and_cleared(
     client.ask("close")
 
 
-def test_the_last_word_of_a_job_finds_room_though_the_daemon_has_not_read_for_long(new_server: NewServer) -> None:
+def test_a_jobs_last_word_finds_room_with_a_slow_daemon(new_server: NewServer) -> None:
     """A ring of 512 batches is given back while the daemon stands still, more than a connection takes."""
     server = new_server(workers=1)
-    spec = {"batch_size": 1, "zero_copy": True, "job": "talks"}
+    spec: dict[str, Any] = {"batch_size": 1, "zero_copy": True, "job": "talks"}
     with PrepClient(SyntheticImages(2000, size=(40, 40)), OPS, runtime_dir=server.runtime_dir, **spec) as client:
         batches = iter(client)
         next(batches)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from prepclient import InvalidSpec, PrepClient
+from prepclient import InvalidSpec, PrepClient, Sharding
 from prepserver.cli import exits
 from prepserver.pipeline.sources import ImageFolder
 from tests.support.clients import OPS, inline_rows, read, rows_of
@@ -68,12 +68,11 @@ def test_batches_that_cross_epochs_are_the_endless_line(
         assert read(client, batches=5) == line[3 * 19 * 32 :][: 5 * 32]
 
 
-def test_ranks_whose_batches_cross_epochs_get_as_many_of_them_and_share_the_decode(
-    server: Server, tree: ImageFolder
-) -> None:
-    spec = {"shuffle": "full", "seed": 3, "batch_size": 24}
+def test_ranks_whose_batches_cross_epochs_share_the_decode(server: Server, tree: ImageFolder) -> None:
+    """Each rank gets as many batches as the others."""
+    spec: dict[str, Any] = {"shuffle": "full", "seed": 3, "batch_size": 24}
     line = inline_rows(tree, epochs=4, **spec)
-    ranks = [open_client(server, tree, order=CROSSING, rank=r, world_size=2, job="ranks", **spec) for r in range(2)]
+    ranks = [open_client(server, tree, order=CROSSING, sharding=Sharding(r, 2), job="ranks", **spec) for r in range(2)]
     with ranks[0], ranks[1], open_client(server, tree, job="beside", **spec) as beside:
         # a job of the same line that is cut otherwise shares it
         begun = [iter(client) for client in (*ranks, beside)]
@@ -90,7 +89,7 @@ def test_ranks_whose_batches_cross_epochs_get_as_many_of_them_and_share_the_deco
 
 
 def test_whole_batches_are_shuffled_as_without_a_server(server: Server, tree: ImageFolder, tmp_path: Path) -> None:
-    spec = {"shuffle": True, "seed": 3, "batch_size": 32, "order": WHOLE}
+    spec: dict[str, Any] = {"shuffle": True, "seed": 3, "batch_size": 32, "order": WHOLE}
     expected = inline_rows(tree, epochs=2, **spec)
     with open_client(server, tree, job="whole", **spec) as client:
         rows = read(client, batches=5)

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from prepclient import PrepClient, SyntheticImages
+from prepclient import Joining, PrepClient, SyntheticImages
 from prepserver import __version__
 from prepserver.cli import exits
 from tests.support import leaks
@@ -57,7 +57,8 @@ def test_status_and_stop_without_a_daemon_say_so(short_dir: Path, command: str) 
         assert done.stdout == ""
 
 
-def test_a_killed_daemons_sockets_count_as_no_daemon_and_a_new_one_takes_the_place(new_server: NewServer) -> None:
+def test_a_killed_daemons_sockets_count_as_no_daemon(new_server: NewServer) -> None:
+    """A new daemon takes its place."""
     server = new_server(workers=1)
     server.look()
     server.process.kill()
@@ -89,7 +90,8 @@ def test_status_as_json_says_what_runs(server: Server) -> None:
     assert found["memory"]["budget_bytes"] > lane["ring_bytes"]
 
 
-def test_status_as_text_names_workers_jobs_and_streams_and_has_no_codes_in_a_pipe(server: Server) -> None:
+def test_status_in_a_pipe_names_workers_jobs_and_streams(server: Server) -> None:
+    """It has no colour codes there."""
     with PrepClient(SOURCE, OPS, batch_size=16, job="mine", runtime_dir=server.runtime_dir) as client:
         next(iter(client))
         done = cli("status", "--runtime-dir", str(server.runtime_dir), COLUMNS="200")
@@ -136,7 +138,9 @@ def test_workers_that_have_rested_for_a_while_are_not_busy(server: Server, clien
 
 def test_status_names_the_job_that_a_job_waits_for(server: Server, client_process: Start) -> None:
     source = SyntheticImages(4096, 32)
-    slow, fast = (client_process(server, source, batch_size=8, job=name, lag="wait") for name in ("slow", "fast"))
+    slow, fast = (
+        client_process(server, source, batch_size=8, job=name, joining=Joining(lag="wait")) for name in ("slow", "fast")
+    )
     for client in (slow, fast):
         client.ask("attach")  # both, before the stream has moved on
     slow.read(1)
@@ -169,7 +173,7 @@ def test_status_watched_in_a_pipe_prints_until_its_reader_goes(server: Server) -
         assert process.stderr.read() == ""
 
 
-def test_status_watched_ends_quietly_with_ctrl_c_or_with_the_daemon(new_server: NewServer) -> None:
+def test_status_watch_ends_quietly_on_ctrl_c_or_daemon_exit(new_server: NewServer) -> None:
     server = new_server(workers=1)
     command = [sys.executable, "-m", "prepserver.cli", "status", "--watch", "0.1", "--runtime-dir"]
     for by_hand, code in ((True, exits.OK), (False, exits.NO_DAEMON)):
@@ -223,7 +227,7 @@ def test_stop_ends_the_daemon_and_leaves_nothing(new_server: NewServer) -> None:
     assert cli("status", "--runtime-dir", str(server.runtime_dir)).returncode == exits.NO_DAEMON
 
 
-def test_a_detached_daemon_is_ready_when_the_command_returns_and_stop_ends_it(short_dir: Path) -> None:
+def test_a_detached_daemon_is_ready_on_return_and_stop_ends_it(short_dir: Path) -> None:
     where = ("--runtime-dir", str(short_dir / "run"))
     done = cli(
         "start", "-d", "--workers", "1", "--cache-dir", str(short_dir / "cache"), *where, **{leaks.MARK: short_dir.name}
@@ -294,7 +298,7 @@ def test_a_stopping_daemon_lets_a_job_finish_and_admits_no_other(new_server: New
     got = client.read(1)
     server.process.send_signal(signal.SIGTERM)
     wait_until(lambda: not (server.runtime_dir / "attach.sock").exists())
-    late = client_process(server, SOURCE, batch_size=8)
+    late = client_process(server, SOURCE, batch_size=8, connect_s=0)
     with pytest.raises(ClientError) as refused:
         late.ask("attach")
     assert refused.value.kind == "NoServer"

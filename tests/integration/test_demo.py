@@ -79,7 +79,7 @@ def wait_until_none(scratch: Path) -> list[int]:
     return left
 
 
-def test_it_measures_both_phases_with_real_jobs_and_leaves_nothing(photos: Path, scratch: Path) -> None:
+def test_it_measures_both_phases_and_leaves_nothing(photos: Path, scratch: Path) -> None:
     done = demo(scratch, "--data", str(photos), "--jobs", "2", "--workers", "1", "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -36,6 +37,7 @@ from tests.support.hostile import Stranger
 from tests.support.odd_images import header_bomb, odd_tree
 from tests.support.server import Server
 from tests.support.tiny_images import jpeg, photo_tree
+from tests.support.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -48,7 +50,7 @@ as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can be another 
 
 
 def test_no_server_says_how_to_start_one(tmp_path: Path) -> None:
-    with PrepClient(SOURCE, OPS, runtime_dir=tmp_path) as client, pytest.raises(NoServer) as caught:
+    with PrepClient(SOURCE, OPS, runtime_dir=tmp_path, connect_s=0) as client, pytest.raises(NoServer) as caught:
         len(client)
     text = str(caught.value)
     assert f"prepserver start --runtime-dir {tmp_path}" in text
@@ -59,11 +61,43 @@ def test_no_server_says_how_to_start_one(tmp_path: Path) -> None:
 def test_a_client_can_be_used_once_the_server_is_there(new_server: NewServer) -> None:
     server = new_server(workers=1)
     server.stop()
-    with PrepClient(SOURCE, OPS, batch_size=64, runtime_dir=server.runtime_dir) as client:
+    with PrepClient(SOURCE, OPS, batch_size=64, runtime_dir=server.runtime_dir, connect_s=0) as client:
         with pytest.raises(NoServer):
             len(client)
         server.start()
         assert len(list(client)) == 1
+
+
+def test_clients_wait_for_a_daemon_that_is_starting(new_server: NewServer, client_process: Start) -> None:
+    """One finds a socket on which nobody listens, the other not even the directory."""
+    server = new_server(workers=1)
+    server.process.kill()
+    server.process.wait()
+    assert (server.runtime_dir / "attach.sock").exists()
+    clients = []
+    for _ in range(2):
+        clients.append(client_process(server, SOURCE, batch_size=64, connect_s=PATIENCE_S))
+        clients[-1].order("attach")
+        wait_until(lambda: "(connect_s)" in clients[-1].errors)
+        shutil.rmtree(server.runtime_dir, ignore_errors=True)
+    server.start()
+    assert [client.answer() for client in clients] == [1, 1]
+    assert [client.errors.count("connect_s") for client in clients] == [1, 1]
+
+
+def test_no_daemon_within_connect_s_is_an_error_that_names_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with PrepClient(SOURCE, OPS, runtime_dir=tmp_path, connect_s=0.05) as client, pytest.raises(NoServer) as caught:
+        len(client)
+    assert f"None started in {tmp_path} within connect_s = 0.05" in str(caught.value)
+    assert len(caplog.records) == 1
+
+
+def test_nobody_waits_where_no_daemon_can_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "file").touch()
+    for place in (tmp_path / "file", tmp_path / ("x" * 120)):
+        with PrepClient(SOURCE, OPS, runtime_dir=place) as client, pytest.raises(NoServer):
+            len(client)
+    assert caplog.text == ""
 
 
 @as_root
@@ -154,7 +188,8 @@ def test_a_wrong_argument_is_refused_before_anything_is_sent(tmp_path: Path) -> 
     with pytest.raises(InvalidSpec, match="float") as caught:
         PrepClient(SOURCE, [RandomResizedCrop(32), Normalize([0.5] * 3, [0.2] * 3)], runtime_dir=tmp_path)
     assert caught.value.field == "pipeline[1].mean"  # as the user counts them
-    for name, value in {"batch_size": 0, "seed": -1, "shuffle": "some", "on_error": "ignore", "prefetch": 0}.items():
+    wrong: dict[str, Any] = {"batch_size": 0, "seed": -1, "shuffle": "some", "on_error": "ignore", "prefetch": 0}
+    for name, value in wrong.items():
         with pytest.raises(InvalidSpec, match=name) as caught:
             PrepClient(SOURCE, OPS, runtime_dir=tmp_path, **{name: value})
         assert caught.value.field == name
@@ -222,9 +257,7 @@ def bad_indices(source: sources.ImageFolder) -> list[int]:
     return [paths.index(name) for name in sorted(BROKEN)]
 
 
-def test_a_bad_sample_raises_with_its_path_and_the_next_batches_are_to_be_had(
-    server: Server, damaged: sources.ImageFolder
-) -> None:
+def test_a_bad_sample_raises_with_its_path_and_batches_go_on(server: Server, damaged: sources.ImageFolder) -> None:
     bad = bad_indices(damaged)
     with PrepClient(damaged, OPS, fields="dict", batch_size=1, runtime_dir=server.runtime_dir) as client:
         raised = []
@@ -249,14 +282,15 @@ def test_a_bad_sample_raises_with_its_path_and_the_next_batches_are_to_be_had(
 
 
 @pytest.mark.parametrize("batch_size", [8, 43])
-def test_skip_and_mask_replace_bad_samples_by_the_same_rule_everywhere(
+def test_skip_and_mask_replace_bad_samples_by_one_rule(
     server: Server, damaged: sources.ImageFolder, batch_size: int
 ) -> None:
     expected = inline_rows(damaged, batch_size=batch_size, shuffle="full", on_error="skip")
     assert len(expected) == 43
     bad = set(bad_indices(damaged))
     assert not bad & {index for index, _ in expected}
-    where = {"fields": "dict", "batch_size": batch_size, "shuffle": "full", "runtime_dir": server.runtime_dir}
+    where: dict[str, Any] = {"fields": "dict", "batch_size": batch_size, "shuffle": "full"}
+    where["runtime_dir"] = server.runtime_dir
     with PrepClient(damaged, OPS, on_error="skip", **where) as client:
         assert read(client) == expected
         assert client.stats()["bad_samples"] == 3

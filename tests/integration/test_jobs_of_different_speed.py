@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from prepclient import PrepClient, RandomResizedCrop, SyntheticImages
+from prepclient import Joining, PrepClient, RandomResizedCrop, SyntheticImages
 from tests.support.client_process import rows_of
 from tests.support.server import Server
 from tests.support.waiting import wait_until
@@ -25,11 +24,12 @@ def views(lane: dict[str, Any]) -> int:
     return sum(name.startswith("image") for name in lane["fields"])
 
 
-def client(server: Server | None, job: str, **options: Any) -> PrepClient:
+def client(server: Server | None, job: str, lag: Any = "auto", wait_s: float = 30.0, **options: Any) -> PrepClient:
+    joining = Joining(wait_s=wait_s, lag=lag)
     options = {"batch_size": 50, "shuffle": True, "fields": "dict", "timeout_s": 600.0, "job": job, **options}
     if server is None:
         return PrepClient(SOURCE, OPS, inline=True, **options)
-    return PrepClient(SOURCE, OPS, runtime_dir=server.runtime_dir, prefetch=100, **options)
+    return PrepClient(SOURCE, OPS, runtime_dir=server.runtime_dir, prefetch=100, joining=joining, **options)
 
 
 def epoch(job: PrepClient) -> list[tuple[int, str]]:
@@ -43,7 +43,7 @@ def expected() -> list[list[tuple[int, str]]]:
 
 
 @pytest.mark.parametrize("lag", ["detach", "auto"])
-def test_a_job_that_stops_reading_is_left_behind_and_loses_nothing(
+def test_a_job_that_stops_reading_is_detached_and_loses_nothing(
     new_server: Callable[..., Server], expected: list[list[tuple[int, str]]], lag: str
 ) -> None:
     """The one that reads gets all its epoch while the other holds its rows; then that one gets all of its own."""
@@ -83,7 +83,7 @@ def test_all_views_of_a_job_that_is_left_behind_move_with_it(
     with (
         client(server, "looks", views=2, zero_copy=True, lag="detach") as looks,
         client(server, "reads", views=2, lag="detach") as reads,
-        client(server, "one", lag="detach", join_wait_s=600, timeout_s=1800.0) as one,
+        client(server, "one", lag="detach", wait_s=600, timeout_s=1800.0) as one,
     ):
         looking, reading = iter(looks), iter(reads)
         lent = next(looking)
@@ -110,62 +110,6 @@ def test_with_wait_the_others_wait(new_server: Callable[..., Server], expected: 
         assert got_quick == got_slow == expected[0]
         (stream,) = server.status()["streams"]
         assert stream["sharing_factor"] > 1.5
-
-
-def test_with_skip_it_loses_rows_and_says_how_many(
-    new_server: Callable[..., Server], expected: list[list[tuple[int, str]]]
-) -> None:
-    """What a skipping job gets are the very rows of the positions that it did not lose, in order."""
-    server = new_server()
-    with client(server, "loses", lag="skip") as loses, client(server, "quick", lag="skip") as quick:
-        losing, reading = iter(loses), iter(quick)
-        got = rows_of(next(losing))
-        assert [row for batch in reading for row in rows_of(batch)] == expected[0]
-        both = expected[0] + expected[1]
-        for _ in range(20):
-            got += rows_of(next(losing))
-        lost = loses.stats()["lost_batches"]
-        assert lost > 0
-        places = [both.index(row) for row in got]
-        assert places == sorted(places)
-        assert len(set(places)) == len(places) == 21 * 50
-        assert len(server.status()["streams"]) == 1
-
-
-def test_with_skip_a_job_that_is_always_slower_costs_one_ring_more(
-    new_server: Callable[..., Server], expected: list[list[tuple[int, str]]]
-) -> None:
-    """It is left behind again and again; the others get all, and memory stays at two rings."""
-    server = new_server()
-    with client(server, "loses", lag="skip") as loses, client(server, "quick", lag="skip") as quick:
-        assert len(loses) == len(quick)  # both are there before either reads
-        losing, rings = _for_ever(loses), []
-        got = rows_of(next(losing))
-        one_ring = server.status()["memory"]["rings_bytes"]
-        for number in range(10):
-            read = []
-            for batch in quick:
-                read += rows_of(batch)
-                if len(read) % 300 == 0:
-                    got += rows_of(next(losing))
-                    rings.append(server.status()["memory"]["rings_bytes"])
-            assert number > 1 or read == expected[number]
-            assert sorted(index for index, _ in read) == list(range(SAMPLES))
-        assert max(rings) <= 2 * one_ring
-        assert loses.stats()["lost_batches"] > 100
-        known = {row: place for place, row in enumerate(expected[0] + expected[1])}
-        places = [known[row] for row in itertools.takewhile(known.__contains__, got)]  # of the first two epochs
-        assert places == sorted(set(places))
-        assert len(places) > SAMPLES // 4
-        (stream,) = server.status()["streams"]
-        (lane,) = stream["lanes"]
-        assert lane["jobs"] == 2
-    wait_until(lambda: server.status()["memory"]["rings_bytes"] == 0)
-
-
-def _for_ever(job: PrepClient) -> Iterator[Any]:
-    while True:
-        yield from job
 
 
 def test_jobs_that_meet_again_share_again(

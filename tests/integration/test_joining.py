@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from prepclient import PrepClient, RandomHorizontalFlip, RandomResizedCrop, SyntheticImages
+from prepclient import Joining, PrepClient, RandomHorizontalFlip, RandomResizedCrop, SyntheticImages
 from prepserver.pipeline.ops import Op
 from tests.support.clients import Rows, rows_of
 from tests.support.server import Server
@@ -25,10 +25,12 @@ OTHER_OPS: list[Op] = [RandomResizedCrop(6), RandomHorizontalFlip()]
 CHUNK = 16
 
 
-def client(server: Server, job: str, batch_size: int, ops: list[Op] = OPS, **options: Any) -> PrepClient:
+def client(
+    server: Server, job: str, batch_size: int, ops: list[Op] = OPS, wait_s: float = 30.0, **options: Any
+) -> PrepClient:
     return PrepClient(
-        SOURCE, ops, fields="dict", shuffle=True, seed=6, batch_size=batch_size, job=job, lag="wait",
-        runtime_dir=server.runtime_dir, timeout_s=1800.0, **options,
+        SOURCE, ops, fields="dict", shuffle=True, seed=6, batch_size=batch_size, job=job,
+        joining=Joining(wait_s=wait_s, lag="wait"), runtime_dir=server.runtime_dir, timeout_s=1800.0, **options,
     )  # fmt: skip
 
 
@@ -80,11 +82,11 @@ def jobs(server: Server) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize(("ops", "batch_size"), [(OPS, 128), (OPS, 64), (OTHER_OPS, 100)])
-def test_a_joiner_in_mid_block_begins_at_once_and_shares_for_ever(
+def test_a_joiner_in_mid_block_begins_at_once_and_then_shares(
     new_server: Callable[..., Server], caplog: pytest.LogCaptureFixture, ops: list[Op], batch_size: int
 ) -> None:
     server = new_server()
-    with client(server, "first", 128) as first, client(server, "late", batch_size, ops, join_wait_s=600) as late:
+    with client(server, "first", 128) as first, client(server, "late", batch_size, ops, wait_s=600) as late:
         batches = iter(first)
         for _ in range(8):
             next(batches)
@@ -123,11 +125,11 @@ def is_full(stream: dict[str, Any]) -> bool:
     return bool(stream["position"] + rows - stream["ready_upto"] < CHUNK)
 
 
-def test_a_joiner_goes_on_by_itself_when_the_job_that_it_waits_for_leaves(
+def test_a_joiner_goes_on_alone_when_the_job_it_awaits_leaves(
     new_server: Callable[..., Server], caplog: pytest.LogCaptureFixture
 ) -> None:
     server = new_server()
-    with client(server, "late", 128, join_wait_s=600) as late:
+    with client(server, "late", 128, wait_s=600) as late:
         with client(server, "first", 128) as first:
             next(iter(first))
             reading = Reader(late, 2048)
@@ -137,9 +139,9 @@ def test_a_joiner_goes_on_by_itself_when_the_job_that_it_waits_for_leaves(
         assert "goes on alone" in server.log()
 
 
-def test_without_memory_for_a_ring_of_its_own_it_waits_for_its_place(new_server: Callable[..., Server]) -> None:
+def test_without_memory_for_its_own_ring_a_joiner_waits(new_server: Callable[..., Server]) -> None:
     server = new_server(memory="150K")
-    with client(server, "first", 128) as first, client(server, "late", 128, join_wait_s=600) as late:
+    with client(server, "first", 128) as first, client(server, "late", 128, wait_s=600) as late:
         next(iter(first))
         assert len(late) == len(first)
         (stream,) = server.status()["streams"]

@@ -11,7 +11,9 @@ import pytest
 import torch
 from PIL import Image as Picture
 
-from prepclient import ColorJitter, ImageFolder, PrepClient, RandomHorizontalFlip, RandomResizedCrop
+from prepclient import ColorJitter, ImageFolder, Joining, Packed, PrepClient, RandomHorizontalFlip, RandomResizedCrop
+from prepserver.pipeline.source import SourceSpec
+from tests.support.complete import needs_jpegtran
 from tests.support.device_client import DeviceClient
 from tests.support.server import Server, cli
 
@@ -36,7 +38,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> ImageFolder:
     return ImageFolder(root / "images", masks=root / "masks")
 
 
-def epoch(make: Callable[..., PrepClient], source: ImageFolder, **more: Any) -> list[Any]:
+def epoch(make: Callable[..., PrepClient], source: SourceSpec, **more: Any) -> list[Any]:
     with make(source, OPS, **{**SPEC, "on_error": "mask", **more}) as client:
         batches = []
         for batch in client:
@@ -72,7 +74,7 @@ def test_each_view_has_its_own_and_lanes_share_the_decode(server: Server, source
     assert not torch.equal(*expected[0][1])
     with PrepClient(source, [RandomResizedCrop(8)], runtime_dir=server.runtime_dir, on_error="skip", **SPEC) as other:
         next(iter(other))
-        assert_equal(epoch(PrepClient, source, start="first", **served), expected)
+        assert_equal(epoch(PrepClient, source, joining=Joining(start="first"), **served), expected)
 
 
 def test_normalising_changes_images_and_leaves_masks(server: Server, source: ImageFolder) -> None:
@@ -94,3 +96,22 @@ def test_replay_makes_the_very_mask_again(server: Server, source: ImageFolder, t
     wrong = cli("replay", *place, "--field", "boxes")
     assert wrong.returncode == 2
     assert "a row has image, mask, label" in wrong.stderr
+
+
+@needs_jpegtran
+def test_packed_masks_are_the_very_masks(server: Server, source: ImageFolder, tmp_path: Path) -> None:
+    """Also where the image is decoded only around the crop."""
+    out = tmp_path / "packed"
+    done = cli("pack", source.root, str(out), "--masks", str(source.masks), "--quiet")
+    assert f'use it as Packed("{out}", masks=True)' in done.stdout, done.stderr
+    packed = Packed(out, masks=True)
+    expected = epoch(PrepClient, source, inline=True)
+    assert_equal(epoch(PrepClient, packed, runtime_dir=server.runtime_dir), expected)
+    assert_equal(
+        epoch(PrepClient, packed, runtime_dir=server.runtime_dir, views=2),
+        epoch(PrepClient, source, inline=True, views=2),
+    )
+    assert_equal(
+        epoch(PrepClient, Packed(out), inline=True, on_error="skip")[:1],
+        epoch(PrepClient, ImageFolder(source.root), inline=True, on_error="skip")[:1],
+    )

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from prepclient import BadSampleError, ImageFolder, Packed, PrepClient
+from prepclient import BadSampleError, ImageFolder, Packed, PrepClient, Sharding
 from prepserver.cli import exits
 from tests.support.clients import OPS, Rows, inline_rows, read
 from tests.support.complete import JPEGTRAN, needs_jpegtran
@@ -76,7 +76,7 @@ def children_of(pid: int) -> list[int]:
 
 @needs_jpegtran
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-def test_whenever_it_is_killed_a_second_run_goes_on_to_the_same_files(
+def test_whenever_killed_a_second_run_makes_the_same_files(
     folder: Path, tmp_path: Path, how: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = cli("pack", str(folder), str(tmp_path / "whole"), "--quiet")
@@ -117,7 +117,7 @@ def served(server: Server, root: Path, **arguments: Any) -> Rows:
 
 
 @pytest.mark.parametrize("shuffle", [False, True, "full"])
-def test_a_daemon_serves_a_packed_dataset_as_the_inline_mode_does(
+def test_a_daemon_serves_packed_data_as_inline_mode_does(
     shared_server: Server, packed: Path, shuffle: bool | str
 ) -> None:
     arguments: dict[str, Any] = {"shuffle": shuffle, "batch_size": 7, "seed": 5}
@@ -134,7 +134,7 @@ def test_packed_losslessly_it_gives_the_very_rows_of_the_folder(folder: Path, pa
 
 def test_ranks_share_a_packed_dataset_without_overlap(packed: Path) -> None:
     parts = [
-        inline_rows(Packed(packed), shuffle=True, batch_size=5, seed=3, rank=rank, world_size=3, job="three")
+        inline_rows(Packed(packed), shuffle=True, batch_size=5, seed=3, sharding=Sharding(rank, 3), job="three")
         for rank in range(3)
     ]
     seen = [row for part in parts for row in part]

@@ -60,7 +60,7 @@ def built(copy: Path, kind: str = "wheel", **environment: str) -> Path:
     return file
 
 
-def test_a_build_left_in_a_checkout_is_in_no_wheel_made_elsewhere(tmp_path: Path) -> None:
+def test_a_build_left_in_a_checkout_is_in_no_other_wheel(tmp_path: Path) -> None:
     copy = checkout(tmp_path)
     (copy / NATIVE / "stray.so").write_bytes(b"another environment's")
     wheel = built(copy, CC="no-such-compiler")

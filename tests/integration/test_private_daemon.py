@@ -23,7 +23,7 @@ pytestmark = pytest.mark.integration
 
 Start = Callable[..., ClientProcess]
 SOURCE = SyntheticImages(200, 32)
-SPEC = {"shuffle": True, "batch_size": 16}
+SPEC: dict[str, Any] = {"shuffle": True, "batch_size": 16}
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def runtime_dir(commands: dict[int, str]) -> Path:
     return Path(words[words.index("--runtime-dir") + 1])
 
 
-def test_it_serves_the_same_rows_and_ends_when_the_client_is_closed(owner: ClientProcess, tmp_path: Path) -> None:
+def test_it_serves_the_same_rows_and_ends_with_its_client(owner: ClientProcess, tmp_path: Path) -> None:
     assert owner.read() == inline_rows(SOURCE, **SPEC)
     running = daemons(tmp_path)
     assert len(running) == 4  # the daemon, the zygote, two workers

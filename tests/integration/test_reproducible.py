@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from prepclient import InvalidSpec, PrepClient, RandomResizedCrop, SyntheticImages
+from prepclient import InvalidSpec, Joining, PrepClient, RandomResizedCrop, Sharding, SyntheticImages
 from tests.support.clients import Rows, rows_of
 from tests.support.server import Server
 
@@ -57,15 +57,18 @@ def test_a_run_begins_wherever_it_can_join(server: Server, running: PrepClient, 
         assert rows != first_rows(alone)
         start = late.stats()["start"]
         assert start == late.state_dict()["start"] > 0
-        assert f"start={start} asks for that again" in caplog.text
-    with client(server, "again", start=start) as again, client(None, "alone", start=start) as alone:
+        assert f"start={start}) asks for that again" in caplog.text
+    with (
+        client(server, "again", joining=Joining(start=start)) as again,
+        client(None, "alone", joining=Joining(start=start)) as alone,
+    ):
         assert first_rows(again) == first_rows(alone) == rows
 
 
 def test_a_run_can_always_begin_at_the_first_position(server: Server, running: PrepClient) -> None:
-    with client(None, "alone") as alone, client(server, "late", start="first") as late:
+    with client(None, "alone") as alone, client(server, "late", joining=Joining(start="first")) as late:
         assert first_rows(late) == first_rows(alone)
-        with client(server, "with it", start="first") as other:
+        with client(server, "with it", joining=Joining(start="first")) as other:
             late.set_epoch(1)
             other.set_epoch(1)
             assert len(late) == len(other)  # both attach
@@ -78,19 +81,28 @@ def test_a_run_can_always_begin_at_the_first_position(server: Server, running: P
 def test_deterministic_algorithms_begin_at_the_first_position(
     server: Server, running: PrepClient, deterministic: None
 ) -> None:
-    with client(server, "late") as late, client(server, "any", start="any") as joined:
+    with client(server, "late") as late, client(server, "any", joining=Joining(start="any")) as joined:
         first_rows(late)
         first_rows(joined)
         assert late.stats()["start"] == 0 != joined.stats()["start"]
 
 
 def test_a_start_that_no_epoch_has_is_refused(server: Server) -> None:
-    with client(server, "before", start=-1) as train, pytest.raises(InvalidSpec, match="before position 0") as e:
+    with (
+        client(server, "before", joining=Joining(start=-1)) as train,
+        pytest.raises(InvalidSpec, match="before position 0") as e,
+    ):
         first_rows(train)
     assert e.value.field == "start"
-    with client(server, "between", start=17) as train, pytest.raises(InvalidSpec, match="no epoch begins there") as e:
+    with (
+        client(server, "between", joining=Joining(start=17)) as train,
+        pytest.raises(InvalidSpec, match="no epoch begins there") as e,
+    ):
         first_rows(train)
     assert e.value.field == "start"
-    sharded = {"num_shards": 2, "shard_index": 0}
-    with client(server, "shard", start=64, **sharded) as train, pytest.raises(InvalidSpec, match="start = 64"):
+    sharded = {"sharding": Sharding(num_shards=2, shard_index=0)}
+    with (
+        client(server, "shard", joining=Joining(start=64), **sharded) as train,
+        pytest.raises(InvalidSpec, match="start = 64"),
+    ):
         first_rows(train)

@@ -64,7 +64,7 @@ def served_rows(server: Server, source: Any, epochs: int = 1, ops: Any = OPS, **
 
 @pytest.mark.parametrize("shuffle", [False, True, "full"])
 @pytest.mark.parametrize("batch_size", [1, 7, 48, 500])
-def test_the_stream_is_the_same_for_any_number_of_workers_and_without_a_server(
+def test_the_stream_is_the_same_with_any_workers_or_no_server(
     servers: list[Server], odd: ImageFolder, shuffle: bool | str, batch_size: int
 ) -> None:
     arguments: dict[str, Any] = {"epochs": 2, "shuffle": shuffle, "batch_size": batch_size, "seed": 11}

@@ -114,9 +114,8 @@ def test_a_socket_that_it_was_given_is_used_and_stays(service: ServiceManager, c
     assert sorted(path.name for path in service.runtime_dir.iterdir()) == [ATTACH_SOCKET, "lock"]
 
 
-def test_who_attaches_while_no_daemon_runs_waits_in_the_sockets_queue(
-    service: ServiceManager, client_process: Start
-) -> None:
+def test_attaching_while_no_daemon_runs_waits_in_the_queue(service: ServiceManager, client_process: Start) -> None:
+    """The socket is systemd's; its queue holds the connection."""
     service.start()
     service.stop()
     client = client_process(service, SOURCE, batch_size=16, shuffle=True)
@@ -127,9 +126,7 @@ def test_who_attaches_while_no_daemon_runs_waits_in_the_sockets_queue(
     client.ask("close")
 
 
-def test_a_job_goes_on_over_a_restart_and_never_finds_the_socket_missing(
-    service: ServiceManager, client_process: Start
-) -> None:
+def test_a_job_outlives_a_restart_and_always_finds_the_socket(service: ServiceManager, client_process: Start) -> None:
     service.start()
     client = client_process(service, SOURCE, batch_size=8, shuffle=True)
     rows = client.read(3)
@@ -171,7 +168,7 @@ def test_sockets_for_another_process_are_left_alone() -> None:
     assert done.returncode == exits.NO_DAEMON
 
 
-def test_a_reload_takes_new_settings_over_and_names_those_that_wait(service: ServiceManager) -> None:
+def test_a_reload_applies_settings_and_names_those_that_wait(service: ServiceManager) -> None:
     service.start()
     before = service.status()["memory"]["budget_bytes"]
     service.config.write_text('memory = "64M"\nworkers = 3\nlog_level = "debug"\ndrain_s = 0.2\n')

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from prepclient import PrepClient, SyntheticImages
+from prepclient import Joining, PrepClient, Sharding, SyntheticImages
 from prepserver.cli import exits
 from prepserver.pipeline.sources import ImageFolder
 from tests.support.clients import OPS, ClientProcess, Rows, inline_rows, read, rows_of
@@ -38,16 +39,20 @@ def launched(machine: int, local: int, count: int = 2, machines: int = 2) -> dic
     }  # fmt: skip
 
 
+def idle(server: Server) -> bool:
+    return not server.status()["jobs"]
+
+
 def in_turn(ranks: list[Rows], size: int) -> Rows:
     """Rows of a shard in the order of its line, from those of its ranks, of a whole number of rounds."""
     return [row for at in range(0, len(ranks[0]), size) for rows in ranks for row in rows[at : at + size]]
 
 
-def test_two_machines_of_two_ranks_have_each_sample_once_together(
+def test_two_machines_of_two_ranks_have_each_sample_once(
     new_server: NewServer, client_process: Start, tree: ImageFolder, tmp_path: Path
 ) -> None:
     machines = [new_server(workers=1) for _ in range(2)]
-    spec = {"shuffle": True, "seed": 4, "batch_size": 16}
+    spec: dict[str, Any] = {"shuffle": True, "seed": 4, "batch_size": 16}
     ranks = [
         [client_process(machine, tree, env=launched(m, local), job="run", **spec) for local in range(2)]
         for m, machine in enumerate(machines)
@@ -62,7 +67,7 @@ def test_two_machines_of_two_ranks_have_each_sample_once_together(
         assert sorted(together) == sorted(whole[epoch * COUNT : (epoch + 1) * COUNT])
         for m, machine in enumerate(read):
             # 303 places, of which machine 1 lacks the last: 9 whole rounds of 32, and one of what is left
-            own = inline_rows(tree, epochs=2, num_shards=2, shard_index=m, **spec)
+            own = inline_rows(tree, epochs=2, sharding=Sharding(num_shards=2, shard_index=m), **spec)
             per_epoch = len(own) // 2
             assert per_epoch == 303 - m
             expected = own[epoch * per_epoch : (epoch + 1) * per_epoch]
@@ -70,17 +75,17 @@ def test_two_machines_of_two_ranks_have_each_sample_once_together(
             assert sorted(row for rows in machine for row in rows) == sorted(expected)
     lengths = [client.ask("len") for client in everybody]
     assert lengths == [10] * 4
-    for machine in machines:
-        (stream,) = machine.status()["streams"]
+    for m, server in enumerate(machines):
+        (stream,) = server.status()["streams"]
         # its own part and what is made ahead, not all of it
         assert stream["rows_filled"] <= 2 * 303 + stream["lanes"][0]["rows"]
-        shown = cli("status", "--runtime-dir", str(machine.runtime_dir), COLUMNS="300").stdout
-        assert f"1/2 of shard {machines.index(machine)}/2" in shown
+        shown = cli("status", "--runtime-dir", str(server.runtime_dir), COLUMNS="300").stdout
+        assert f"1/2 of shard {m}/2" in shown
     for client in everybody:
         client.ask("close")
-    for machine in machines:
-        wait_until(lambda machine=machine: machine.status()["jobs"] == [])
-        done = cli("audit", "run", "--runtime-dir", str(machine.runtime_dir))
+    for m, server in enumerate(machines):
+        wait_until(partial(idle, server))
+        done = cli("audit", "run", "--runtime-dir", str(server.runtime_dir))
         assert done.returncode == exits.OK, done.stdout
         assert "of 2 of 605 samples" in done.stdout
         assert done.stdout.count("each sample exactly once") == 2
@@ -98,12 +103,12 @@ def test_two_machines_of_two_ranks_have_each_sample_once_together(
             "-o",
             str(tmp_path / "x.npy"),
         )
-        done = cli("replay", *place, "--runtime-dir", str(machine.runtime_dir))
-        assert done.stdout.split()[1] == str(read[machines.index(machine)][1][3 * 16 + 5][0])
+        done = cli("replay", *place, "--runtime-dir", str(server.runtime_dir))
+        assert done.stdout.split()[1] == str(read[m][1][3 * 16 + 5][0])
 
 
 @pytest.mark.parametrize("shuffle", ["full", False])
-def test_the_shards_of_other_orders_have_each_sample_once_together(
+def test_shards_of_other_orders_have_each_sample_once_together(
     new_server: NewServer, tree: ImageFolder, shuffle: Any
 ) -> None:
     machines = [new_server(workers=1) for _ in range(2)]
@@ -112,8 +117,8 @@ def test_the_shards_of_other_orders_have_each_sample_once_together(
         clients = [
             stack.enter_context(
                 PrepClient(
-                    tree, OPS, fields="dict", runtime_dir=machines[s].runtime_dir, num_shards=2, shard_index=s,
-                    rank=rank, world_size=2, job="run", **spec,
+                    tree, OPS, fields="dict", runtime_dir=machines[s].runtime_dir, job="run",
+                    sharding=Sharding(rank, 2, 2, s), **spec,
                 )
             )
             for s in range(2) for rank in range(2)
@@ -124,18 +129,19 @@ def test_the_shards_of_other_orders_have_each_sample_once_together(
     assert sorted(found) == sorted(inline_rows(tree, **spec))
 
 
-@pytest.mark.parametrize("explicit", [{}, {"num_shards": 1}])
-def test_machines_begin_at_one_place_although_one_of_them_has_a_stream_to_join(
-    new_server: NewServer, client_process: Start, explicit: dict[str, int]
+@pytest.mark.parametrize("explicit", [{}, {"sharding": Sharding(num_shards=1)}])
+def test_machines_begin_at_one_place_though_one_could_join(
+    new_server: NewServer, client_process: Start, explicit: dict[str, Sharding]
 ) -> None:
+    """One of them has a stream that it could join elsewhere."""
     source = SyntheticImages(3 * 8192, 32)
     server = new_server(workers=1)
     spec = {"shuffle": True, "seed": 4, "batch_size": 64, **explicit}
-    part = {"num_shards": 2, "shard_index": 1} if not explicit else {}
+    part = {"sharding": Sharding(num_shards=2, shard_index=1)} if not explicit else {}
     earlier = client_process(server, source, job="earlier", **{**spec, **part})
     earlier.read(20)
     wait_until(lambda: server.stream()["position"] >= 20 * 64)
-    later = client_process(server, source, job="later", env=launched(1, 0, 1), join_wait_s=1e8, **spec)
+    later = client_process(server, source, job="later", env=launched(1, 0, 1), joining=Joining(wait_s=1e8), **spec)
     rows = later.read(1)
     state = later.ask("state")
     assert (state["epoch"], state["epoch_start"]) == (0, 0)
@@ -148,8 +154,9 @@ def test_machines_begin_at_one_place_although_one_of_them_has_a_stream_to_join(
 
 def inline_rows_of(source: SyntheticImages, spec: dict[str, Any], rank: int = 0) -> Rows:
     """The first batch of a rank."""
-    ranks = {"rank": rank, "world_size": 2, "job": "x"} if rank else {}
-    with PrepClient(source, OPS, fields="dict", inline=True, **spec, **ranks) as client:
+    if rank:
+        spec = {**spec, "sharding": Sharding(rank, 2), "job": "x"}
+    with PrepClient(source, OPS, fields="dict", inline=True, **spec) as client:
         return read(client, batches=1)
 
 
@@ -157,7 +164,12 @@ def test_a_shard_goes_on_after_its_daemon_was_started_again(
     new_server: NewServer, client_process: Start, tree: ImageFolder
 ) -> None:
     server = new_server(workers=1)
-    spec = {"shuffle": "full", "seed": 4, "batch_size": 20, "num_shards": 3, "shard_index": 2}
+    spec: dict[str, Any] = {
+        "shuffle": "full",
+        "seed": 4,
+        "batch_size": 20,
+        "sharding": Sharding(num_shards=3, shard_index=2),
+    }
     client = client_process(server, tree, **spec)
     rows = client.read() + client.read(4, new=True)
     server.process.kill()
@@ -167,15 +179,15 @@ def test_a_shard_goes_on_after_its_daemon_was_started_again(
     assert rows == inline_rows(tree, epochs=2, **spec)
 
 
-def test_a_shard_of_a_job_that_once_joined_late_comes_back_to_its_pass(
+def test_a_shard_of_a_job_that_joined_late_returns_to_its_pass(
     new_server: NewServer, client_process: Start, tree: ImageFolder
 ) -> None:
     """The other machines' daemons were not started again: they are in the second pass after that of the state."""
     server = new_server(workers=1)
-    spec = {"shuffle": True, "seed": 4, "batch_size": 20}
+    spec: dict[str, Any] = {"shuffle": True, "seed": 4, "batch_size": 20}
     with PrepClient(tree, OPS, inline=True, **spec) as alone:
         state = {**alone.state_dict(), "epoch_start": 3 * COUNT, "position": 3 * COUNT + 200}
-    spec |= {"num_shards": 2, "shard_index": 1}
+    spec |= {"sharding": Sharding(num_shards=2, shard_index=1)}
     with PrepClient(tree, OPS, fields="dict", inline=True, **spec) as stays:
         stays.load_state_dict(state)
         expected = [row for _ in range(3) for row in read(stays)]

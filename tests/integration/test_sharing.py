@@ -10,7 +10,16 @@ from typing import Any
 
 import pytest
 
-from prepclient import CenterCrop, InvalidSpec, PrepClient, RandomResizedCrop, Resize, SyntheticImages
+from prepclient import (
+    CenterCrop,
+    InvalidSpec,
+    Joining,
+    PrepClient,
+    RandomResizedCrop,
+    Resize,
+    Sharding,
+    SyntheticImages,
+)
 from prepserver.pipeline.sources import ImageFolder
 from tests.support.clients import OPS, ClientProcess, Rows, inline_rows, read, rows_of
 from tests.support.server import Server, cli
@@ -32,10 +41,10 @@ def indices(rows: Rows) -> list[int]:
     return [index for index, _ in rows]
 
 
-def test_three_processes_share_one_pass_and_each_gets_the_whole_epoch(
+def test_three_processes_share_one_pass_and_get_the_whole_epoch(
     server: Server, client_process: Start, tree: ImageFolder
 ) -> None:
-    arguments = {"shuffle": True, "batch_size": 48, "seed": 1, "drop_last": False}
+    arguments: dict[str, Any] = {"shuffle": True, "batch_size": 48, "seed": 1, "drop_last": False}
     clients = [client_process(server, tree, **arguments) for _ in range(3)]
     for client in clients:
         assert client.ask("attach") == COUNT // 48
@@ -93,7 +102,7 @@ def together(clients: list[PrepClient]) -> list[Rows]:
 
 
 def test_other_augmentations_of_the_same_stream_share_the_decode(server: Server, tree: ImageFolder) -> None:
-    pipelines = (list(OPS), [RandomResizedCrop(24)], [Resize(40), CenterCrop(40)])
+    pipelines: tuple[Any, ...] = (OPS, [RandomResizedCrop(24)], [Resize(40), CenterCrop(40)])
     filled_before = server.status()["rows_filled"]
     clients = [
         PrepClient(
@@ -104,7 +113,7 @@ def test_other_augmentations_of_the_same_stream_share_the_decode(server: Server,
             seed=4,
             batch_size=40,
             runtime_dir=server.runtime_dir,
-            join_wait_s=100,
+            joining=Joining(wait_s=100),
             timeout_s=600,
         )
         for ops in pipelines
@@ -120,10 +129,10 @@ def test_other_augmentations_of_the_same_stream_share_the_decode(server: Server,
         assert filled <= 2 * COUNT + 2 * 2 * 40 + max(lane["rows"] for lane in lanes)
         expected = inline_rows(tree, ops=pipelines[0], shuffle=True, seed=4, batch_size=40)
         assert got[0] == expected
-        for rows, ops in zip(got[1:], pipelines[1:], strict=True):
+        for rows, other in zip(got[1:], pipelines[1:], strict=True):
             # A later lane begins at the next place where an epoch may begin; each gives all samples once.
             assert sorted(indices(rows)) == list(range(COUNT))
-            once = dict(inline_rows(tree, epochs=1, ops=ops, shuffle=True, seed=4, batch_size=40))
+            once = dict(inline_rows(tree, epochs=1, ops=other, shuffle=True, seed=4, batch_size=40))
             assert set(once) == set(indices(rows))
     finally:
         for client in clients:
@@ -131,9 +140,9 @@ def test_other_augmentations_of_the_same_stream_share_the_decode(server: Server,
 
 
 def test_jobs_with_one_and_two_views_share_the_decode(server: Server, client_process: Start, tree: ImageFolder) -> None:
-    arguments = {"shuffle": True, "batch_size": 40, "seed": 7}
+    arguments: dict[str, Any] = {"shuffle": True, "batch_size": 40, "seed": 7}
     views = (1, 2, 2)
-    clients = [client_process(server, tree, views=n, join_wait_s=600, **arguments) for n in views]
+    clients = [client_process(server, tree, views=n, joining=Joining(wait_s=600), **arguments) for n in views]
     for client in clients:
         assert client.ask("attach") == COUNT // 40
     # the late ones begin early, on a stream of their own
@@ -155,9 +164,9 @@ def test_jobs_with_one_and_two_views_share_the_decode(server: Server, client_pro
         client.order("read")
     first, *others = [client.collect() for client in clients]
     assert first + clients[0].collect() == inline_rows(tree, epochs=2, **arguments)
-    with PrepClient(tree, OPS, views=2, fields="dict", inline=True, **arguments) as client:
-        client.load_state_dict(states[1])
-        assert others == [read(client)] * 2
+    with PrepClient(tree, OPS, views=2, fields="dict", inline=True, **arguments) as alone:
+        alone.load_state_dict(states[1])
+        assert others == [read(alone)] * 2
     # Each sample of the two passes was read and decoded once for both lanes, as were those that are made ahead; but
     # for the batches of the early start.
     stream = server.stream()
@@ -165,13 +174,15 @@ def test_jobs_with_one_and_two_views_share_the_decode(server: Server, client_pro
     assert stream["rows_delivered"] >= 4 * COUNT
 
 
-def test_a_late_joiner_starts_its_epoch_at_a_block_and_sees_everything_once(server: Server) -> None:
+def test_a_late_joiner_starts_at_a_block_and_sees_all_once(server: Server) -> None:
     source = SyntheticImages(16384 + 3, 16, seed=1)  # two blocks
     ops = [RandomResizedCrop(8)]
-    arguments = {"shuffle": True, "seed": 6, "batch_size": 512}
+    arguments: dict[str, Any] = {"shuffle": True, "seed": 6, "batch_size": 512}
     with (
         PrepClient(source, ops, fields="dict", runtime_dir=server.runtime_dir, **arguments) as first,
-        PrepClient(source, ops, fields="dict", runtime_dir=server.runtime_dir, join_wait_s=600, **arguments) as second,
+        PrepClient(
+            source, ops, fields="dict", runtime_dir=server.runtime_dir, joining=Joining(wait_s=600), **arguments
+        ) as second,
     ):
         iterator = iter(first)
         rows = rows_of(next(iterator)) + rows_of(next(iterator))
@@ -210,11 +221,11 @@ def test_jobs_of_other_seeds_do_not_mix(server: Server, tree: ImageFolder) -> No
 
 @pytest.mark.parametrize("shuffle", [True, "full", False])
 @pytest.mark.parametrize("drop_last", [False, True])
-def test_three_ranks_get_equal_counts_and_together_everything_once(
+def test_three_ranks_get_equal_counts_and_everything_once(
     server: Server, client_process: Start, tree: ImageFolder, shuffle: bool | str, drop_last: bool
 ) -> None:
     arguments = {"shuffle": shuffle, "seed": 8, "batch_size": 32, "drop_last": drop_last, "job": "ranks"}
-    ranks = [client_process(server, tree, rank=r, world_size=3, **arguments) for r in range(3)]
+    ranks = [client_process(server, tree, sharding=Sharding(r, 3), **arguments) for r in range(3)]
     for client in ranks:
         client.order("read")
         client.order("read")
@@ -238,7 +249,7 @@ def test_three_ranks_get_equal_counts_and_together_everything_once(
 def test_a_rank_that_is_taken_is_refused_with_what_to_do(server: Server, tree: ImageFolder) -> None:
     def rank(number: int) -> PrepClient:
         return PrepClient(
-            tree, OPS, batch_size=8, rank=number, world_size=2, job="same", runtime_dir=server.runtime_dir
+            tree, OPS, batch_size=8, sharding=Sharding(number, 2), job="same", runtime_dir=server.runtime_dir
         )
 
     with rank(0) as first, rank(1) as second, rank(0) as third:
@@ -251,7 +262,7 @@ def test_a_rank_that_is_taken_is_refused_with_what_to_do(server: Server, tree: I
 
 def test_leaving_an_epoch_and_iterating_again_begins_the_next(server: Server, tree: ImageFolder) -> None:
     for shuffle in (True, "full", False):
-        arguments = {"shuffle": shuffle, "seed": 3, "batch_size": 50}
+        arguments: dict[str, Any] = {"shuffle": shuffle, "seed": 3, "batch_size": 50}
         with PrepClient(tree, OPS, fields="dict", runtime_dir=server.runtime_dir, **arguments) as client:
             broken = read(client, batches=3)
             assert client.epoch == 0
@@ -262,7 +273,7 @@ def test_leaving_an_epoch_and_iterating_again_begins_the_next(server: Server, tr
 
 
 def test_set_epoch_goes_to_that_epoch(server: Server, tree: ImageFolder) -> None:
-    arguments = {"shuffle": "full", "seed": 3, "batch_size": 100}
+    arguments: dict[str, Any] = {"shuffle": "full", "seed": 3, "batch_size": 100}
     epochs = inline_rows(tree, epochs=4, **arguments)
     with PrepClient(tree, OPS, fields="dict", runtime_dir=server.runtime_dir, **arguments) as client:
         client.set_epoch(2)
@@ -276,11 +287,11 @@ def test_set_epoch_goes_to_that_epoch(server: Server, tree: ImageFolder) -> None
         assert client.epoch == 2
 
 
-def test_a_state_goes_on_at_the_very_next_sample_in_another_process(
+def test_a_state_resumes_at_the_next_sample_in_another_process(
     server: Server, client_process: Start, tree: ImageFolder
 ) -> None:
     for shuffle in (True, "full"):
-        arguments = {"shuffle": shuffle, "seed": 5}
+        arguments: dict[str, Any] = {"shuffle": shuffle, "seed": 5}
         expected = inline_rows(tree, epochs=2, batch_size=64, **arguments)
         first = client_process(server, tree, batch_size=48, **arguments)
         rows = first.read(5)
@@ -300,17 +311,17 @@ def test_a_state_goes_on_at_the_very_next_sample_in_another_process(
         assert third.ask("state")["epoch"] == 2
 
 
-def test_a_state_of_one_process_serves_ranks_and_a_life_without_a_server(server: Server, tree: ImageFolder) -> None:
-    arguments = {"shuffle": True, "seed": 5, "fields": "dict"}
+def test_a_state_of_one_process_serves_ranks_and_inline_mode(server: Server, tree: ImageFolder) -> None:
+    arguments: dict[str, Any] = {"shuffle": True, "seed": 5, "fields": "dict"}
     with PrepClient(tree, OPS, batch_size=40, runtime_dir=server.runtime_dir, **arguments) as whole:
         rows = read(whole, batches=7)
         state = whole.state_dict()
     with (
         PrepClient(
-            tree, OPS, batch_size=25, rank=0, world_size=2, job="r", runtime_dir=server.runtime_dir, **arguments
+            tree, OPS, batch_size=25, sharding=Sharding(0, 2), job="r", runtime_dir=server.runtime_dir, **arguments
         ) as zero,
         PrepClient(
-            tree, OPS, batch_size=25, rank=1, world_size=2, job="r", runtime_dir=server.runtime_dir, **arguments
+            tree, OPS, batch_size=25, sharding=Sharding(1, 2), job="r", runtime_dir=server.runtime_dir, **arguments
         ) as one,
     ):
         zero.load_state_dict(state)
@@ -333,7 +344,7 @@ def test_a_state_of_another_stream_is_refused(server: Server, tree: ImageFolder)
         other.load_state_dict(state)
 
 
-def test_a_forked_child_ends_neither_its_parents_job_nor_keeps_it(
+def test_a_forked_child_neither_ends_nor_keeps_its_parents_job(
     server: Server, client_process: Start, tree: ImageFolder
 ) -> None:
     client = client_process(server, tree, shuffle=True, batch_size=50)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import tarfile
 from pathlib import Path
 
 import pytest
 
-from prepclient import FileList, ImageFolder, PrepClient
+from prepclient import FileList, ImageFolder, PrepClient, Tar
 from tests.support.clients import OPS, inline_rows, read
 from tests.support.odd_images import listed
 from tests.support.server import Server
@@ -80,7 +81,7 @@ def test_a_changed_dataset_is_noticed_at_the_next_attach(server: Server, tmp_pat
     assert len(inline_rows(source, batch_size=50)) == 31
 
 
-def test_jobs_on_the_old_and_the_new_state_of_a_dataset_run_side_by_side(server: Server, tmp_path: Path) -> None:
+def test_jobs_on_old_and_new_states_of_a_dataset_run_together(server: Server, tmp_path: Path) -> None:
     source = photo_tree(tmp_path, 30)
     expected_old = inline_rows(source, batch_size=10)
     with (
@@ -93,3 +94,21 @@ def test_jobs_on_the_old_and_the_new_state_of_a_dataset_run_side_by_side(server:
         assert len(server.status()["streams"]) == 2
         assert read(old) == expected_old
         assert read(new) == inline_rows(source, batch_size=10)
+
+
+def test_tar_shards_give_the_rows_of_their_files(server: Server, tmp_path: Path) -> None:
+    source = photo_tree(tmp_path / "tree", 30)
+    files = sorted((tmp_path / "tree").rglob("*.jpg"))
+    for shard in range(3):
+        with tarfile.open(tmp_path / f"train-{shard}.tar", "w") as archive:
+            for number in range(10 * shard, 10 * shard + 10):
+                (tmp_path / "cls").write_text(str(["cats", "dogs"].index(files[number].parent.name)))
+                archive.add(files[number], f"{number:04}.jpg")
+                archive.add(tmp_path / "cls", f"{number:04}.cls")
+    tar = Tar(tmp_path / "train-{0..2}.tar")
+    for shuffle in (False, True):
+        with PrepClient(
+            tar, OPS, batch_size=8, shuffle=shuffle, fields="dict", runtime_dir=server.runtime_dir
+        ) as client:
+            assert client.samples == 30
+            assert read(client) == inline_rows(source, epochs=1, batch_size=8, shuffle=shuffle)

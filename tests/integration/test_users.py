@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from prepclient import PrepClient
+from prepclient import Joining, PrepClient, Sharding
 from prepserver.pipeline.ops import CenterCrop, ColorJitter, Op, Resize
 from prepserver.pipeline.sources import FileList, ImageFolder, SourceSpec, SyntheticImages
 from prepserver.protocol.codec import encode
@@ -148,7 +148,7 @@ def test_two_users_share_the_decode_and_no_memory(world: World) -> None:
         client.ask("close")
 
 
-def test_a_user_outside_the_group_cannot_connect_and_is_told_the_group(world: World) -> None:
+def test_a_user_outside_the_group_is_refused_and_told_the_group(world: World) -> None:
     world.serve()
     assert stat.S_IMODE(world.server.runtime_dir.stat().st_mode) == 0o710
     assert world.refused(STRANGER).kind == "NoPermission"
@@ -210,7 +210,8 @@ def test_a_link_that_is_laid_while_a_job_runs_leads_nowhere(world: World) -> Non
     client.ask("close")
 
 
-def test_without_roots_a_user_gets_what_is_made_and_nothing_that_is_read(world: World) -> None:
+def test_without_roots_a_user_gets_only_what_is_made_not_read(world: World) -> None:
+    """Synthetic samples are made; whatever is read from files is refused."""
     world.serve(roots=False)
     refused = world.refused(MEMBER)
     assert refused.kind == "NoPermission"
@@ -288,7 +289,7 @@ def test_a_name_that_is_used_again_is_another_job(world: World) -> None:
     for client in same:
         client.ask("attach")
     assert "has 2 of its jobs_per_uid = 2" in world.refused(MEMBER, job="same").text
-    ranks = [world.client(None, job="ranks", rank=rank, world_size=3) for rank in range(3)]
+    ranks = [world.client(None, job="ranks", sharding=Sharding(rank, 3)) for rank in range(3)]
     for client in ranks:
         client.ask("attach")
     other = world.client(None, job="one more")
@@ -314,7 +315,7 @@ def test_an_indexer_ends_with_who_asked_for_it(world: World) -> None:
     wait_until(lambda: not Path(f"/proc/{indexer}").exists())
 
 
-def test_roots_that_are_taken_away_by_a_reload_are_closed_to_new_jobs(world: World) -> None:
+def test_roots_removed_by_a_reload_are_closed_to_new_jobs(world: World) -> None:
     world.serve()
     running = world.client(MEMBER)
     rows = running.read(1)
@@ -332,7 +333,7 @@ LINE = SyntheticImages(2000, size=(48, 64))
 """Many times what a ring holds."""
 
 LINE_ARGUMENTS: dict[str, Any] = {
-    "batch_size": 50, "prefetch": 100, "timeout_s": 600.0, "join_wait_s": 600.0, "lag": "wait"
+    "batch_size": 50, "prefetch": 100, "timeout_s": 600.0, "joining": Joining(wait_s=600.0, lag="wait")
 }  # fmt: skip
 """A busy machine makes few rows a second: whoever is to share a stream waits for its place there, however long."""
 
@@ -343,7 +344,7 @@ def read_on(client: ClientProcess, epochs: int) -> None:
         client.order("read", new=number > 0, pause_s=0.02)
 
 
-def test_a_stopped_job_of_one_user_stops_no_job_of_another_and_loses_nothing(world: World) -> None:
+def test_a_stopped_job_stops_no_job_of_another_user(world: World) -> None:
     """Whatever its policy is: it parts, and goes on where it stood."""
     world.serve()
     expected = inline_rows(LINE, epochs=4, batch_size=50, shuffle=True, seed=5)
@@ -401,12 +402,12 @@ def test_ranks_that_never_attach_stop_no_job_of_another_user(world: World) -> No
     other = world.client(MEMBER, LINE, **arguments)
     rows = other.read(37)
     # It is to begin where the other is in a moment, and to wait there for its rank 1.
-    rank = world.client(DAEMON, LINE, **{**arguments, "batch_size": 25}, rank=0, world_size=2, job="pair")
+    rank = world.client(DAEMON, LINE, **{**arguments, "batch_size": 25}, sharding=Sharding(0, 2), job="pair")
     rank.ask("set_epoch", epoch=1)
     assert rank.ask("attach") == 40
     rows += other.read() + other.read(new=True) + other.read(new=True)
     assert rows == expected
-    late = world.client(DAEMON, LINE, **{**arguments, "batch_size": 25}, rank=1, world_size=2, job="pair")
+    late = world.client(DAEMON, LINE, **{**arguments, "batch_size": 25}, sharding=Sharding(1, 2), job="pair")
     late.ask("set_epoch", epoch=1)
     for client in (rank, late):  # side by side: ranks wait for each other
         client.order("read")

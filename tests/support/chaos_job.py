@@ -1,7 +1,7 @@
 """A training job for the chaos run: it may be killed at any moment, and goes on from its last checkpoint.
 
 After every batch it replaces its checkpoint: where it stands, and of each unbroken run of positions that it has had
-(there is one, but for a job with ``lag="skip"``) where it began, its rows and a digest over all of them in order.
+(there is to be one) where it began, its rows and a digest over all of them in order.
 ``python chaos_job.py CHECKPOINT OPTIONS`` runs until the file ``CHECKPOINT.stop`` is there.
 """
 
@@ -17,16 +17,26 @@ from typing import Any
 
 import torch
 
-from prepclient import NoServer, PrepClient, RandomHorizontalFlip, RandomResizedCrop, ServerGone, SyntheticImages
+from prepclient import (
+    Joining,
+    NoServer,
+    PrepClient,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    ServerGone,
+    SyntheticImages,
+)
 
 SAMPLES = 3000
 PAUSE_S = 0.05  # a step of training
 
 
-def make(crop: int, **options: Any) -> PrepClient:
+def make(crop: int, lag: Any, **options: Any) -> PrepClient:
     """A client of the dataset that all jobs of a run read, of images of `crop` pixels."""
     source = SyntheticImages(SAMPLES, size=(48, 64))
-    return PrepClient(source, [RandomResizedCrop(crop), RandomHorizontalFlip()], fields="dict", **options)
+    return PrepClient(
+        source, [RandomResizedCrop(crop), RandomHorizontalFlip()], fields="dict", joining=Joining(lag=lag), **options
+    )
 
 
 def extend(digest: str, batch: dict[str, Any]) -> str:

@@ -61,6 +61,9 @@ class _Actor:
         if client.get("device") == "fake":
             make = partial(DeviceClient, fake=RunningDevice())
             del client["device"]
+        for name, record in (("sharding", prepclient.Sharding), ("joining", prepclient.Joining)):
+            if name in client:
+                client[name] = record(**client[name])
         self._client = make(source_from_wire(source), pipeline.ops, fields="dict", **client)
 
     def do_attach(self) -> int:

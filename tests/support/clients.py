@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import queue
@@ -16,7 +17,7 @@ from typing import Any
 
 import torch
 
-from prepclient import PrepClient
+from prepclient import Joining, PrepClient, Sharding
 from prepserver.pipeline.ops import Op, RandomHorizontalFlip, RandomResizedCrop
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.pipeline.sources import SourceSpec
@@ -88,6 +89,7 @@ class ClientProcess:
         if uid is not None:
             self.order("become", uid=uid)
         client["runtime_dir"] = str(runtime_dir)
+        client = {name: dataclasses.asdict(x) if isinstance(x, Sharding | Joining) else x for name, x in client.items()}
         self._orders_pending = 1 + (uid is not None)
         self.order("open", source=source.to_wire(), ops=Pipeline.from_ops(list(ops)).to_wire(), client=client)
 

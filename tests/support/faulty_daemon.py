@@ -16,11 +16,12 @@ from prepserver.cli import main
 from prepserver.daemon import control, jobs, server
 from prepserver.daemon.attach import Peer
 from prepserver.daemon.ledger import Ledger
+from prepserver.daemon.peers import Peers
 from prepserver.schedule.scheduler import Scheduler
 
 FAULTS = Path(os.environ.get("FAULTS", "/nonexistent"))
 PLACES: dict[str, tuple[Any, str]] = {
-    "take in": (server.Peers, "add"),
+    "take in": (Peers, "add"),
     "receive": (Peer, "receive"),
     "status": (server, "snapshot"),
     "check": (jobs, "check"),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from prepclient import PrepClient, SyntheticImages
 from tests.support.clients import OPS, inline_rows, rows_of
 from tests.support.server import Server
 
 SOURCE = SyntheticImages(600, 32)
-SPEC = {"shuffle": True, "seed": 7, "batch_size": 20}
+SPEC: dict[str, Any] = {"shuffle": True, "seed": 7, "batch_size": 20}
 
 
 @contextlib.contextmanager

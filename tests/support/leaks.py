@@ -43,6 +43,11 @@ def state(pid: int) -> str:
     return text.rsplit(")", 1)[1].split()[0]
 
 
+def gone(pid: int) -> bool:
+    """Whether there is no such process."""
+    return not state(pid)
+
+
 def cpu_s(pid: int) -> float:
     """For how long a process has computed; 0 if there is none."""
     try:

@@ -45,8 +45,9 @@ def main() -> None:
     client = DeviceClient(SyntheticImages(200, 32), [RandomResizedCrop(16)], batch_size=8, inline=True, fake=Telling())
     batches = iter(client)
     next(batches)
-    assert client._stage is not None
-    for pinned in client._stage._pins.values():  # type: ignore[attr-defined]
+    stage = client._attachment._stage
+    assert stage is not None
+    for pinned in stage._pins.values():  # type: ignore[attr-defined]
         assert pinned.pin.wait()
     if sys.argv[1] == "close":
         client.close()

@@ -24,7 +24,7 @@ def picture(seed: int, height: int = 40, width: int = 56) -> Image.Image:
 def encoded(image: Image.Image, kind: str, **options: object) -> bytes:
     """The bytes of a file."""
     buffer = io.BytesIO()
-    image.save(buffer, kind, **options)  # type: ignore[arg-type]
+    image.save(buffer, kind, **options)
     return buffer.getvalue()
 
 

@@ -7,6 +7,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,7 @@ def probe(inside: str, outside: str, daemon: int) -> dict[str, str]:
         "type into the terminal": lambda: call(16, 0, 0x5412, 0),
         "clone3": lambda: call(435, 0, 0),
     }
-    tries |= {name: lambda numbers=numbers: call(*numbers) for name, numbers in RAW.items()}
+    tries |= {name: partial(call, *numbers) for name, numbers in RAW.items()}
     return {name: _outcome(one) for name, one in tries.items()}
 
 

@@ -10,6 +10,7 @@ import copy
 import dataclasses
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from prepclient.session import Session, Shape
 from prepserver.order import make_order
@@ -17,13 +18,11 @@ from prepserver.pipeline.batches import Batch, BatchLine
 from prepserver.schedule.actions import (
     Action,
     Announce,
-    Behind,
     DropLane,
     DropStream,
     GoesAlone,
     Joined,
     Move,
-    Nearly,
     QuarantineSample,
     Submit,
 )
@@ -73,8 +72,6 @@ class Client:
     rings: list[tuple[int, int]]
     held: list[Batch] = field(default_factory=list)
     had: list[Batch] = field(default_factory=list)
-    woken_for: int = -1
-    behind: bool = False  # with the rows of its last ring
     waited_s: float = 0.0  # in all, as the client says it: without the last batch's wait,
     last_wait_s: float = 0.0  # which is this,
     waits_s: float = 0.0  # and for the next one, until now
@@ -134,13 +131,11 @@ class World:
                     self._submit(action)
                 case Announce(cursor, upto, bad):
                     self._announced(self.clients[cursor], upto, bad)
-                case Nearly(cursor):
-                    self._woken(self.clients[cursor])
                 case DropLane(lane):
-                    in_use = [c for c in self.clients.values() if c.lane == lane and not c.behind]
+                    in_use = [c for c in self.clients.values() if c.lane == lane]
                     assert not in_use, "a lane in use was dropped"
                     self.left[lane] = self.lanes.pop(lane)  # a second drop is a KeyError
-                case Move() | Behind() | Joined() | GoesAlone():
+                case Move() | Joined() | GoesAlone():
                     self._rearrange(action)
                 case DropStream(stream):
                     assert not any(lane.stream == stream for lane in self.lanes.values())
@@ -149,18 +144,12 @@ class World:
                     assert action not in self.quarantined, "quarantined twice"
                     self.quarantined.append(action)
 
-    def _rearrange(self, action: Move | Behind | Joined | GoesAlone) -> None:
+    def _rearrange(self, action: Move | Joined | GoesAlone) -> None:
         match action:
-            case Move(cursor, lane, start, lost):
+            case Move(cursor, lane, start):
                 client = self.clients[cursor]
                 client.move(start, lane)
                 client.stream = self.lanes[lane].stream
-                client.session.lose(*lost)
-                assert lost[0] == lost[1] or client.behind, "who was not left behind loses nothing"
-                client.behind = False
-            case Behind(cursor, upto):
-                assert upto == self.clients[cursor].told
-                self.clients[cursor].behind = True
             case Joined(stream, into, lanes):
                 self.joined.append(action)
                 for lane in [old for old, new in lanes.items() if old == new]:
@@ -213,16 +202,6 @@ class World:
             self._check_rows(client, batch)
             line.advance()
         assert batch.start >= upto, "told of rows that are no whole batch of this rank"
-
-    def _woken(self, client: Client) -> None:
-        """Who is told that its batch comes soon has none, and is not told twice."""
-        assert client.present, "told before it attached"
-        line = copy.copy(client.session._ahead)
-        while (batch := line.peek()).start == batch.stop:  # empty ones it takes without being told
-            line.advance()
-        assert batch.stop > client.told, "woken for rows that it was told of"
-        assert batch.stop > client.woken_for, "woken twice"
-        client.woken_for = batch.stop
 
     def _check_rows(self, client: Client, batch: Batch) -> None:
         """Every row of a batch that was announced and not released is there, made for this lane."""
@@ -283,7 +262,7 @@ class World:
         self.present(min(c.cursor for c in self.clients.values() if c.group == group))
         return where, group
 
-    def _next_start(self, shuffle: str) -> Callable[[int], int]:
+    def _next_start(self, shuffle: Any) -> Callable[[int], int]:
         if shuffle == "cyclic":
             return lambda position: -(-position // self.block) * self.block
         return make_order(shuffle, self.n, 0).next_start
@@ -292,23 +271,21 @@ class World:
         """As the daemon does it: new rings for all that it concerns."""
         self.parted.append(parting)
         stream = self.scheduler.streams[parting.stream]
-        leaving = sorted({c.lane for c in stream.readers if c.group in parting.groups})
+        leaving = sorted({c.lane for c in stream.cursors.values() if c.group in parting.groups})
         own: dict[int, Lane] = {}
         shared: dict[int, Lane] = {}
         own_id = self.new_id()
         for lane_id in leaving:
-            stay = any(c.lane == lane_id and c.group not in parting.groups for c in stream.readers)
-            if stay or parting.skip:
+            stay = any(c.lane == lane_id and c.group not in parting.groups for c in stream.cursors.values())
+            if stay:
                 shared[lane_id] = self._again(stream.lanes[lane_id], stream.id, stream.watermark)
-            if not parting.skip:
-                own[lane_id] = self._again(stream.lanes[lane_id], own_id, stream.watermark)
-        if own:
-            self.streams.add(own_id)
-            self.lag.parted(own_id, self.now_s)
+            own[lane_id] = self._again(stream.lanes[lane_id], own_id, stream.watermark)
+        self.streams.add(own_id)
+        self.lag.parted(own_id, self.now_s)
         key = apart_key(stream.key, parting.apart.uid) if parting.apart is not None else None
-        actions = self.scheduler.part(parting.stream, parting.groups, (own_id, own) if own else None, shared, key)
+        actions = self.scheduler.part(parting.stream, parting.groups, (own_id, own), shared, key)
         for client in self.clients.values():
-            if client.group in parting.groups and own:
+            if client.group in parting.groups:
                 client.stream = own_id
                 if not client.present:
                     client.rings = [(0, self._cursor(client).lane)]
@@ -351,7 +328,7 @@ class World:
         """The client is done with one of the batches that it holds; until now nobody touched its rows."""
         batch = client.held.pop(which % len(client.held))
         self._check_rows(client, batch)
-        if client.session.give_back(batch.start) or client.session.lost_batches:
+        if client.session.give_back(batch.start):
             self._cursor(client).says(int(client.waited_s * 1e9), len(client.had))
             self.do(self.scheduler.release(client.cursor, client.session.released_upto))
 
@@ -481,7 +458,11 @@ class World:
             assert rounds < 40 * len(goals) * batches, self._stand()
 
     def go_on_without(self, owner: int, batches: int, seconds: float) -> None:
-        """All jobs of a user stop, and none of its ranks attaches: every job of the others gets `batches` more."""
+        """All jobs of a user stop, and none of its ranks attaches: every job of the others gets `batches` more.
+
+        Each batch comes within `seconds` of the one before. All of them may take longer: one worker may have to make
+        many rows of a slow pipeline, and shares its time among all streams.
+        """
         for worker in list(self.stuck):
             self.stuck_ends(worker)
         if not self.workers:
@@ -492,9 +473,14 @@ class World:
                 if not client.present:
                     self.present(client.cursor)
                 goals[client.cursor] = len(client.had) + batches
-        began_s = self.now_s
-        while any(len(self.clients[c].had) < goal for c, goal in goals.items()):
-            assert self.now_s - began_s < seconds, self._stand()
+        had = {c: (len(self.clients[c].had), self.now_s) for c in goals}  # batches, and since when so many
+        while left := [c for c, goal in goals.items() if len(self.clients[c].had) < goal]:
+            for c in left:
+                batches, since_s = had[c]
+                if len(self.clients[c].had) > batches:
+                    had[c] = len(self.clients[c].had), self.now_s
+                else:
+                    assert self.now_s - since_s < seconds, self._stand()
             self._go_round(without=owner)
             self.wait(0.5)
 
@@ -522,7 +508,7 @@ class World:
             lines += [f"  lane {x.id}: {x.rows} rows from {x.start}" for x in stream.lanes.values()]
             lines += [
                 f"  cursor {c.id} on lane {c.lane}: released {c.released} announced {c.announced} next {c.line.peek()}"
-                for c in stream.readers
+                for c in stream.cursors.values()
             ]
         return "\n".join(lines)
 

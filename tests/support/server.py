@@ -30,7 +30,7 @@ ALIVE: list[Server] = []
 
 def environment(**more: str) -> dict[str, str]:
     """For child processes: they import the packages that this process has imported, and know of no daemon."""
-    roots = [str(Path(package.__file__).resolve().parents[1]) for package in (prepserver, prepclient)]
+    roots = [str(Path(str(package.__file__)).resolve().parents[1]) for package in (prepserver, prepclient)]
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("PREPSERVER_")}
     paths = [*roots, *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**inherited, "PYTHONPATH": os.pathsep.join(paths), **more}

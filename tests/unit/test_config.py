@@ -90,7 +90,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         load_settings(tmp_path / "missing.toml", {})
 
 
-def test_an_error_from_a_file_names_the_file_and_one_from_a_flag_does_not(tmp_path: Path) -> None:
+def test_an_error_names_the_file_only_if_it_comes_from_one(tmp_path: Path) -> None:
     file = toml(tmp_path, "workers = -1")
     with pytest.raises(ConfigError, match=str(file)):
         load_settings(file, {})

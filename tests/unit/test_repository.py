@@ -3,28 +3,36 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import os
 import re
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from types import ModuleType
 
+import numpy as np
 import pytest
 
 import prepclient
 import prepclient.device
 import prepserver
-from prepserver.cli import _parser as command_line
-from prepserver.cli import exits
+from prepserver.cli import command_line, exits
 from prepserver.config import FIELDS, Settings
 from prepserver.pipeline.ops import OPS
+from prepserver.pipeline.record import IMAGES, with_index
+from prepserver.pipeline.sources import SOURCES
+from prepserver.transform.draw import Draws, SampleKey
+from prepserver.transform.stage import FIRST
 
 ROOT = Path(__file__).resolve().parents[2]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 README = (ROOT / "README.md").read_text()
 ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text()
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "bench").glob("*.md"), *(ROOT / "deploy").glob("*.md")])
+DOCS = ROOT / "docs"
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *ROOT.glob("bench/*.md"), *ROOT.glob("deploy/*.md")])
+DECISIONS = sorted((DOCS / "decisions").glob("[0-9]*.md"))
 
 # Names that say nothing of what a module is, or the wrong thing.
 FORBIDDEN = {"common", "helper", "helpers", "manager", "managers", "master", "misc", "util", "utils"}
@@ -58,9 +66,9 @@ def commands() -> set[str]:
     return {name for action in actions for name in action.choices}
 
 
-def readme_table(first_column: str) -> list[list[str]]:
-    """Cells of the table of README whose head begins with `first_column`."""
-    lines = README.splitlines()
+def table(page: str, first_column: str) -> list[list[str]]:
+    """Cells of the table of a page of docs/ whose head begins with `first_column`."""
+    lines = (DOCS / page).read_text().splitlines()
     at = next(i for i, line in enumerate(lines) if line.startswith(f"| {first_column} |")) + 2
     rows = []
     while lines[at].startswith("|"):
@@ -70,7 +78,7 @@ def readme_table(first_column: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=relative)
-def test_every_make_target_that_a_document_names_is_in_the_makefile(document: Path) -> None:
+def test_every_make_target_in_a_document_is_in_the_makefile(document: Path) -> None:
     text = document.read_text()
     named = {
         name
@@ -84,6 +92,52 @@ def test_readme_begins_with_the_two_commands_of_a_fresh_clone() -> None:
     assert code_blocks(README)[0].split("\n") == ["make demo", "make test", ""]
 
 
+@pytest.mark.parametrize(("document", "most"), [("README.md", 120), ("ARCHITECTURE.md", 200)])
+def test_what_one_reads_first_is_short(document: str, most: int) -> None:
+    assert len((ROOT / document).read_text().splitlines()) <= most, f"{document}: its place is a page of docs/"
+
+
+def test_every_module_that_architecture_names_is_there() -> None:
+    roots = {"prepserver": ROOT / "prepserver", "prepclient": ROOT / "client" / "prepclient"}
+    named = [span for span in spans(ARCHITECTURE) if re.fullmatch(r"prep(server|client)(\.\w+)+", span)]
+    assert len(named) > 30
+    for name in named:
+        package, *parts = name.split(".")
+        path = roots[package].joinpath(*parts)
+        assert path.with_suffix(".py").is_file() or (path / "__init__.py").is_file(), name
+
+
+def test_every_page_has_its_place_in_the_site() -> None:
+    nav = (ROOT / "mkdocs.yml").read_text().split("\nnav:\n")[1]
+    listed = set(re.findall(r"[\w/-]+\.md", nav))
+    assert {str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md") if path.parent.name != "decisions"} <= listed
+
+
+def test_decisions_are_numbered_without_a_gap() -> None:
+    for number, path in enumerate(DECISIONS, 1):
+        text = path.read_text()
+        assert path.name.startswith(f"{number:04d}-"), path.name
+        assert text.startswith(f"# {number}. "), path.name
+        assert re.search(r"^(Date: [\d-]+\. )?Status: (accepted\.|superseded by \[)", text, re.MULTILINE), path.name
+        assert re.findall(r"^\*\*(\w+)\.\*\*", text, re.MULTILINE) == [
+            "Context", "Decision", "Alternatives", "Consequences",
+        ], path.name  # fmt: skip
+
+
+def test_the_op_that_contributing_adds_can_be_added(monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE | re.DOTALL)
+    what, how = [ModuleType(f"prepserver.{room}.ops.solarize") for room in ("pipeline", "transform")]
+    for module, source in zip((what, how), blocks, strict=False):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        exec(source, module.__dict__)
+    op = what.Solarize(200)
+    assert op.to_wire() == {"op": "Solarize", "threshold": 200}
+    assert op.after(with_index(IMAGES)) == with_index(IMAGES)
+    drawn = how.SolarizeStage(op, FIRST).draw(1, 2, Draws(SampleKey(0, 0, 0), FIRST))
+    pixels = np.array([[[0, 199, 200], [201, 254, 255]]], np.uint8)
+    assert drawn.step(pixels, None).tolist() == [[[0, 199, 55], [54, 1, 0]]]
+
+
 def test_every_phony_target_has_a_rule() -> None:
     makefile = (ROOT / "Makefile").read_text()
     phony = re.search(r"^\.PHONY: (.+)$", makefile, re.MULTILINE)
@@ -91,7 +145,7 @@ def test_every_phony_target_has_a_rule() -> None:
     assert set(phony[1].split()) == targets(makefile)
 
 
-def test_what_a_change_must_pass_runs_the_tests_and_the_linters_without_a_terminal() -> None:
+def test_ci_runs_the_tests_and_the_linters_without_a_terminal() -> None:
     script = ROOT / ".ci" / "run"
     text = script.read_text()
     assert os.access(script, os.X_OK)
@@ -99,6 +153,7 @@ def test_what_a_change_must_pass_runs_the_tests_and_the_linters_without_a_termin
     assert "set -euo pipefail" in text
     assert "make test" in text
     assert "make lint" in text
+    assert "make docs" in text
     assert "</dev/null" in text
     subprocess.run(["bash", "-n", str(script)], check=True)
 
@@ -117,7 +172,7 @@ def test_every_link_of_a_document_leads_to_a_file_or_a_heading(document: Path) -
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=relative)
 def test_every_path_that_a_document_names_is_there(document: Path) -> None:
-    tops = ("prepserver", "client", "tests", "bench", "deploy", ".ci")
+    tops = ("prepserver", "client", "tests", "bench", "deploy", "docs", ".ci")
     for span in spans(document.read_text()):
         is_path = re.fullmatch(r"[\w.][\w./-]*", span) and span.split("/")[0] in tops and "/" in span
         made_by_running = span.startswith("bench/out")
@@ -134,7 +189,8 @@ def test_the_version_is_the_same_everywhere() -> None:
 
 def test_constraints_pin_every_dependency() -> None:
     project = PYPROJECT["project"]
-    wanted = project["dependencies"] + project["optional-dependencies"]["dev"] + PYPROJECT["build-system"]["requires"]
+    extras = [name for names in project["optional-dependencies"].values() for name in names]
+    wanted = project["dependencies"] + extras + PYPROJECT["build-system"]["requires"]
     names = {re.split(r"[^\w.-]", requirement)[0].lower() for requirement in wanted}
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     assert names <= {line.split("==")[0].lower() for line in lines if "==" in line}
@@ -147,13 +203,25 @@ def test_no_module_has_a_name_that_says_nothing() -> None:
     assert [relative(path) for path, words in named.items() if words & FORBIDDEN] == []
 
 
+def test_no_name_of_a_test_is_longer_than_60_characters() -> None:
+    """What needs more words stands in the test's docstring."""
+    found = {
+        (relative(path), node.name)
+        for path in (ROOT / "tests").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
+    }
+    assert len(found) > 1000
+    assert sorted((path, name) for path, name in found if len(name) > 60) == []
+
+
 def test_both_packages_say_that_they_are_typed() -> None:
     for package in (prepserver, prepclient):
         assert package.__file__ is not None
         assert (Path(package.__file__).parent / "py.typed").is_file()
 
 
-def test_every_room_has_its_place_in_the_import_rules_and_in_architecture() -> None:
+def test_every_room_is_in_the_import_rules_and_in_architecture() -> None:
     rooms = {path.stem for path in (ROOT / "prepserver").iterdir() if path.is_dir() or path.suffix == ".py"}
     rooms -= {"__init__", "__main__", "__pycache__"}
     layers = next(c for c in PYPROJECT["tool"]["importlinter"]["contracts"] if c["type"] == "layers")["layers"]
@@ -175,31 +243,31 @@ def test_importing_the_client_pulls_in_three_rooms_of_the_server() -> None:
     assert {name.split(".")[1] for name in found.stdout.split()} == {"memory", "pipeline", "protocol"}
 
 
-def test_readme_names_every_command_and_no_other() -> None:
-    cells = " ".join(row[0] for row in readme_table("command"))
+def test_documents_name_every_command_and_no_other() -> None:
+    cells = " ".join(row[0] for row in table("command-line.md", "command"))
     assert set(re.findall(r"prepserver ([a-z]+)", cells)) == commands()
 
 
-def test_readme_names_every_exit_code_and_no_other() -> None:
+def test_documents_name_every_exit_code_and_no_other() -> None:
     own = {value for name, value in vars(exits).items() if name.isupper() and isinstance(value, int)}
-    assert {int(row[0]) for row in readme_table("exit code")} == own | {130}
+    assert {int(row[0]) for row in table("command-line.md", "exit code")} == own | {130}
 
 
-def test_readme_names_every_error_of_the_client_and_no_other() -> None:
+def test_documents_name_every_error_and_no_other() -> None:
     base = prepclient.PrepClientError
     errors = {name for name, kind in vars(prepclient).items() if isinstance(kind, type) and issubclass(kind, base)}
     errors |= {prepclient.device.DeviceUnavailable.__name__}
-    listed = {row[0].strip("`").removeprefix("device.") for row in readme_table("error")}
+    listed = {row[0].strip("`").removeprefix("device.") for row in table("errors.md", "error")}
     assert listed == errors - {base.__name__}
 
 
-def test_readme_names_every_setting_with_its_default() -> None:
+def test_documents_name_every_setting_with_its_default() -> None:
     automatic = {
         "workers": '"auto"', "memory_bytes": '"auto"', "runtime_dir": "see below", "source_roots": "[]",
         "socket_mode": '"0660"',
     }  # fmt: skip
     in_file = {field: name for name, field in FIELDS.items()}
-    listed = {row[0].strip("`"): row[1].strip("`") for row in readme_table("setting")}
+    listed = {row[0].strip("`"): row[1].strip("`") for row in table("configuration.md", "setting")}
     for name in Settings.__dataclass_fields__:
         default = getattr(Settings(), name)
         shown = listed.pop(in_file.get(name, name))
@@ -208,5 +276,6 @@ def test_readme_names_every_setting_with_its_default() -> None:
     assert listed == {}
 
 
-def test_readme_names_every_op() -> None:
-    assert set(OPS) <= {span.split("(")[0] for span in spans(README)}
+def test_documents_name_every_op_and_source() -> None:
+    assert set(OPS) <= {span.split("(")[0] for span in spans((DOCS / "pipelines.md").read_text())}
+    assert set(SOURCES) <= {span.split("(")[0] for span in spans((DOCS / "sources.md").read_text())}

@@ -27,12 +27,12 @@ def prepare(_config: dict[str, Any]) -> None:
 
 
 def open_loader(config: dict[str, Any]) -> Iterable[Any]:
-    from prepclient import FileList, Packed, PrepClient, RandomHorizontalFlip, RandomResizedCrop
+    from prepclient import FileList, Joining, Packed, PrepClient, RandomHorizontalFlip, RandomResizedCrop
 
     source = Packed(config["data"]) if "data" in config else FileList(config["list"])
     ops = [RandomResizedCrop(config.get("size", SIZE)), RandomHorizontalFlip()]
+    joining = Joining(wait_s=config.get("join_wait_s", 10.0), lag=config.get("lag", "auto"))
     return PrepClient(
         source, ops, batch_size=config["batch"], shuffle=True, seed=config["seed"],
-        runtime_dir=config["runtime_dir"], lag=config.get("lag", "auto"), join_wait_s=config.get("join_wait_s", 10.0),
-        zero_copy=config.get("lends", False),
+        runtime_dir=config["runtime_dir"], joining=joining, zero_copy=config.get("lends", False),
     )  # fmt: skip

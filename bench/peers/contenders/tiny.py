@@ -6,14 +6,15 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from prepclient import PrepClient, RandomResizedCrop, SyntheticImages
+from prepclient import Joining, PrepClient, RandomResizedCrop, SyntheticImages
 
 
 def open_loader(config: dict[str, Any]) -> Iterable[Any]:
     size = config["size"]
     client = PrepClient(
         SyntheticImages(config["samples"], size), [RandomResizedCrop(size)], batch_size=config["batch"], shuffle=True,
-        seed=config["seed"], runtime_dir=config["runtime_dir"], job=config["job"], join_wait_s=config["join_wait_s"],
+        seed=config["seed"], runtime_dir=config["runtime_dir"], job=config["job"],
+        joining=Joining(wait_s=config["join_wait_s"]),
     )  # fmt: skip
     return Paced(client, config["rows_per_s"]) if config["rows_per_s"] else client
 

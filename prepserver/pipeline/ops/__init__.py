@@ -1,6 +1,6 @@
-"""What each op is: its parameters, and what it does to what is known of a record. One file an op, found by itself.
+"""What each op is: its parameters, and how it changes what is known of a record. A file here is an op.
 
-How an op is done is in `prepserver.transform.ops`. What is not here cannot be asked for over the wire.
+`prepserver.transform.ops` does the ops. A client can ask only for ops that have a file here.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from prepserver.pipeline.members import members
 from prepserver.pipeline.op import Op
 
 OPS: dict[str, type[Op]] = members(sys.modules[__name__], Op)  # type: ignore[type-abstract]
-"""Op classes by their name, which is their name on the wire."""
+"""Op classes by name, on the wire too."""
 
 globals().update(OPS)
 __all__ = [*OPS]
 
 
 def op_from_wire(wire: Mapping[str, Any]) -> Op:
-    """Build an op from the map that `Op.to_wire` gives, trusting nothing of it.
+    """Build an op from the map that `Op.to_wire` gives, and trust nothing in it.
 
     Raises:
         SpecError: The op or a parameter is unknown, missing or wrong; the field is ``op`` or the parameter's name.

@@ -12,7 +12,7 @@ from prepserver.pipeline.op import Op
 
 @dataclass(frozen=True, slots=True, init=False)
 class CenterCrop(Op):
-    """The middle of the image; where the image is smaller, it is first padded with 0.
+    """The middle of the image; an image that is smaller is first padded with 0.
 
     Attributes:
         size: (height, width) in pixels; an int means a square.
@@ -26,5 +26,4 @@ class CenterCrop(Op):
         self._keep(size=checks.size("size", size))
 
     def size_after(self, size: Size | None) -> Size:
-        """Return the fixed size."""
         return self.size

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from prepserver.pipeline import checks
-from prepserver.pipeline.kinds import Image
 from prepserver.pipeline.op import Op
 
 
@@ -14,15 +13,16 @@ from prepserver.pipeline.op import Op
 class ColorJitter(Op):
     """Random brightness, contrast, saturation and hue, in random order.
 
-    A number v means a factor from max(0, 1 - v) to 1 + v (for hue a shift from -v to v), a pair is the range
-    itself; both are kept as the range.
+    A number v means a factor from max(0, 1 - v) to 1 + v (for hue a shift from -v to v); a pair is the range itself.
 
     Attributes:
         brightness: Range of the factor; (1, 1) leaves it out.
-        contrast: Likewise.
-        saturation: Likewise.
+        contrast: As `brightness`.
+        saturation: As `brightness`.
         hue: Range of the shift in turns, within -0.5 to 0.5; (0, 0) leaves it out.
     """
+
+    needs_uint8 = True
 
     brightness: tuple[float, float]
     contrast: tuple[float, float]
@@ -42,11 +42,6 @@ class ColorJitter(Op):
             saturation=_factor_range("saturation", saturation),
             hue=_hue_range(hue),
         )
-
-    def image_after(self, image: Image) -> Image:
-        """Return the image as it is, for bytes only."""
-        image.need_uint8(self)
-        return image
 
 
 def _factor_range(field: str, value: object) -> tuple[float, float]:

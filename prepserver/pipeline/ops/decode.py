@@ -18,9 +18,9 @@ class Decode(Op):
 
     Attributes:
         exif_orientation: Turn the image as its EXIF tag says, as viewers do (a TIFF is always turned).
-        max_pixels: A sample whose header claims more is bad, before anything is decoded: a few hundred bytes
-            can claim 12 GiB. At most 2**28; the default holds every camera's photo in 192 MB.
-        mode: "RGB", the only one.
+        max_pixels: A sample whose header claims more pixels is bad and is not decoded: a few hundred bytes can claim
+            12 GiB. At most 2**28; the default, 64 million, covers every camera's photo in 192 MB.
+        mode: "RGB", the only mode.
     """
 
     exif_orientation: bool
@@ -35,9 +35,5 @@ class Decode(Op):
         )
 
     def after(self, record: Record) -> Record:
-        """Refuse to come second.
-
-        Raises:
-            SpecError: always; the pipeline does not ask the first op.
-        """
+        # The pipeline does not ask its first op.
         raise SpecError("op", "Decode", "must be the first op, once")

@@ -15,8 +15,10 @@ class Grayscale(Op):
     """Luma 0.2989 R + 0.587 G + 0.114 B.
 
     Attributes:
-        num_output_channels: 1, or 3 equal ones.
+        num_output_channels: 1, or 3 equal channels.
     """
+
+    needs_uint8 = True
 
     num_output_channels: int
 
@@ -27,6 +29,4 @@ class Grayscale(Op):
         self._keep(num_output_channels=num_output_channels)
 
     def image_after(self, image: Image) -> Image:
-        """Return the image with its new channels, for bytes only."""
-        image.need_uint8(self)
         return replace(image, channels=self.num_output_channels)

@@ -1,4 +1,4 @@
-"""`Normalize`: mean and standard deviation taken out."""
+"""`Normalize`: mean and standard deviation removed."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Normalize(Op):
     """(value - mean) / std, for each channel.
 
     Attributes:
-        mean: One for all channels or one for each, in the units of the image at this place.
-        std: Likewise; above 0.
+        mean: One for all channels or one for each, in the units that the image has before this op.
+        std: Like `mean`; above 0.
     """
 
     mean: tuple[float, ...]
@@ -32,15 +32,9 @@ class Normalize(Op):
             raise SpecError("std", std, "must be above 0")
 
     def image_after(self, image: Image) -> Image:
-        """Return the image without a greatest value, for floats only.
-
-        Raises:
-            SpecError: the image is uint8 here, has another number of channels, or cannot have this mean.
-        """
         if image.dtype == "uint8":
-            raise SpecError(
-                "mean", list(self.mean), "Normalize needs floats: put ToDtype('float32', scale=True) before it"
-            )
+            reason = "Normalize needs floats: put ToDtype('float32', scale=True) before it"
+            raise SpecError("mean", list(self.mean), reason)
         for name, values in (("mean", self.mean), ("std", self.std)):
             if len(values) not in (1, image.channels):
                 raise SpecError(name, list(values), f"must have 1 value or one for each of {image.channels} channels")

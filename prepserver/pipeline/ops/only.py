@@ -13,12 +13,12 @@ from prepserver.pipeline.record import Record
 
 @dataclass(frozen=True, slots=True, init=False)
 class Only(Op):
-    """An op that changes values, done to one column and to no other of its kind.
+    """An op that changes the values of one column, and leaves other columns of its kind alone.
 
-    Ops that move pixels cannot be limited so: what lies on one plane stays together.
+    An op that moves pixels cannot be limited so: what lies on one plane stays together.
 
     Attributes:
-        column: Its name.
+        column: Name of the column.
         inner: The op.
     """
 
@@ -31,21 +31,16 @@ class Only(Op):
         if not isinstance(column, str):
             raise SpecError("column", column, "must be the name of a column")
         if isinstance(inner, Mapping):
-            from prepserver.pipeline.ops import op_from_wire  # the registry, which this module is a member of
+            from prepserver.pipeline.ops import op_from_wire  # the registry imports this module
 
             inner = op_from_wire(inner)
         if not isinstance(inner, Op) or inner.names_column:
             raise SpecError("inner", inner, "must be an op that names no column by itself")
         if inner.moves:
-            raise SpecError("inner", type(inner).__name__, "moves pixels, which all columns do together")
+            raise SpecError("inner", type(inner).__name__, "moves pixels, and all columns on a plane move together")
         self._keep(column=column, inner=inner)
 
     def after(self, record: Record) -> Record:
-        """Return what is known after the op, for the one column.
-
-        Raises:
-            SpecError: there is no such column, or the op cannot follow.
-        """
         if self.column not in record:
             raise SpecError("column", self.column, f"is no column here; there are: {', '.join(record)}")
         return {**record, self.column: self.inner.kind_after(record[self.column])}

@@ -15,7 +15,7 @@ class Pad(Op):
     """Pixels put around the image.
 
     Attributes:
-        padding: (left, top, right, bottom) in pixels; an int is all four, a pair left/right and top/bottom.
+        padding: (left, top, right, bottom) in pixels; an int means all four, a pair left/right and top/bottom.
         fill: Value of constant padding: one for all channels, or one for each.
         padding_mode: "constant", "edge", "reflect" (without the edge pixel) or "symmetric" (with it).
     """
@@ -36,11 +36,9 @@ class Pad(Op):
         )
 
     def image_after(self, image: Image) -> Image:
-        """Return the image as it is, if it can hold the padding."""
         checks.fill_fits(self.fill, image.channels, image.dtype)
         return image
 
     def size_after(self, size: Size | None) -> Size | None:
-        """Return the size with its margins."""
         left, top, right, bottom = self.padding
         return None if size is None else (size[0] + top + bottom, size[1] + left + right)

@@ -5,20 +5,18 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 from prepserver.pipeline import declared
-from prepserver.pipeline.declared import Codes
+from prepserver.pipeline.declared import PluginSpec
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import Image, Kind, Spatial
 from prepserver.pipeline.op import Op
 from prepserver.pipeline.record import INDEX, Record
 
-_OWN = ("column", "returns", "code")
-
 
 @dataclass(frozen=True, slots=True, init=False)
-class PluginOp(Op):
+class PluginOp(PluginSpec, Op):
     """A function of the daemon's owner, by the name under which the daemon's configuration has loaded it.
 
     The function is called as ``function(array, rng, **params)`` for one sample at a time. An image is an array of shape
@@ -35,6 +33,8 @@ class PluginOp(Op):
     """
 
     names_column = True
+    role = "op"
+    own = ("column", "returns", "code")
 
     name: str
     params: Mapping[str, Any]
@@ -56,7 +56,7 @@ class PluginOp(Op):
             raise SpecError("column", column, "must be the name of a column, or None for all images")
         self._keep(
             name=declared.plugin_name(name),
-            params=declared.parameters(params, _OWN),
+            params=declared.parameters(params, self.own),
             column=column,
             returns=None if returns is None else declared.declared_kind("returns", returns),
             code=declared.code(code),
@@ -91,26 +91,10 @@ class PluginOp(Op):
             return dataclasses.replace(self.returns, size=_size(kind))
         return self.returns
 
-    def with_code(self, codes: Codes) -> Self:
-        """As `Op.with_code`."""
-        return type(self).from_params({**self._wire(), "code": declared.resolved("op", self.name, self.code, codes)})
-
     def to_wire(self) -> dict[str, Any]:
-        """As `Op.to_wire`."""
-        return {"op": type(self).__name__, **self._wire()}
-
-    def _wire(self) -> dict[str, Any]:
+        """As `Spec.to_wire`."""
         returns = None if self.returns is None else declared.kind_to_wire(self.returns)
-        return {
-            "name": self.name, "params": dict(self.params), "column": self.column, "returns": returns,
-            "code": self.code,
-        }  # fmt: skip
-
-    @classmethod
-    def from_params(cls, params: Mapping[str, Any]) -> Self:
-        """As `Op.from_params`."""
-        name, arguments = declared.unpacked(cls.__name__, params, _OWN)
-        return cls(name, **arguments)
+        return {**super(PluginOp, self).to_wire(), "params": dict(self.params), "returns": returns}
 
 
 def _size(kind: Kind) -> tuple[int, int] | None:

@@ -18,7 +18,7 @@ class RandomCrop(Op):
     Attributes:
         size: (height, width) in pixels; an int means a square.
         padding: (left, top, right, bottom) in pixels put around the image first, or None.
-        pad_if_needed: Pad an image that is smaller than `size`; otherwise such a sample is bad.
+        pad_if_needed: Pad an image that is smaller than `size`. False, the default, makes such a sample bad.
         fill: Value of constant padding: one for all channels, or one for each.
         padding_mode: "constant", "edge", "reflect" (without the edge pixel) or "symmetric" (with it).
     """
@@ -50,28 +50,21 @@ class RandomCrop(Op):
     def margins(self, height: int, width: int) -> tuple[int, int, int, int]:
         """Return (left, top, right, bottom) padding in pixels for an image of `height` x `width`."""
         left, top, right, bottom = self.padding or (0, 0, 0, 0)
-        if self.pad_if_needed:  # torchvision adds the whole shortfall to either side
+        if self.pad_if_needed:  # torchvision adds the whole shortfall on each side
             down = max(0, self.size[0] - (height + top + bottom))
             across = max(0, self.size[1] - (width + left + right))
             return left + across, top + down, right + across, bottom + down
         return left, top, right, bottom
 
     def image_after(self, image: Image) -> Image:
-        """Return the image as it is, if it can hold the padding."""
         checks.fill_fits(self.fill, image.channels, image.dtype)
         return image
 
     def size_after(self, size: Size | None) -> Size:
-        """Return the fixed size.
-
-        Raises:
-            SpecError: it is larger than the image.
-        """
         if size is not None:
             left, top, right, bottom = self.margins(*size)
             padded = (size[0] + top + bottom, size[1] + left + right)
             if padded[0] < self.size[0] or padded[1] < self.size[1]:
-                raise SpecError(
-                    "size", self.size, f"is larger than the image ({padded}): smaller, or pad_if_needed=True"
-                )
+                reason = f"is larger than the image ({padded}): make it smaller, or set pad_if_needed=True"
+                raise SpecError("size", self.size, reason)
         return self.size

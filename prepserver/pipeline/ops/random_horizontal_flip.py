@@ -1,4 +1,4 @@
-"""`RandomHorizontalFlip`: a random left-right mirror image."""
+"""`RandomHorizontalFlip`: left and right swapped at random."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from prepserver.pipeline.op import Op
 
 @dataclass(frozen=True, slots=True, init=False)
 class RandomHorizontalFlip(Op):
-    """Mirror left and right, sometimes.
+    """Swap left and right, with probability `p`.
 
     Attributes:
-        p: How probable that is, 0 to 1.
+        p: Probability, 0 to 1.
     """
 
     moves = True

@@ -8,7 +8,7 @@ from enum import Enum
 
 from prepserver.pipeline import checks
 from prepserver.pipeline.errors import SpecError
-from prepserver.pipeline.kinds import Image, Size
+from prepserver.pipeline.kinds import Size
 from prepserver.pipeline.op import Op
 
 
@@ -21,10 +21,11 @@ class RandomResizedCrop(Op):
         scale: Least and greatest share of the image's area, before resizing.
         ratio: Least and greatest width / height of the part; drawn log-uniformly.
         interpolation: "bilinear" or "bicubic", or torchvision's ``InterpolationMode`` of that name. Resizing is always
-            antialiased; ``antialias=True`` is accepted.
+            antialiased, and ``antialias=True`` is accepted.
     """
 
     moves = True
+    needs_uint8 = True
 
     size: tuple[int, int]
     scale: tuple[float, float]
@@ -47,13 +48,7 @@ class RandomResizedCrop(Op):
             interpolation=checks.interpolation("interpolation", interpolation),
         )
         if self.scale[1] == 0.0:
-            raise SpecError("scale", scale, "must leave some area: the greatest is 0")
-
-    def image_after(self, image: Image) -> Image:
-        """Return the image as it is, for bytes only."""
-        image.need_uint8(self)
-        return image
+            raise SpecError("scale", scale, "must leave some area: its greatest value is 0")
 
     def size_after(self, size: Size | None) -> Size:
-        """Return the fixed size."""
         return self.size

@@ -1,4 +1,4 @@
-"""`RandomVerticalFlip`: a random upside-down mirror image."""
+"""`RandomVerticalFlip`: top and bottom swapped at random."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from prepserver.pipeline.op import Op
 
 @dataclass(frozen=True, slots=True, init=False)
 class RandomVerticalFlip(Op):
-    """Mirror top and bottom, sometimes.
+    """Swap top and bottom, with probability `p`.
 
     Attributes:
-        p: How probable that is, 0 to 1.
+        p: Probability, 0 to 1.
     """
 
     moves = True

@@ -8,7 +8,7 @@ from enum import Enum
 
 from prepserver.pipeline import checks
 from prepserver.pipeline.errors import SpecError
-from prepserver.pipeline.kinds import Image, Size
+from prepserver.pipeline.kinds import Size
 from prepserver.pipeline.op import Op
 
 
@@ -18,11 +18,12 @@ class Resize(Op):
 
     Attributes:
         size: An int for the shorter side (the other keeps the aspect ratio), or (height, width); in pixels.
-        max_size: With an int size: the longer side never passes it, the shorter shrinks instead.
+        max_size: With an int `size`, a limit on the longer side: the shorter side shrinks to keep it. None for none.
         interpolation: As in `RandomResizedCrop`.
     """
 
     moves = True
+    needs_uint8 = True
 
     size: int | tuple[int, int]
     max_size: int | None
@@ -42,7 +43,7 @@ class Resize(Op):
         if max_size is not None:
             max_size = checks.side("max_size", max_size)
             if isinstance(canonical, tuple):
-                raise SpecError("max_size", max_size, "goes with one int as size (the shorter side) only")
+                raise SpecError("max_size", max_size, "needs an int as size, the shorter side")
             if max_size <= canonical:
                 raise SpecError("max_size", max_size, f"must be greater than size ({canonical})")
         self._keep(
@@ -65,13 +66,7 @@ class Resize(Op):
         new_short = max(1, new_short)  # a sliver under max_size would lose its last pixel
         return (new_long, new_short) if width <= height else (new_short, new_long)
 
-    def image_after(self, image: Image) -> Image:
-        """Return the image as it is, for bytes only."""
-        image.need_uint8(self)
-        return image
-
     def size_after(self, size: Size | None) -> Size | None:
-        """Return the size where it does not depend on the sample."""
         if isinstance(self.size, tuple):
             return self.size
         return None if size is None else self.result(*size)

@@ -15,24 +15,19 @@ class ToDtype(Op):
     """Another element type.
 
     Attributes:
-        dtype: "uint8", "float16" or "float32"; torch's own (``torch.float32``) are taken too.
-        scale: From uint8 to float: divide by 255, so that 1.0 is white. False by default, as torchvision's.
+        dtype: "uint8", "float16" or "float32"; torch's own (``torch.float32``) are accepted too.
+        scale: From uint8 to float, divide by 255, so that 1.0 is white. False by default, as in torchvision.
     """
 
     dtype: str
     scale: bool
 
     def __init__(self, dtype: object = "uint8", scale: bool = False) -> None:
-        # torch.float32 prints as its name; this room does not import torch to ask
+        # torch.float32 prints as its name; this room does not import torch.
         name = dtype if isinstance(dtype, str) else str(dtype).removeprefix("torch.")
         self._keep(dtype=checks.choice("dtype", name, checks.DTYPES), scale=checks.flag("scale", scale))
 
     def image_after(self, image: Image) -> Image:
-        """Return the image with its new element type.
-
-        Raises:
-            SpecError: floats back to bytes.
-        """
         if self.dtype == "uint8" and image.dtype != "uint8":
             raise SpecError("dtype", self.dtype, f"cannot follow {image.dtype}: leave the floats out instead")
         if image.dtype != "uint8" or self.dtype == "uint8":

@@ -11,9 +11,9 @@ from prepserver.pipeline.op import Op
 
 @dataclass(frozen=True, slots=True, init=False)
 class ToLayout(Op):
-    """How a row is stored and seen; the last op.
+    """How a row is stored and seen; the last op of a pipeline.
 
-    Without it a row is stored as (H, W, C) and seen as (C, H, W): torch's channels_last, at no cost.
+    Without it a row is stored as (H, W, C) and seen as (C, H, W), torch's channels_last, at no cost.
 
     Attributes:
         layout: "CHW" (stored and seen as C, H, W) or "HWC" (stored and seen as H, W, C).
@@ -25,5 +25,4 @@ class ToLayout(Op):
         self._keep(layout=checks.choice("layout", layout, ("CHW", "HWC")))
 
     def image_after(self, image: Image) -> Image:
-        """Return the image with its layout."""
         return replace(image, layout=self.layout)

@@ -1,6 +1,6 @@
-"""Where samples come from, as data. One file a source, found by itself.
+"""Where samples come from, as data. A file here is a source.
 
-How a source is read is in `prepserver.source.readers`. What is not here cannot be asked for over the wire.
+`prepserver.source.readers` reads the sources. A client can ask only for sources that have a file here.
 """
 
 from __future__ import annotations
@@ -13,21 +13,17 @@ from prepserver.pipeline.members import members
 from prepserver.pipeline.source import SourceSpec
 
 SOURCES: dict[str, type[SourceSpec]] = members(sys.modules[__name__], SourceSpec)
-"""Classes of sources by their name, which is their name on the wire."""
+"""Classes of sources by name, on the wire too."""
 
 globals().update(SOURCES)
 __all__ = [*SOURCES]
 
 
 def source_from_wire(wire: object) -> SourceSpec:
-    """Build the spec that a map describes.
-
-    Args:
-        wire: What `to_wire` gave, or anything at all: it comes from a socket.
+    """Build a source from the map that `SourceSpec.to_wire` gives, and trust nothing in it.
 
     Raises:
-        SpecError: Not a map, an unknown kind, an unknown or missing field, or a bad value. The error's field
-            begins with ``source``.
+        SpecError: No map, or the source or a parameter is unknown, missing or wrong; the field begins with ``source``.
     """
     if not isinstance(wire, Mapping):
         raise SpecError("source", wire, "must be a map that names its kind under 'source'")

@@ -5,6 +5,7 @@ from prepserver.pipeline.sources.image_folder import ImageFolder as ImageFolder
 from prepserver.pipeline.sources.packed import Packed as Packed
 from prepserver.pipeline.sources.plugin import Plugin as Plugin
 from prepserver.pipeline.sources.synthetic_images import SyntheticImages as SyntheticImages
+from prepserver.pipeline.sources.tar import Tar as Tar
 
 SOURCES: dict[str, type[SourceSpec]]
 
@@ -16,4 +17,5 @@ __all__ = [
     "Packed",
     "Plugin",
     "SyntheticImages",
+    "Tar",
 ]

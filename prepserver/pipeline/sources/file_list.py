@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from prepserver.pipeline.errors import SpecError
-from prepserver.pipeline.record import IMAGES, IMAGES_WITH_MASKS, Record
+from prepserver.pipeline import checks
 from prepserver.pipeline.source import PathLike, SourceSpec, absolute
 
 
@@ -13,17 +12,17 @@ from prepserver.pipeline.source import PathLike, SourceSpec, absolute
 class FileList(SourceSpec):
     """Images named by a list: text lines ``path label``, or CSV (a name that ends in .csv) ``path,label``.
 
-    If all labels are integers, they are taken as they are; otherwise each distinct label is the name of a class, and
-    its place among the sorted names (by code point) is the label. Numbers that are not integers are refused.
+    If all labels are integers, they stay as they are. Otherwise each distinct label is the name of a class, and its
+    place among the names, sorted by code point, becomes the label. Numbers that are not integers are refused.
 
     Attributes:
         path: The list file, as the daemon's machine sees it; a relative path counts from the current directory. The
             paths inside are relative to the folder of the list file, or absolute.
-        masks: True where each line has the path of a mask, too: ``path,label,mask``, or in a text file separated by
-            tabs. Samples then have a column ``mask``.
+        masks: Each line also has the path of a mask: ``path,label,mask``, in a text file separated by tabs. Samples
+            then have a column ``mask``. None is False.
 
     Raises:
-        SpecError: `path` is none, or `masks` neither True, False nor None.
+        SpecError: `path` is no path, or `masks` no bool.
     """
 
     paths = ("path",)
@@ -31,11 +30,4 @@ class FileList(SourceSpec):
     masks: bool | None = None
 
     def __init__(self, path: str | PathLike, masks: bool | None = None) -> None:
-        if masks not in (None, True, False):
-            raise SpecError("masks", masks, "must be True or False")
-        self._keep(path=absolute("path", path), masks=masks or None)
-
-    @property
-    def columns(self) -> Record:
-        """``image`` and ``label``, and ``mask`` between them where there are masks."""
-        return IMAGES_WITH_MASKS if self.masks else IMAGES
+        self._keep(path=absolute("path", path), masks=checks.flag("masks", masks or False) or None)

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 from prepserver.pipeline import declared
-from prepserver.pipeline.declared import Codes
+from prepserver.pipeline.declared import PluginSpec
 from prepserver.pipeline.kinds import Kind
 from prepserver.pipeline.record import IMAGES, Record
 from prepserver.pipeline.source import SourceSpec
 
-_OWN = ("columns", "code")
-
 
 @dataclass(frozen=True, init=False)
-class Plugin(SourceSpec):
+class Plugin(PluginSpec, SourceSpec):
     """A map-style Dataset of the daemon's owner, by the name under which the daemon's configuration has loaded it.
 
     Workers make it as ``Dataset(**params)`` and read ``dataset[index]``: a dict with `columns`, or a tuple of their
@@ -31,6 +29,9 @@ class Plugin(SourceSpec):
     Raises:
         SpecError: A parameter that cannot travel, or a kind that cannot be given.
     """
+
+    role = "source"
+    own = ("columns", "code")
 
     name: str
     params: Mapping[str, Any]
@@ -48,7 +49,7 @@ class Plugin(SourceSpec):
     ) -> None:
         self._keep(
             name=declared.plugin_name(name),
-            params=declared.parameters(params, _OWN),
+            params=declared.parameters(params, self.own),
             declared=declared.declared_columns(columns),
             code=declared.code(code),
         )
@@ -63,20 +64,9 @@ class Plugin(SourceSpec):
         """Its name and parameters."""
         return f"{self.name}({', '.join(f'{key}={value!r}' for key, value in self.params.items())})"
 
-    def with_code(self, codes: Codes) -> Self:
-        """As `SourceSpec.with_code`."""
-        found = declared.resolved("source", self.name, self.code, codes)
-        return type(self)(self.name, columns=self.declared, code=found, **self.params)
-
     def to_wire(self) -> dict[str, Any]:
-        """As `SourceSpec.to_wire`."""
+        """As `Spec.to_wire`."""
         return {
             "source": type(self).__name__, "name": self.name, "params": dict(self.params),
             "columns": declared.columns_to_wire(self.declared), "code": self.code,
         }  # fmt: skip
-
-    @classmethod
-    def from_params(cls, params: Mapping[str, Any]) -> Self:
-        """As `SourceSpec.from_params`."""
-        name, arguments = declared.unpacked(cls.__name__, params, _OWN)
-        return cls(name, **arguments)

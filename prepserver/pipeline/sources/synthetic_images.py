@@ -1,4 +1,4 @@
-"""`SyntheticImages`: drawn, to try everything without a dataset."""
+"""`SyntheticImages`: drawn images, to try everything without a dataset."""
 
 from __future__ import annotations
 
@@ -8,10 +8,6 @@ from prepserver.pipeline.checks import integer
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.source import SourceSpec
 
-_MAX_SAMPLES = 1 << 40
-_MAX_CLASSES = 1 << 31
-_MAX_SIDE = 4096
-
 
 @dataclass(frozen=True)
 class SyntheticImages(SourceSpec):
@@ -19,8 +15,7 @@ class SyntheticImages(SourceSpec):
 
     Attributes:
         n: Number of samples, 1 .. 2**40.
-        size: (height, width) in pixels, or one number for both; 1 .. 4096. The default is the median size of
-            ImageNet.
+        size: (height, width) in pixels, or one number for both; 1 .. 4096. The default is the median of ImageNet.
         seed: 0 .. 2**63 - 1. A sample is a function of the seed and its index.
         num_classes: Labels are spread over range(num_classes); 1 .. 2**31.
 
@@ -38,13 +33,12 @@ class SyntheticImages(SourceSpec):
         sides = tuple(size) if isinstance(size, tuple | list) else (size, size)
         if len(sides) != 2:
             raise SpecError("size", size, "must be (height, width) or one integer for both")
-        for name, value in (
-            ("n", integer("n", self.n, 1, _MAX_SAMPLES)),
-            ("seed", integer("seed", self.seed, 0, (1 << 63) - 1)),
-            ("num_classes", integer("num_classes", self.num_classes, 1, _MAX_CLASSES)),
-            ("size", tuple(integer("size", side, 1, _MAX_SIDE) for side in sides)),
-        ):
-            self._keep(**{name: value})
+        self._keep(
+            n=integer("n", self.n, 1, 1 << 40),
+            seed=integer("seed", self.seed, 0, (1 << 63) - 1),
+            num_classes=integer("num_classes", self.num_classes, 1, 1 << 31),
+            size=tuple(integer("size", side, 1, 4096) for side in sides),
+        )
 
     @property
     def height(self) -> int:

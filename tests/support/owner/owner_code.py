@@ -28,7 +28,7 @@ def halved(image: Pixels, rng: np.random.Generator) -> torch.Tensor:
 def spelled(text: str, rng: np.random.Generator, length: int) -> list[int]:
     """Code points, filled up with random ones."""
     points = [ord(c) for c in text][:length]
-    return points + rng.integers(1000, 2000, length - len(points)).tolist()
+    return [*points, *rng.integers(1000, 2000, length - len(points)).tolist()]
 
 
 def odd(image: Pixels, rng: np.random.Generator, how: str, at: int) -> Any:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from prepserver.audit.history import History
 from prepserver.audit.proof import Account
-from prepserver.audit.records import Attached, Bad, Job, Left, Passed, Progress, Record, Rows
+from prepserver.audit.records import Attached, Bad, Job, Left, Progress, Record, Rows
 from prepserver.audit.stays import Stay, chains
 from prepserver.audit.training import judged
 from prepserver.order import make_order
@@ -40,7 +41,7 @@ def test_two_epochs_and_a_bit() -> None:
     assert verdicts(stay(240, 216)) == [(100, 0, 0, 0), (100, 0, 0, 0), (16, 0, 0, 84)]
 
 
-def test_what_was_told_and_not_given_back_counts_as_taken_if_the_client_said_so_at_its_end() -> None:
+def test_unreleased_rows_count_as_taken_if_the_last_word_says_so() -> None:
     assert verdicts(stay(100, 96, left=100)) == [(100, 0, 0, 0)]
     assert verdicts(stay(100, 96)) == [(96, 0, 0, 4)]
 
@@ -49,11 +50,11 @@ def test_a_client_cannot_have_taken_more_than_it_was_told() -> None:
     assert verdicts(stay(48, 40, left=100)) == [(48, 0, 0, 52)]
 
 
-def test_a_client_that_prefetched_more_than_its_loop_took_says_so() -> None:
+def test_a_client_that_prefetched_more_than_was_used_says_so() -> None:
     assert verdicts(stay(80, 72, left=40)) == [(40, 0, 0, 60)]
 
 
-def test_coming_back_after_a_restart_goes_on_where_the_loop_stood() -> None:
+def test_coming_back_after_a_restart_goes_on_where_it_stood() -> None:
     again = stay(100, 100, position=0, rounds=7, resumed=True, daemon="2")
     assert verdicts(stay(64, 48), again) == [(100, 0, 0, 0)]  # 48 to 56: the client says that it has them
     assert verdicts(stay(64, 64), again) == [(100, 0, 0, 0)]  # 56 to 64: given back, but its loop never saw them
@@ -70,24 +71,24 @@ def test_a_fresh_start_vouches_for_nothing_before_it() -> None:
     assert verdicts(stay(96, 88), fresh) == [(88, 0, 0, 12), (100, 0, 0, 0)]
 
 
-def test_going_back_to_a_checkpoint_takes_what_came_after_it_again() -> None:
+def test_going_back_to_a_checkpoint_takes_later_rows_again() -> None:
     back = stay(200, 200, epoch=0, position=48, resumed=True, daemon="2", batch_size=13)
     history = History([stay(140, 132), back])
     assert [e.again for e in history.epochs] == [52, 32]
     assert verdicts(stay(140, 132), back) == [(100, 0, 0, 0), (100, 0, 0, 0)]
 
 
-def test_the_same_epoch_begun_anew_at_another_place_replaces_the_first_try() -> None:
+def test_an_epoch_begun_anew_elsewhere_replaces_the_first_try() -> None:
     rows = replace(ROWS, shuffle="none")
     moved = stay(150, 150, rows=rows, epoch_start=50, position=50, daemon="2")
     assert verdicts(stay(48, 48, rows=rows), moved) == [(100, 0, 0, 0)]
 
 
 @given(st.integers(1, 5), st.integers(1, 30), st.booleans(), st.randoms(use_true_random=False))
-def test_ranks_that_come_back_again_and_again_have_each_row_once_together(
+def test_ranks_that_return_repeatedly_have_each_row_once(
     world_size: int, batch_size: int, drop_last: bool, random: object
 ) -> None:
-    shape = {"world_size": world_size, "batch_size": batch_size, "drop_last": drop_last}
+    shape: dict[str, Any] = {"world_size": world_size, "batch_size": batch_size, "drop_last": drop_last}
     if drop_last and world_size * batch_size > N:
         return
     cuts = [random.randrange(4) for _ in range(world_size)]  # type: ignore[attr-defined]
@@ -112,7 +113,7 @@ def test_ranks_that_come_back_again_and_again_have_each_row_once_together(
 
 
 def test_ranks_at_other_daemons_are_not_missed() -> None:
-    local = {"world_size": 4, "local_ranks": (0, 2), "batch_size": 5}
+    local: dict[str, Any] = {"world_size": 4, "local_ranks": (0, 2), "batch_size": 5}
     stays = [stay(100, 200, rank=rank, **local) for rank in (0, 1)]
     (first, *_) = accounts(*stays)
     assert (first.once, first.elsewhere, first.missing, first.untaken) == (50, 50, [], 0)
@@ -123,34 +124,28 @@ def test_a_rank_that_never_came_has_its_rows_before_it() -> None:
     assert (first.once, first.untaken, first.missing) == (50, 50, [])
 
 
-def test_rows_that_passed_a_slow_rank_are_lost_and_those_of_its_siblings_are_not() -> None:
-    slow = stay(200, 200, world_size=2, batch_size=5)
-    slow.passed = [(20, 40)]
-    (first, *_) = accounts(slow, stay(205, 205, world_size=2, batch_size=5, rank=1))
-    assert (first.once, len(first.lost), first.missing) == (90, 10, [])
-
-
 def test_batches_are_numbered_as_the_rank_got_them() -> None:
     history = History([stay(100, 48), stay(100, 64, position=48, batch_size=16, resumed=True, daemon="2")])
     batches = history.epochs[0].batches(0)
     assert [b.start for b in batches] == [0, 8, 16, 24, 32, 40, 48, 64, 80, 96]
 
 
-def test_clients_that_share_a_name_are_told_apart_by_what_they_read_and_by_being_there_at_once() -> None:
+def test_clients_that_share_a_name_are_told_apart() -> None:
+    """What they read and when they are there tells them apart."""
     other = replace(ROWS, digest="validation")
     log: list[Record] = [
         Job(1, "j", 0), ROWS, replace(stay(0, 0).attached, rows=1), Progress(2, 100, 100),
         other, replace(stay(0, 0).attached, rows=4), Progress(5, 100, 100), Left(5, "t", 100),
         replace(stay(0, 0).attached, rows=1), Progress(8, 50, 48), Left(2, "t", 100),
-        Bad(8, [(3, 4, "bad")]), Passed(8, 16, 24),
-        replace(stay(0, 0, epoch=1, epoch_start=N, position=N).attached, rows=1), Progress(13, 200, 200),
+        Bad(8, [(3, 4, "bad")]),
+        replace(stay(0, 0, epoch=1, epoch_start=N, position=N).attached, rows=1), Progress(12, 200, 200),
     ]  # fmt: skip
     found, wrong = chains([list(enumerate(log))])
     assert wrong == []
     assert [len(chain) for chain in found] == [2, 1, 1]
     assert [s.first for s in found[0]] == [0, N]
     assert found[1][0].rows == other
-    assert (found[2][0].bad, found[2][0].passed) == ({3: (4, "bad")}, [(16, 24)])
+    assert found[2][0].bad == {3: (4, "bad")}
 
 
 def runs(*stays: Stay) -> list[list[str]]:
@@ -168,7 +163,7 @@ def runs(*stays: Stay) -> list[list[str]]:
     return [[each.attached.time for each in chain] for chain in found]
 
 
-def test_a_job_that_begins_anew_under_its_old_name_begins_another_training() -> None:
+def test_a_job_that_begins_anew_under_its_name_is_a_new_training() -> None:
     first, anew = stay(100, 100, left=100, time="1"), stay(100, 100, left=100, time="2")
     assert runs(first, anew) == [["1"], ["2"]]
     assert runs(first, replace_daemon(anew)) == [["1"], ["2"]]
@@ -193,8 +188,10 @@ def test_a_checkpoint_is_of_the_last_training_that_came_so_far() -> None:
     assert runs(long, moved, short, later) == [["1"], ["2", "3"], ["2"]]
 
 
-def test_ranks_begin_another_training_together_whichever_comes_first() -> None:
-    def rank(number: int, run: str, left: bool = True, **more: object) -> Stay:
+def test_ranks_begin_another_training_together() -> None:
+    """It does not matter which of them comes first."""
+
+    def rank(number: int, run: str, left: bool = True, **more: Any) -> Stay:
         return stay(100, 200, 200 if left else None, rank=number, world_size=2, time=f"{run}.{number}", **more)
 
     both = [rank(0, "1", left=False), rank(1, "1")]
@@ -223,7 +220,7 @@ def test_records_of_what_is_not_there_are_reported() -> None:
     assert [text.split(":")[0] for text in wrong] == ["line 2", "line 3", "line 5"]
 
 
-CROSSING = {"batching": "shuffle-repeat-batch", "batch_size": 8}
+CROSSING: dict[str, Any] = {"batching": "shuffle-repeat-batch", "batch_size": 8}
 
 
 def test_a_batch_that_crosses_epochs_counts_for_both() -> None:
@@ -245,7 +242,8 @@ def test_ranks_whose_batches_cross_epochs_have_them_together() -> None:
     assert verdicts(ahead, behind) == [(92, 0, 0, 8), (12, 0, 0, 88)]
 
 
-def test_crossing_epochs_go_on_after_a_restart_a_checkpoint_and_a_fresh_start() -> None:
+def test_crossing_epochs_go_on_after_any_kind_of_return() -> None:
+    """A job may return after a restart, from a checkpoint, or afresh."""
     first = stay(120, 112, **CROSSING)
     back = stay(240, 240, epoch=1, epoch_start=N, position=104, rounds=1, resumed=True, daemon="2", **CROSSING)
     assert verdicts(first, back) == [(100, 0, 0, 0), (100, 0, 0, 0), (40, 0, 0, 60)]
@@ -255,7 +253,7 @@ def test_crossing_epochs_go_on_after_a_restart_a_checkpoint_and_a_fresh_start() 
     assert verdicts(first, anew) == [(100, 0, 0, 0), (100, 0, 0, 0)]
 
 
-def test_a_replaced_row_in_a_batch_that_crosses_epochs_is_named_in_its_own() -> None:
+def test_a_bad_row_in_a_batch_across_epochs_is_in_its_own_epoch() -> None:
     crossed = stay(208, 208, **CROSSING)
     index = make_order(ROWS.shuffle, N, ROWS.seed).indices(102, 1)[0]
     crossed.bad[102] = (index, "broken")

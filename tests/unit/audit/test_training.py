@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -59,7 +60,8 @@ def test_what_was_taken_between_two_runs_is_not_in_the_log() -> None:
     assert [parted(a) for a in accounts(stay(1, 0, 0, 2), later)] == [(8, 0, 53, 0, 0), (31, 0, 0, 0, 0)]
 
 
-def test_what_one_rank_lacks_where_another_was_through_is_missing() -> None:
+def test_what_only_one_rank_lacks_is_missing() -> None:
+    """The other rank was through with it."""
     ranks = [stay(1, 0, 0, rounds, rank=rank, world_size=2) for rank, rounds in ((0, 3), (1, 2))]
     assert [parted(a) for a in accounts(*ranks, stay(2, 0, 12, None))] == [(20 + 19, 18, 0, 0, 4)]
 
@@ -69,14 +71,15 @@ def test_an_epoch_that_was_left_for_a_fresh_one_stays_untaken() -> None:
     assert [parted(a) for a in accounts(stay(1, 0, 0, 2), fresh)] == [(8, 0, 0, 53, 0), (31, 0, 0, 0, 0)]
 
 
-def test_batches_that_cross_epochs_reach_into_one_that_goes_on_in_shards() -> None:
-    shape = {"n": 60, "batching": "shuffle-repeat-batch", "batch_size": 8}
+def test_batches_across_epochs_may_reach_into_a_sharded_one() -> None:
+    shape: dict[str, Any] = {"n": 60, "batching": "shuffle-repeat-batch", "batch_size": 8}
     whole = stay(1, 0, 0, 8, **shape)  # 64, of which 4 are of the next epoch
     half = stay(2, 1, 32, None, epoch=1, epoch_start=30, **shape)
     assert [parted(a) for a in accounts(whole, half)][:2] == [(60, 0, 0, 0, 0), (4 + 28, 28, 0, 0, 0)]
 
 
-def test_shards_that_are_read_here_at_once_are_one_training_and_two_numbers_of_them_are_two() -> None:
+def test_concurrent_shards_are_one_training_if_they_agree() -> None:
+    """Two different numbers of shards at the same time are two trainings."""
     log: list[Record] = [Job(1, "j", 0)]
     for shards, index in ((2, 0), (2, 1), (1, 0), (2, 1)):
         log.append(replace(ROWS, num_shards=shards, shard_index=index))
@@ -111,7 +114,7 @@ def runs(draw: st.DrawFn) -> tuple[list[Leg], list[list[Stay]]]:
         count = len(of)
         start = draw(st.sampled_from([place for place in places if place % count == 0]))
         rounds = draw(st.one_of(st.none(), st.integers(0, 4)))
-        shape = {"batch_size": 2 + number, "world_size": draw(st.integers(1, 2)), "daemon": str(number)}
+        shape: dict[str, Any] = {"batch_size": 2 + number, "world_size": draw(st.integers(1, 2)), "daemon": str(number)}
         stops = set()
         for index, machine in enumerate(of):
             for rank in range(int(shape["world_size"])):
@@ -129,7 +132,7 @@ def runs(draw: st.DrawFn) -> tuple[list[Leg], list[list[Stay]]]:
 
 
 @given(runs())
-def test_each_machine_proves_what_it_took_and_what_only_others_can(made: tuple[list[Leg], list[list[Stay]]]) -> None:
+def test_each_machine_proves_its_part_and_names_what_others_can(made: tuple[list[Leg], list[list[Stay]]]) -> None:
     legs, logs = made
     of_place: dict[int, int] = {}
     for leg in legs:

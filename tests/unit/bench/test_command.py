@@ -35,7 +35,7 @@ def test_the_list_has_every_case_with_its_question(capsys: pytest.CaptureFixture
     assert capsys.readouterr().out.splitlines() == [f"{name:16} {question(name)}" for name in names()]
 
 
-def test_listing_the_cases_imports_neither_them_nor_what_they_measure() -> None:
+def test_listing_the_cases_imports_neither_cases_nor_peers() -> None:
     code = "import sys; from bench.harness.command import main; main(['--list']); print(*sys.modules, file=sys.stderr)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     loaded = set(done.stderr.split())
@@ -52,7 +52,7 @@ def test_listing_the_cases_imports_neither_them_nor_what_they_measure() -> None:
         ([], "name a case"),
     ],
 )
-def test_a_wrong_command_line_is_refused_before_anything_is_measured(
+def test_a_wrong_command_line_is_refused_before_measuring(
     arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as caught:
@@ -72,7 +72,7 @@ def test_figures_of_an_earlier_run_are_shown(tmp_path: Path, capsys: pytest.Capt
     assert "Ahead of prepserver with 1 job(s) in images/s: nobody." in said
 
 
-def test_the_report_has_a_section_for_each_case_that_was_measured(tmp_path: Path) -> None:
+def test_the_report_has_a_section_for_each_measured_case(tmp_path: Path) -> None:
     rounds = [[{**cell("prepserver", 2000.0), "others_cores": 0.7}]]
     (tmp_path / "peers.json").write_text(figures(workers=2, left_out={}, versions={"grain": "1"}, rounds=rounds))
     (tmp_path / "joining.json").write_text(figures(workers=2, samples=8192, joins=[]))

@@ -28,7 +28,8 @@ def forms(samples: Path) -> Forms:
     return Forms(samples.parent / "cache", samples, 1, Pythons(samples.parent, {}))
 
 
-def test_a_form_is_written_once_for_the_same_pictures_wherever_they_lie(samples: Path, tmp_path: Path) -> None:
+def test_a_form_is_written_once_for_the_same_pictures(samples: Path, tmp_path: Path) -> None:
+    """It does not matter where the pictures lie."""
     first = forms(samples).ensure("packed")
     written = first.stat().st_mtime_ns
     assert forms(samples).nbytes("packed") == sum(p.stat().st_size for p in first.rglob("*") if p.is_file())

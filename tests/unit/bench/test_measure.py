@@ -13,7 +13,10 @@ MS = 1_000_000
 
 def record(epochs: int, batches: int, every_ms: int, pause_ms: int) -> dict[str, Any]:
     """A job that gets a batch of 64 every so often, and waits longer for the first of each epoch but the first."""
-    asked, came, begins, now = [], [], [], 0
+    asked: list[float] = []
+    came: list[float] = []
+    begins: list[float] = []
+    now = 0
     for epoch in range(epochs):
         if epoch:
             begins.append(len(came))
@@ -25,12 +28,13 @@ def record(epochs: int, batches: int, every_ms: int, pause_ms: int) -> dict[str,
 
 
 @pytest.mark.parametrize("pause_ms", [10, 90, 2000])
-def test_the_steady_rate_knows_nothing_of_the_waits_between_epochs(pause_ms: int) -> None:
+def test_the_steady_rate_ignores_waits_between_epochs(pause_ms: int) -> None:
     seen = record(4, 50, 10, pause_ms)
     assert steady_per_s(seen, 0, seen["came_ns"][-1]) == pytest.approx(6400)
 
 
-def test_the_steady_rate_takes_batches_across_the_edges_of_the_window_in_proportion() -> None:
+def test_the_steady_rate_takes_batches_at_its_edges_in_part() -> None:
+    """A batch that crosses an edge of the window counts in proportion."""
     seen = record(1, 100, 10, 10)
     assert steady_per_s(seen, 103 * MS, 208 * MS) == pytest.approx(6400)
     assert delivered(seen, 103 * MS, 208 * MS) == pytest.approx(64 * 10.5)

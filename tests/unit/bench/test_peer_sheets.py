@@ -29,7 +29,8 @@ def targets(found: dict[str, Any]) -> dict[str, tuple[str, str]]:
     return {row[0]: (row[1], row[3]) for row in sheets(found)[-1].rows}
 
 
-def test_ratios_are_taken_within_a_round_and_only_where_both_took_part() -> None:
+def test_ratios_are_taken_within_rounds_of_both() -> None:
+    """A round in which only one of the two took part gives no ratio."""
     found = result(
         [cell("prepserver", 2000), cell("grain", 1000)], [cell("prepserver", 900)],
         [cell("prepserver", 1000), cell("grain", 250)],
@@ -47,7 +48,8 @@ def test_targets_are_reached_missed_or_undecided() -> None:
     assert "prepserver / tf.data" not in found
 
 
-def test_who_is_ahead_is_named_for_each_column_with_what_it_does_to_pixels() -> None:
+def test_the_leader_of_each_column_is_named_with_its_pixels() -> None:
+    """The name comes with what that contender does to pixels."""
     said = ahead(result([cell("prepserver", 2000), cell("tf_data", 2100, pss_mib=450.0), cell("dali", 1000)]))
     assert "Ahead of prepserver with 1 job(s) in images/s: tf.data (2100 to 2000; antialiased: no)." in said
     assert "Ahead of prepserver with 1 job(s) in PSS, MiB: tf.data (450 to 500; antialiased: no)." in said
@@ -61,7 +63,8 @@ def test_jobs_are_compared_with_as_many_jobs() -> None:
     assert targets(found)["4 jobs in sum: prepserver / 4 DataLoaders"] == ("5.00", "yes")
 
 
-def test_the_plot_is_xml_with_a_bar_for_each_contender_the_fastest_first() -> None:
+def test_the_plot_is_xml_with_a_bar_for_each_contender() -> None:
+    """The fastest comes first."""
     picture = Tree.fromstring(chart(result([cell("dali", 1000), cell("prepserver", 2000), cell("prepserver_4", 8000)])))
     texts = [text.text for text in picture.iter(f"{SVG}text")]
     assert texts == [
@@ -70,7 +73,7 @@ def test_the_plot_is_xml_with_a_bar_for_each_contender_the_fastest_first() -> No
 
 
 @pytest.mark.parametrize("value", [0.0, 1.0, 12345.6])
-def test_bars_stay_inside_the_picture_and_their_lengths_are_in_proportion(value: float) -> None:
+def test_bars_stay_inside_the_picture_in_proportion(value: float) -> None:
     picture = Tree.fromstring(
         bars({"a < b": [Bar("x & y", value, value / 2, value), Bar("half", value / 2, 0, value)]})
     )

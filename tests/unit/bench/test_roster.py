@@ -19,7 +19,7 @@ def functions(module: str) -> set[str]:
 
 
 @pytest.mark.parametrize("key", PEERS)
-def test_a_contender_has_its_module_its_requirements_and_its_data(key: str) -> None:
+def test_a_contender_has_its_module_requirements_and_data(key: str) -> None:
     peer = PEERS[key]
     assert "open_loader" in functions(peer.module)
     assert ("serve" in functions(peer.module)) >= peer.serves
@@ -32,9 +32,9 @@ def test_a_form_has_who_writes_it(name: str) -> None:
     assert "build" in functions(FORMS[name].module)
 
 
-def test_targets_and_the_method_speak_of_contenders_that_there_are() -> None:
+def test_targets_and_the_method_name_existing_contenders() -> None:
     named = {which["peer"] for target in TARGETS for which in (target.first, target.second) if which}
     assert named <= set(PEERS)
-    method = (ROOT / "bench" / "README.md").read_text()
+    method = (ROOT / "docs" / "benchmarks.md").read_text()
     missing = [peer.name for peer in PEERS.values() if peer.name.split(",")[0] not in method]
     assert missing == []

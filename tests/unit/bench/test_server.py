@@ -20,9 +20,7 @@ def child(code: str, *options: str) -> list[str]:
     ).stdout.split()
 
 
-def test_children_find_the_other_commits_product_and_this_checkouts_bench(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_children_import_the_other_commit_and_this_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     packages = [tmp_path / "prepserver", tmp_path / "client" / "prepclient"]
     for package in packages:
         package.mkdir(parents=True)
@@ -34,7 +32,7 @@ def test_children_find_the_other_commits_product_and_this_checkouts_bench(
     assert [Path(path).parent for path in found] == [*packages, ROOT / "bench"]
 
 
-def test_a_python_without_any_package_can_import_what_runs_a_contender() -> None:
+def test_a_bare_python_can_import_what_runs_a_contender() -> None:
     names = ["harness.job", "peers.contenders.crops", "peers.contenders.endless", "peers.contenders.lists"]
     code = "import sys, bench." + ", bench.".join(names) + "; print(*sys.modules)"
     assert not {"prepserver", "prepclient", "torch", "numpy"} & set(child(code, "-S"))

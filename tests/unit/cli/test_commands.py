@@ -87,9 +87,10 @@ def test_a_setting_that_cannot_be_exits_with_2_and_names_it(
 
 @pytest.mark.parametrize("command", [["status"], ["status", "--json"], ["stop"]])
 @pytest.mark.parametrize("there", [True, False])
-def test_without_a_daemon_a_command_exits_with_3_and_names_the_directory(
+def test_without_a_daemon_a_command_exits_with_3(
     command: list[str], there: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """It names the directory in which it looked."""
     place = tmp_path if there else tmp_path / "none"
     code, out, err = said([*command, "--runtime-dir", str(place)], capsys)
     assert (code, out) == (exits.NO_DAEMON, "")
@@ -158,7 +159,7 @@ def test_bash_completes_commands_options_and_choices(
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
-def test_the_completion_of_other_shells_is_a_script_that_they_can_read(
+def test_completion_for_other_shells_is_a_valid_script(
     shell: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["completion", shell]) == exits.OK

@@ -37,7 +37,7 @@ def test_what_cannot_work_here_is_refused_and_nothing_is_made(
     assert not (tmp_path / "run").exists()
 
 
-def test_the_refusal_of_too_much_memory_names_what_the_machine_has() -> None:
+def test_a_memory_refusal_names_what_the_machine_has() -> None:
     total, limit = machine_bytes()
     with pytest.raises(ConfigError) as refused:
         doubts(Settings(memory_bytes=total + 1))

@@ -67,7 +67,7 @@ def test_a_denied_job_names_what_is_used_the_limit_and_the_knob() -> None:
 
 
 @given(st.integers(0, 1 << 40), st.integers(0, 1 << 40), st.integers(1, 1 << 40))
-def test_a_ring_is_refused_exactly_when_the_memory_limit_would_be_passed(limit: int, held: int, asked: int) -> None:
+def test_a_ring_is_refused_exactly_above_the_memory_limit(limit: int, held: int, asked: int) -> None:
     access = Access(OWN, memory_per_uid_bytes=limit)
     if limit and held + asked > limit:
         with pytest.raises(MemoryShort, match=r"memory_per_uid = .*\[limits\]") as caught:

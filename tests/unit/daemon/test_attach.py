@@ -29,7 +29,7 @@ def pair(tmp_path: Path) -> Iterator[tuple[socket.socket, Peer]]:
     listener.close()
 
 
-def test_the_last_word_of_a_client_that_left_announcements_unread_is_heard(pair: tuple[socket.socket, Peer]) -> None:
+def test_the_last_word_of_a_client_with_unread_news_is_heard(pair: tuple[socket.socket, Peer]) -> None:
     client, peer = pair
     assert peer.send(Ready(64, [], 0))
     client.send(encode(Bye(64)))
@@ -47,7 +47,7 @@ def test_the_end_of_a_client_that_said_nothing_is_the_end(pair: tuple[socket.soc
     assert peer.receive() is None
 
 
-MOVED = [Moved(64 * number, (0, 0), {"number": number}) for number in range(3)]
+MOVED = [Moved(64 * number, {"number": number}) for number in range(3)]
 
 
 def fill(peer: Peer) -> int:
@@ -69,7 +69,7 @@ def drain(client: socket.socket, count: int) -> list[tuple[Any, list[int]]]:
     return found
 
 
-def test_what_finds_no_room_is_kept_with_its_descriptor_and_comes_in_its_order(
+def test_what_finds_no_room_is_kept_in_order_with_descriptors(
     pair: tuple[socket.socket, Peer],
 ) -> None:
     client, peer = pair

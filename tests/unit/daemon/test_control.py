@@ -6,6 +6,7 @@ import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zmq
@@ -33,15 +34,15 @@ def control(tmp_path: Path, poll: Poll) -> Iterator[Control]:
 
 
 def client(line: int) -> zmq.Socket[bytes]:
-    sock = zmq.Context.instance().socket(zmq.DEALER)
+    sock: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.DEALER)
     sock.setsockopt(zmq.USE_FD, line)
     sock.setsockopt(zmq.LINGER, 0)
     sock.bind("ipc://line")
     return sock
 
 
-def heard(control: Control, poll: Poll) -> list[object]:
-    found: list[object] = []
+def heard(control: Control, poll: Poll) -> list[Any]:
+    found: list[Any] = []
 
     def listen() -> bool:
         poll.run_once(0.01)
@@ -60,7 +61,7 @@ def test_each_client_has_a_line_that_says_who_it_is(control: Control, poll: Poll
         assert heard(control, poll) == [(2, Sync(7))]
 
 
-def test_nothing_is_left_in_the_directory_that_anybody_could_connect_to(control: Control, tmp_path: Path) -> None:
+def test_the_directory_keeps_nothing_to_connect_to(control: Control, tmp_path: Path) -> None:
     os.close(control.open(1))
     assert list(tmp_path.iterdir()) == []
 
@@ -89,7 +90,7 @@ def test_of_many_messages_the_last_is_heard(control: Control, poll: Poll) -> Non
 def test_noise_is_reported_and_a_line_that_is_shut_says_nothing(control: Control, poll: Poll) -> None:
     with client(control.open(1)) as one:
         one.send(b"\xc1")
-        ((cursor, message),) = heard(control, poll)  # type: ignore[misc]
+        ((cursor, message),) = heard(control, poll)
         assert cursor == 1
         assert isinstance(message, ProtocolError)
         one.send(encode(Hello(0)))

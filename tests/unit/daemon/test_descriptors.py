@@ -14,7 +14,7 @@ def test_the_limit_decides_up_to_a_most() -> None:
     assert clients_allowed(1 << 20, 16) == clients_allowed(resource.RLIM_INFINITY, 16) == MOST_CLIENTS
 
 
-def test_a_limit_that_holds_no_clients_is_refused_with_one_that_does() -> None:
+def test_a_limit_too_low_for_any_client_is_refused_with_a_higher() -> None:
     with pytest.raises(DescriptorsShort, match="limit of 100 open files is too low for 8 workers") as caught:
         clients_allowed(100, 8)
     enough = int(str(caught.value).split("raise it to ")[1].split()[0])

@@ -8,7 +8,6 @@ import select
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -77,7 +76,7 @@ class Room:
         peer = Peer(ours)
         peer.uid = peer.uid if uid < 0 else uid
         self.others.append(peer.sock)
-        listing = work.Indexed(Path("/none"), N, 0, "digest", "content")
+        listing = work.Indexed("/none", N, 0, "digest", "content")
         welcome, _, actions = self.jobs.admit(peer, jobs_room.check(attach), listing)
         self.do(actions)
         return self.jobs.attachments[welcome.job_id]
@@ -136,6 +135,12 @@ class Room:
         return self.scheduler.stream_of(cursor).cursors[cursor].lane
 
 
+def test_an_older_client_hears_what_to_use_instead_of_skip() -> None:
+    with pytest.raises(Refusal, match=r"lag = 'skip' .* With 'detach' the job loses nothing; 'auto'") as e:
+        jobs_room.check(dataclasses.replace(ATTACH, lag="skip"))
+    assert (e.value.message.code, e.value.message.field) == ("spec", "lag")
+
+
 @pytest.fixture
 def room() -> Iterator[Room]:
     made = Room()
@@ -191,7 +196,7 @@ def test_places_that_are_given_up_and_a_parting_in_one_tick(room: Room) -> None:
 
 
 @pytest.mark.parametrize("stranger", [False, True])
-def test_without_memory_to_part_a_job_attaches_anew_if_it_holds_back_a_stranger(room: Room, stranger: bool) -> None:
+def test_without_memory_to_part_a_job_attaches_anew(room: Room, stranger: bool) -> None:
     """A job of its own user waits, as ever."""
     slow = room.attach(ATTACH)
     room.until(lambda: room.head(slow) > N // 2, slow)
@@ -224,9 +229,8 @@ def share(room: Room) -> tuple[Attachment, Attachment]:
     return quick, slow
 
 
-def test_a_job_whose_pipeline_is_slow_parts_from_another_users_and_so_does_the_next_like_it(
-    room: Room, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_slow_pipeline_parts_from_another_users(room: Room, caplog: pytest.LogCaptureFixture) -> None:
+    """The next job with such a pipeline does so, too."""
     quick, slow = share(room)
     room.jobs.tick(time.monotonic())
     assert slow.stream != quick.stream
@@ -254,7 +258,8 @@ def test_a_job_whose_pipeline_is_slow_parts_from_another_users_and_so_does_the_n
     share(room)
 
 
-def test_without_memory_to_part_a_slow_job_attaches_anew_and_then_is_apart(room: Room) -> None:
+def test_without_memory_to_part_a_slow_job_attaches_anew(room: Room) -> None:
+    """It is apart from the others then."""
     quick, slow = share(room)
     room.rings.budget_bytes = 0
     now_s = time.monotonic()

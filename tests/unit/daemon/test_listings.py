@@ -46,7 +46,7 @@ class Waiting:
         self.heard.append(reason)
 
 
-def test_all_who_wait_for_a_source_hear_of_one_scan_from_when_they_came() -> None:
+def test_all_who_wait_for_a_source_hear_of_one_scan() -> None:
     indexing, first, second = Indexing(), Waiting(), Waiting()
     listings = Listings(indexing, Path("/cache"), lambda: 0.0)
     listings.want(SOURCE, first, 1)
@@ -68,7 +68,8 @@ def test_another_source_is_another_scan() -> None:
     assert indexing.roots() == ["/a", "/b"]
 
 
-def test_who_asks_after_the_end_gets_a_new_scan_as_the_data_may_have_changed() -> None:
+def test_asking_after_the_end_of_a_scan_begins_a_new_one() -> None:
+    """The data may have changed since."""
     indexing, waiting = Indexing(at_once=FOUND), Waiting()
     listings = Listings(indexing, Path("/cache"), lambda: 0.0)
     listings.want(SOURCE, waiting, 1)
@@ -77,7 +78,7 @@ def test_who_asks_after_the_end_gets_a_new_scan_as_the_data_may_have_changed() -
     assert len(indexing.asked) == 2
 
 
-def test_a_scan_that_fails_is_told_to_all_with_its_reason_and_may_be_tried_again() -> None:
+def test_a_failed_scan_is_told_to_all_and_may_be_retried() -> None:
     indexing, first, second = Indexing(), Waiting(), Waiting()
     listings = Listings(indexing, Path("/cache"), lambda: 0.0)
     listings.want(SOURCE, first, 1)
@@ -156,7 +157,7 @@ def test_a_question_that_nobody_waits_for_is_never_asked() -> None:
     assert "late" not in indexing.roots()
 
 
-def test_a_scan_that_says_nothing_ends_and_one_that_goes_on_does_not() -> None:
+def test_a_silent_scan_is_ended_and_one_that_goes_on_is_not() -> None:
     now_s = 0.0
     indexing, waiting = Indexing(), Waiting()
     listings = Listings(indexing, Path("/cache"), lambda: now_s)

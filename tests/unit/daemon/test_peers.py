@@ -58,7 +58,7 @@ def test_a_user_with_too_many_silent_ones_loses_the_oldest() -> None:
     assert peers.in_the_way_of(Somebody(BOB)) is None
 
 
-def test_a_full_house_takes_the_place_of_the_users_with_most_silent_ones() -> None:
+def test_a_full_house_drops_a_peer_of_the_user_with_most_silent() -> None:
     peers: Peers[Somebody] = Peers(8, OWN)
     crowd(peers, BOB, 2, ask=False)
     first, *_ = crowd(peers, ALICE, 4, ask=False)

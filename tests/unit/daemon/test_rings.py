@@ -23,7 +23,7 @@ ROW = (224, 224, 3)
 
 
 @given(st.integers(1, 10**7), st.integers(1, 10**5), st.integers(0, 10**5), st.integers(1, 2000))
-def test_a_ring_holds_what_works_what_was_asked_and_whole_pages_where_cheap(
+def test_a_ring_has_the_asked_rows_and_whole_pages_where_cheap(
     row_bytes: int, round_rows: int, prefetch: int, in_work: int
 ) -> None:
     fields = [Field("array", "uint8", [row_bytes])]
@@ -50,7 +50,7 @@ def rings() -> Iterator[Rings]:
     made.close()
 
 
-def test_a_ring_is_a_sealed_segment_of_its_layout_and_counts_until_it_is_dropped(rings: Rings) -> None:
+def test_a_ring_is_a_sealed_segment_and_counts_until_dropped(rings: Rings) -> None:
     ring = rings.create(7, 0, sample_fields((32, 32, 3), "uint8"), (256, 64))
     assert ring.layout == sample_layout(256, (32, 32, 3), "uint8")
     check_segment(ring.fd, ring.layout.nbytes)
@@ -93,7 +93,7 @@ def test_a_dropped_ring_counts_until_nobody_has_it(rings: Rings, kept: str) -> N
     assert rings.bytes_of(1000) == 0
 
 
-def test_where_the_wanted_rows_do_not_fit_the_needed_ones_are_made(rings: Rings) -> None:
+def test_the_needed_rows_are_made_where_the_wanted_do_not_fit(rings: Rings) -> None:
     ring = rings.create(1, 0, sample_fields((224, 224, 3), "uint8"), (512, 128))
     assert ring.layout.rows == 128
 

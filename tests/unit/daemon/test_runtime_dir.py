@@ -43,7 +43,7 @@ def test_a_refused_daemon_leaves_the_sockets_of_the_running_one(tmp_path: Path) 
         assert place.attach_socket.exists()
 
 
-def test_it_can_be_taken_again_and_what_a_killed_daemon_left_is_cleared(tmp_path: Path) -> None:
+def test_what_a_killed_daemon_left_is_cleared_and_taken_again(tmp_path: Path) -> None:
     RuntimeDir(tmp_path / "run").close()
     for name in ("attach.sock", "ctl.sock"):
         (tmp_path / "run" / name).touch()
@@ -51,7 +51,8 @@ def test_it_can_be_taken_again_and_what_a_killed_daemon_left_is_cleared(tmp_path
         assert sorted(p.name for p in place.path.iterdir()) == ["lock"]
 
 
-def test_closing_removes_the_sockets_keeps_the_lock_file_and_may_be_repeated(tmp_path: Path) -> None:
+def test_closing_removes_sockets_and_keeps_the_lock_file(tmp_path: Path) -> None:
+    """Closing again does nothing."""
     place = RuntimeDir(tmp_path / "run")
     place.attach_socket.touch()
     place.close()
@@ -77,7 +78,7 @@ def test_a_link_is_refused_even_to_a_directory_of_ours(tmp_path: Path) -> None:
     assert not list((tmp_path / "real").iterdir())
 
 
-def test_a_lock_that_is_a_link_is_refused_and_its_target_untouched(tmp_path: Path) -> None:
+def test_a_lock_that_is_a_link_is_refused_its_target_untouched(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir(mode=0o700)
     target = tmp_path / "precious"
     target.write_text("precious")
@@ -114,12 +115,12 @@ def test_a_directory_of_another_owner_is_refused_with_both_uids(tmp_path: Path) 
 
 
 @pytest.mark.skipif(os.getuid() == 0, reason="everything is root's or root may do it")
-def test_a_directory_of_another_owner_is_refused_for_an_ordinary_user() -> None:
+def test_a_directory_of_another_owner_is_refused() -> None:
     with pytest.raises(RuntimeDirError, match=r"belongs to uid 0"):
         RuntimeDir(Path("/"))
 
 
-def test_a_path_that_no_socket_can_have_is_refused_with_its_length(tmp_path: Path) -> None:
+def test_a_path_too_long_for_a_socket_is_refused(tmp_path: Path) -> None:
     long = tmp_path / ("x" * 110)
     with pytest.raises(RuntimeDirError, match="is too long: a socket's path has at most 107 bytes, this would have"):
         RuntimeDir(long)
@@ -149,7 +150,7 @@ def test_where_none_is_usable_each_is_named_with_its_reason(tmp_path: Path, monk
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can make a directory of another group")
-def test_a_setgid_directory_gives_sockets_their_group_without_chown(tmp_path: Path) -> None:
+def test_a_setgid_directory_gives_sockets_their_group(tmp_path: Path) -> None:
     user, group = 60990, 60991
     run = tmp_path / "run"
     run.mkdir()

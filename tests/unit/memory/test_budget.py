@@ -18,7 +18,8 @@ def test_a_ring_within_budget_and_machine_fits() -> None:
     check_fits(MIB, 3 * MIB, 4 * MIB)
 
 
-def test_a_ring_beyond_the_budget_is_refused_with_asked_free_limit_and_knob() -> None:
+def test_a_ring_beyond_the_budget_is_refused_with_the_knob() -> None:
+    """The error names what was asked for, what is free, and the limit."""
     with pytest.raises(MemoryShort) as e:
         check_fits(3 * MIB, 8 * MIB, 10 * MIB)
     assert (e.value.asked_bytes, e.value.free_bytes) == (3 * MIB, 2 * MIB)
@@ -37,7 +38,7 @@ def test_a_budget_that_is_overdrawn_has_nothing_free() -> None:
         check_fits(MIB, 12 * MIB, 10 * MIB)
 
 
-def test_a_ring_beyond_the_machine_names_the_limit_of_the_machine() -> None:
+def test_a_ring_beyond_the_machine_names_the_machines_limit() -> None:
     with pytest.raises(MemoryShort) as e:
         check_fits(1 << 50, 0, 1 << 51)
     limit = machine_free_bytes()[1]

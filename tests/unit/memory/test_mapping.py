@@ -30,7 +30,7 @@ def mapped(**changed: bool | int) -> Mapping:
 
 
 def bytes_of(mapping: Mapping) -> npt.NDArray[np.uint8]:
-    return np.frombuffer(mapping.buffer, np.uint8)
+    return np.ctypeslib.as_array(mapping.buffer)
 
 
 def is_mapped(address: int) -> bool:
@@ -63,7 +63,7 @@ def test_a_part_of_a_segment_is_mapped_from_its_offset() -> None:
     assert part.sum() == 4
 
 
-def test_a_mapping_outlives_its_descriptor_and_goes_with_its_last_view() -> None:
+def test_a_mapping_outlives_its_descriptor_until_its_last_view() -> None:
     mapping = mapped()
     address = mapping.address
     view = bytes_of(mapping)[10:20]

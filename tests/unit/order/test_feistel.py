@@ -65,9 +65,7 @@ def test_sizes_around_the_limit_and_large_primes_are_permuted(n: int) -> None:
     key=st.lists(st.integers(0, MASK), max_size=4).map(tuple),
     place=st.floats(0, 1, exclude_max=True),
 )
-def test_the_vectorised_values_are_those_of_plain_integer_arithmetic(
-    n: int, key: tuple[int, ...], place: float
-) -> None:
+def test_vectorised_values_equal_plain_integer_arithmetic(n: int, key: tuple[int, ...], place: float) -> None:
     value = min(int(place * n), n - 1)
     assert images(n, *key, at=[value]) == [reference(n, key, value)]
 
@@ -92,7 +90,7 @@ def test_values_are_those_of_the_first_release(n: int) -> None:
 
 
 @pytest.mark.parametrize("n", [2, 3, 4, 5])
-def test_every_permutation_of_a_tiny_domain_is_equally_likely_over_keys(n: int) -> None:
+def test_permutations_of_a_tiny_domain_are_equally_likely(n: int) -> None:
     keys = 8000
     seen = Counter(tuple(images(n, seed)) for seed in range(keys))
     expected = keys / math.factorial(n)
@@ -112,7 +110,7 @@ def test_the_images_of_neighbours_are_independent_over_keys(n: int) -> None:
 
 
 @pytest.mark.parametrize("n", [600, 8192, 20_000])
-def test_steps_between_adjacent_images_look_like_those_of_a_random_permutation(n: int) -> None:
+def test_steps_look_like_those_of_a_random_permutation(n: int) -> None:
     values = np.array(images(n, 5))
     steps = np.diff(values)
     # The mean distance of two random values is n / 3, and steps seldom repeat.

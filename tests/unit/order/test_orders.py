@@ -69,7 +69,7 @@ def test_a_run_is_the_sequence_of_its_single_positions(
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(n=st.integers(1, 10**6), seed=SEEDS, position=st.integers(0, 2**62), splits=st.lists(st.integers(0, 700)))
-def test_values_do_not_depend_on_how_a_run_is_cut_or_on_what_was_asked_before(
+def test_values_do_not_depend_on_cuts_or_earlier_questions(
     kind: Shuffle, n: int, seed: int, position: int, splits: list[int]
 ) -> None:
     order = make_order(kind, n, seed)
@@ -82,7 +82,7 @@ def test_values_do_not_depend_on_how_a_run_is_cut_or_on_what_was_asked_before(
 
 
 @pytest.mark.parametrize("n", [16_384, 24_577, 50_000, 600_000])
-def test_n_positions_from_any_block_boundary_visit_every_sample_once(n: int) -> None:
+def test_n_positions_from_any_block_visit_every_sample_once(n: int) -> None:
     order = cyclic(n, 11)
     starts = order.block_starts
     for start in {starts[1], starts[len(starts) // 2], starts[-1]}:
@@ -91,7 +91,8 @@ def test_n_positions_from_any_block_boundary_visit_every_sample_once(n: int) -> 
         assert sorted(order.indices(position, n)) == list(range(n))
 
 
-def test_a_block_holds_the_same_samples_in_every_pass_in_another_order() -> None:
+def test_a_block_holds_the_same_samples_in_every_pass() -> None:
+    """Each pass has them in another order."""
     n = 50_000
     order = cyclic(n, 1)
     first = order.indices(0, order.block_starts[1])
@@ -115,7 +116,7 @@ def test_the_number_of_blocks_is_n_over_8192_from_1_to_64(n: int, blocks: int) -
 
 
 @given(n=st.integers(1, 10**6), position=st.integers(0, 2**50))
-def test_the_next_start_is_the_first_boundary_at_or_after_the_position(n: int, position: int) -> None:
+def test_the_next_start_is_the_first_boundary_from_there_on(n: int, position: int) -> None:
     order = cyclic(n, 0)
     start = order.next_start(position)
     pass_, offset = divmod(start, n)
@@ -260,7 +261,7 @@ def test_whole_batches_come_as_in_the_first_release(
 @given(
     n=st.integers(1, 400) | st.integers(5000, 9000), rows=st.integers(1, 70), seed=SEEDS, pass_=st.integers(0, 2**40)
 )
-def test_whole_batches_are_shuffled_and_what_fills_none_stays_last(n: int, rows: int, seed: int, pass_: int) -> None:
+def test_whole_batches_are_shuffled_and_the_rest_stays_last(n: int, rows: int, seed: int, pass_: int) -> None:
     order = make_order("full", n, seed, batch_rows=rows)
     found = order.indices(pass_ * n, n)
     assert sorted(found) == list(range(n))
@@ -275,9 +276,7 @@ def test_whole_batches_are_shuffled_and_what_fills_none_stays_last(n: int, rows:
 
 
 @given(n=st.integers(2, 300), rows=st.integers(1, 20), shards=st.integers(1, 5), pass_=st.integers(0, 9))
-def test_the_shards_of_whole_batches_are_each_cut_from_every_nth_sample(
-    n: int, rows: int, shards: int, pass_: int
-) -> None:
+def test_shards_of_whole_batches_are_cut_from_every_nth_sample(n: int, rows: int, shards: int, pass_: int) -> None:
     found = []
     for s in range(shards):
         order = make_order("full", n, 5, Shard(shards, s), rows)
@@ -291,7 +290,7 @@ def test_the_shards_of_whole_batches_are_each_cut_from_every_nth_sample(
     assert sorted(found) == list(range(n))
 
 
-def test_whole_batches_of_a_thousand_million_samples_cost_no_memory() -> None:
+def test_whole_batches_of_a_billion_samples_cost_no_memory() -> None:
     tracemalloc.start()
     try:
         order: Order = make_order("full", 10**9, 3, batch_rows=300)

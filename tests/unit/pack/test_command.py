@@ -52,6 +52,9 @@ def test_a_folder_is_packed_and_the_text_says_how_to_use_it(tmp_path: Path, caps
         (("SOURCE", "OUT", "--shard-size", "12 apples"), "--shard-size"),
         (("SOURCE", "OUT", "--workers", "many"), "workers"),
         (("SOURCE", "OUT", "--max-side", "0"), "--max-side 0"),
+        (("OUT", "--synthetic", "3", "--masks", "M"), "--masks: synthetic photos have none"),
+        (("--masks", "--", "a-{0..1}.tar", "OUT"), "--masks: needs the extension of the masks"),
+        (("--masks", "--", "SOURCE", "OUT"), "--masks: needs the folder of the masks"),
     ],
 )
 def test_arguments_that_cannot_be_are_named(
@@ -83,7 +86,7 @@ def test_a_folder_that_holds_other_things_is_a_wrong_argument(
     assert "not empty" in capsys.readouterr().err
 
 
-def test_without_jpegtran_it_says_that_it_encodes_again_and_how_well(
+def test_without_jpegtran_it_says_that_it_encodes_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))

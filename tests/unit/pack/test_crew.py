@@ -29,7 +29,7 @@ def test_answers_come_in_the_order_of_the_samples(count: int) -> None:
     assert all(answer.read_bytes == answer.sample + 1 and answer.text == "done" for answer in answers)
 
 
-def test_a_sample_that_cannot_be_read_is_said_so_and_the_rest_goes_on() -> None:
+def test_an_unreadable_sample_is_reported_and_the_rest_goes_on() -> None:
     def work(sample: int) -> tuple[int, Transcoded]:
         if sample == 4:
             raise UnreadableError("the file is gone")
@@ -40,7 +40,7 @@ def test_a_sample_that_cannot_be_read_is_said_so_and_the_rest_goes_on() -> None:
     assert len(answers) == 9
 
 
-def test_a_process_that_dies_is_replaced_and_only_its_sample_is_bad() -> None:
+def test_a_dead_process_is_replaced_and_only_its_sample_is_bad() -> None:
     def work(sample: int) -> tuple[int, Transcoded]:
         if sample in (0, 6, 7):
             os.kill(os.getpid(), signal.SIGKILL)

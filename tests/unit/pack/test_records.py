@@ -66,7 +66,8 @@ def test_garbage_is_refused_and_nothing_else(data: bytes) -> None:
             read_record(garbage)
 
 
-def test_a_head_whose_numbers_do_not_agree_is_refused_whatever_its_checksum() -> None:
+def test_a_head_of_contradicting_numbers_is_refused() -> None:
+    """It does not matter what its checksum says."""
     # Interval 3 does not divide the five MCUs of a row.
     record = bytearray(INDEXED_RECORD)
     record[12:14] = (3).to_bytes(2, "little")

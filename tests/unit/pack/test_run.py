@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import io
 import os
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -9,8 +11,8 @@ from prepserver.pack.errors import PackError
 from prepserver.pack.plan import LISTING_NAME
 from prepserver.pack.run import Options, Summary, pack
 from prepserver.pack.transcode import Transcoder
-from prepserver.pipeline.sources import FileList, ImageFolder, Packed, SourceSpec, SyntheticImages
-from prepserver.source import build_index, open_source
+from prepserver.pipeline.sources import FileList, ImageFolder, Packed, SourceSpec, SyntheticImages, Tar
+from prepserver.source import SourceError, build_index, open_source
 from tests.support.photos import jpeg, pixels, saved
 
 
@@ -51,11 +53,18 @@ def sources(tmp_path: Path) -> dict[str, SourceSpec]:
     folder = tree(tmp_path / "data")
     names = tmp_path / "list.txt"
     names.write_text(f"data/dogs/7.png 4\ndata/cats/1.jpg 0\n{tmp_path}/data/cats/0.jpg 9\n")
-    return {"folder": folder, "list": FileList(str(names)), "synthetic": SyntheticImages(9, 64, 1, 3)}
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        for label, path in ((3, "cats/1.jpg"), (0, "dogs/7.png")):
+            archive.add(folder.root + "/" + path, path)
+            member = tarfile.TarInfo(os.path.splitext(path)[0] + ".cls")
+            member.size = 1
+            archive.addfile(member, io.BytesIO(b"%d" % label))
+    tar = Tar(tmp_path / "a.tar")
+    return {"folder": folder, "list": FileList(str(names)), "synthetic": SyntheticImages(9, 64, 1, 3), "tar": tar}
 
 
-@pytest.mark.parametrize("kind", ["folder", "list", "synthetic"])
-def test_a_packed_dataset_has_the_labels_names_and_classes_of_its_source(kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["folder", "list", "synthetic", "tar"])
+def test_a_packed_dataset_keeps_labels_names_and_classes(kind: str, tmp_path: Path) -> None:
     spec = sources(tmp_path)[kind]
     summary = do(spec, tmp_path / "out")
     index, packed_index = build_index(spec, tmp_path / "cache"), build_index(Packed(summary.folder), tmp_path / "cache")
@@ -84,7 +93,7 @@ def test_a_second_run_does_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("at", [7, -1])  # of another release; damaged
-def test_an_index_that_cannot_be_read_is_made_again_of_the_shards(at: int, tmp_path: Path) -> None:
+def test_an_unreadable_index_is_made_again_from_the_shards(at: int, tmp_path: Path) -> None:
     spec, told = tree(tmp_path / "data"), Told()
     first = do(spec, tmp_path / "out")
     (index,) = (tmp_path / "out").glob("index-*")
@@ -137,7 +146,7 @@ def test_a_packed_dataset_is_not_packed_again(tmp_path: Path) -> None:
         do(Packed(str(tmp_path / "out")), tmp_path / "again")
 
 
-def test_a_file_that_cannot_be_read_ends_it_by_default_and_what_is_done_is_safe(tmp_path: Path) -> None:
+def test_an_unreadable_file_ends_the_run_and_keeps_what_is_done(tmp_path: Path) -> None:
     spec = tree(tmp_path / "data")
     bad = tmp_path / "data" / "dogs" / "4.jpg"
     whole = bad.read_bytes()
@@ -154,7 +163,7 @@ def test_a_file_that_cannot_be_read_ends_it_by_default_and_what_is_done_is_safe(
     assert "4 of 7 samples are packed already" in told.said[0]
 
 
-def test_files_that_cannot_be_read_are_left_out_where_asked_and_named(tmp_path: Path) -> None:
+def test_unreadable_files_are_left_out_where_asked_and_named(tmp_path: Path) -> None:
     spec = tree(tmp_path / "data")
     (tmp_path / "data" / "cats" / "1.jpg").write_bytes(b"")
     told = Told()
@@ -220,8 +229,14 @@ def pack_index(tmp_path: Path) -> Path:
         raise PackError(str(error)) from error
 
 
-def test_masks_are_refused_before_anything_is_made(tmp_path: Path) -> None:
+def test_masks_are_not_packed_with_smaller_images(tmp_path: Path) -> None:
     (tmp_path / "list.csv").write_text("a.jpg,0,a.png")
-    with pytest.raises(PackError, match="has a column mask, which cannot be packed yet"):
-        pack(FileList(tmp_path / "list.csv", masks=True), tmp_path / "packed", Options(Transcoder(None)), Told())
+    with pytest.raises(PackError, match="leave out one of the two"):
+        do(FileList(tmp_path / "list.csv", masks=True), tmp_path / "packed", max_side=100)
     assert not (tmp_path / "packed").exists()
+
+
+def test_masks_that_were_not_packed_are_missed_by_name(tmp_path: Path) -> None:
+    do(tree(tmp_path / "data"), tmp_path / "out")
+    with pytest.raises(SourceError, match="was packed without mask: pack its source again with --masks"):
+        build_index(Packed(tmp_path / "out", masks=True), tmp_path / "cache")

@@ -10,12 +10,15 @@ from prepserver.pack.errors import PackError
 from prepserver.pack.shards import UNFINISHED, ShardWriter
 from prepserver.protocol.packed import kept_record, skipped_record
 
-RECORDS = [skipped_record(k, "gone") if k == 5 else kept_record(k, bytes([k]) * (20 + 7 * k)) for k in range(12)]
+RECORDS = [
+    skipped_record(k, "gone") if k == 5 else kept_record(k, bytes([k]) * 7 * k) + kept_record(k, bytes([9 * k]) * 20)
+    for k in range(12)
+]
 SHARD_BYTES = 500
 
 
 def writer(folder: Path) -> ShardWriter:
-    return ShardWriter(folder, SHARD_BYTES, lambda _found: None)
+    return ShardWriter(folder, SHARD_BYTES, columns=2)
 
 
 def write(folder: Path, records: list[bytes]) -> None:
@@ -40,15 +43,15 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     return finish(tmp_path_factory.mktemp("whole"))
 
 
-def test_shards_are_no_larger_than_they_may_be_and_hold_all_records_in_order(uninterrupted: dict[str, bytes]) -> None:
-    assert len(uninterrupted) == 3
+def test_shards_keep_to_their_size_and_hold_records_in_order(uninterrupted: dict[str, bytes]) -> None:
+    assert len(uninterrupted) == 4
     assert all(len(data) <= SHARD_BYTES for data in uninterrupted.values())
     assert b"".join(data for _, data in sorted(uninterrupted.items())) == b"".join(RECORDS)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(count=st.integers(0, len(RECORDS)), lost=st.integers(0, 200), junk=st.binary(max_size=100))
-def test_whatever_a_kill_leaves_the_next_run_makes_the_same_files_of_it(
+def test_after_any_kill_the_next_run_makes_the_same_files(
     tmp_path_factory: pytest.TempPathFactory, uninterrupted: dict[str, bytes], count: int, lost: int, junk: bytes
 ) -> None:
     folder = tmp_path_factory.mktemp("killed")

@@ -32,7 +32,7 @@ def test_jpegtran_keeps_every_pixel(subsampling: str) -> None:
 
 
 @needs_jpegtran
-def test_a_progressive_jpeg_becomes_an_indexed_one_with_the_same_pixels() -> None:
+def test_a_progressive_jpeg_becomes_indexed_with_its_pixels() -> None:
     original = saved(pixels(97, 131), "JPEG", progressive=True)
     head, _, image = read_record(transcode(0, original, Transcoder(JPEGTRAN)).record)
     assert head.kind == INDEXED
@@ -40,7 +40,7 @@ def test_a_progressive_jpeg_becomes_an_indexed_one_with_the_same_pixels() -> Non
 
 
 @pytest.mark.parametrize("subsampling", SUBSAMPLINGS)
-def test_pillow_with_the_tables_of_the_original_changes_next_to_nothing(subsampling: str) -> None:
+def test_pillow_with_the_original_tables_changes_almost_nothing(subsampling: str) -> None:
     original = jpeg(97, 131, subsampling, quality=80)
     done = transcode(0, original, Transcoder(None))
     head, _, image = read_record(done.record)

@@ -28,7 +28,7 @@ def rows_of(ranks: list[list[Batch]]) -> list[int]:
 
 @given(st.integers(0, 200), st.integers(0, 120), SIZES, WORLDS, st.booleans())
 @settings(deadline=None, max_examples=400)
-def test_every_rank_gets_as_many_batches_and_each_row_goes_to_one(
+def test_every_rank_gets_as_many_batches_and_each_row_goes_once(
     start: int, n: int, batch_size: int, world: int, drop_last: bool
 ) -> None:
     ranks = dealt(start, start + n, batch_size, drop_last, world)
@@ -64,9 +64,10 @@ def test_only_the_last_two_rounds_are_split_and_evenly(n: int, batch_size: int, 
 
 @given(st.integers(1, 120), SIZES, WORLDS, st.booleans(), SIZES, WORLDS, st.data())
 @settings(deadline=None, max_examples=400)
-def test_what_is_left_after_some_rounds_is_dealt_exactly_whatever_the_new_sizes(
+def test_the_rest_of_an_epoch_is_dealt_exactly_to_new_sizes(
     n: int, batch_size: int, world: int, drop_last: bool, new_size: int, new_world: int, data: st.DataObject
 ) -> None:
+    """The sizes before that may be any."""
     plan = EpochPlan(0, n, batch_size, drop_last, 0, world)
     had = data.draw(st.integers(0, len(plan)))
     ranks = dealt(0, n, batch_size, drop_last, world)
@@ -121,7 +122,7 @@ def test_a_line_goes_over_the_ends_of_epochs_for_ever(
 
 @given(st.integers(1, 60), SIZES, WORLDS, st.booleans(), SIZES, WORLDS, st.integers(0, 40))
 @settings(deadline=None, max_examples=300)
-def test_resuming_a_line_at_its_position_goes_on_with_the_very_next_row(
+def test_a_line_resumed_at_its_position_goes_on_at_the_next_row(
     n: int, size: int, world: int, drop_last: bool, new_size: int, new_world: int, steps: int
 ) -> None:
     assume(n >= max(world, new_world) and (not drop_last or n >= size * world))
@@ -144,7 +145,7 @@ def test_resuming_a_line_at_its_position_goes_on_with_the_very_next_row(
 
 @given(st.integers(1, 60), SIZES, WORLDS, st.integers(0, 30))
 @settings(deadline=None, max_examples=200)
-def test_a_line_with_rounds_behind_it_is_where_one_is_that_went_them(n: int, size: int, world: int, steps: int) -> None:
+def test_a_line_moved_on_by_rounds_is_one_that_went_them(n: int, size: int, world: int, steps: int) -> None:
     assume(n >= world)
     went = line(n, 0, size, False, world, world - 1)
     for _ in range(steps):
@@ -196,9 +197,10 @@ def places(line: BatchLine, shards: int, s: int) -> list[int]:
 
 @given(st.integers(1, 160), st.integers(1, 5), st.integers(1, 4), SIZES, st.booleans(), st.integers(0, 3))
 @settings(deadline=None, max_examples=600)
-def test_all_ranks_of_all_shards_get_as_many_batches_and_each_sample_goes_to_one(
+def test_ranks_of_all_shards_get_as_many_batches(
     n: int, shards: int, world: int, size: int, drop_last: bool, epoch: int
 ) -> None:
+    """Each sample goes to one of them."""
     assume(n >= shards * world and not (drop_last and n // shards < world * size))
     made = lines(n, shards, world, size, drop_last, epoch)
     assert len({len(line.plan) for line in made}) == 1
@@ -215,9 +217,10 @@ def test_all_ranks_of_all_shards_get_as_many_batches_and_each_sample_goes_to_one
 
 @given(st.integers(1, 160), st.integers(1, 5), st.integers(1, 4), SIZES, SIZES, st.integers(1, 4), st.data())
 @settings(deadline=None, max_examples=400)
-def test_what_is_left_is_dealt_to_all_shards_exactly_whatever_the_new_sizes(
+def test_the_rest_of_an_epoch_is_dealt_exactly_to_all_shards(
     n: int, shards: int, world: int, size: int, new_size: int, new_world: int, data: st.DataObject
 ) -> None:
+    """The new sizes may be any."""
     assume(n >= shards * world and n >= shards * new_world)
     made = lines(n, shards, world, size, False, 2)
     had = data.draw(st.integers(0, len(made[0].plan) - 1))
@@ -229,7 +232,7 @@ def test_what_is_left_is_dealt_to_all_shards_exactly_whatever_the_new_sizes(
     assert found == list(range(at * shards, n))
 
 
-def test_a_shard_that_is_one_short_has_its_last_batch_one_row_shorter() -> None:
+def test_a_shard_one_sample_short_has_a_last_batch_one_shorter() -> None:
     plans = [BatchLine(15, 0, 0, 4, shard=Shard(2, s)).plan for s in (0, 1)]
     assert [[(b.start, b.stop) for b in map(p.batch, range(len(p)))] for p in plans] == [
         [(0, 4), (4, 8)],
@@ -250,7 +253,7 @@ def crossing(n: int, start: int, at: int, size: int, rank: int = 0, world: int =
 
 @given(st.integers(1, 60), st.integers(1, 8), st.integers(1, 4), st.integers(0, 3), st.data())
 @settings(deadline=None, max_examples=400)
-def test_batches_that_cross_epochs_are_all_full_and_leave_nothing_out(
+def test_batches_across_epochs_are_full_and_leave_nothing_out(
     n: int, size: int, world: int, epoch: int, data: st.DataObject
 ) -> None:
     assume(size * world <= n)
@@ -294,9 +297,7 @@ def test_an_epoch_ends_with_the_round_that_holds_its_last_sample(n: int, size: i
 
 @given(st.integers(1, 40), st.integers(1, 6), st.integers(1, 3), st.integers(0, 60))
 @settings(deadline=None, max_examples=300)
-def test_a_line_that_crosses_epochs_comes_back_from_its_place_and_from_its_position(
-    n: int, size: int, world: int, steps: int
-) -> None:
+def test_a_line_across_epochs_resumes_from_place_or_position(n: int, size: int, world: int, steps: int) -> None:
     assume(size * world <= n)
     went = crossing(n, 0, 0, size, world - 1, world)
     for _ in range(steps):
@@ -312,7 +313,8 @@ def test_a_line_that_crosses_epochs_comes_back_from_its_place_and_from_its_posit
             line.advance()
 
 
-def test_batches_that_cross_epochs_are_refused_where_they_would_pass_over_one_or_have_a_hole() -> None:
+def test_batches_across_epochs_are_refused_where_holes_would_be() -> None:
+    """Such batches would pass over an epoch or have a hole."""
     with pytest.raises(ValueError, match="more than an epoch of 7 rows"):
         crossing(7, 0, 0, 4, 0, 2)
     with pytest.raises(ValueError, match="not num_shards = 2 equal parts"):

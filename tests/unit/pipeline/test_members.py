@@ -65,7 +65,7 @@ def test_every_source_is_read_documented_exported_and_tested(name: str) -> None:
     assert any(f"{name}(" in path.read_text() for path in TESTS.rglob("test_*.py")), f"no test uses {name}"
 
 
-def test_every_kind_that_lies_on_a_plane_follows_its_image_or_says_that_it_cannot_yet() -> None:
+def test_every_kind_on_a_plane_follows_its_image_or_says_not_yet() -> None:
     spatial = {kind for kind in vars(kinds).values() if isinstance(kind, type) and issubclass(kind, kinds.Spatial)}
     assert set(FOLLOWERS) <= spatial - {kinds.Spatial, Image}
     assert kinds.Mask in FOLLOWERS

@@ -53,7 +53,7 @@ def test_resize_works_out_the_size_as_torchvision_does(
     assert op.result(height, width) == expected
 
 
-def test_padding_of_one_two_and_four_values_means_what_torchvision_means() -> None:
+def test_padding_of_one_two_or_four_values_means_torchvisions() -> None:
     assert Pad(3).padding == (3, 3, 3, 3)
     assert Pad([5]).padding == (5, 5, 5, 5)
     assert Pad([1, 2]).padding == (1, 2, 1, 2)
@@ -66,7 +66,7 @@ def test_random_crop_pads_by_the_whole_shortfall_on_either_side() -> None:
     assert RandomCrop(10, padding=(1, 2)).margins(4, 4) == (1, 2, 1, 2)
 
 
-def test_a_number_for_color_jitter_is_a_range_around_the_neutral_one() -> None:
+def test_a_number_for_color_jitter_is_a_range_around_neutral() -> None:
     op = ColorJitter(0.4, 2, (0.5, 0.75), 0.1)
     assert op.brightness == (0.6, 1.4)
     assert op.contrast == (0.0, 3.0)

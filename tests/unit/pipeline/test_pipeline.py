@@ -92,7 +92,7 @@ op_maps = st.fixed_dictionaries(
 
 
 @given(json_values | st.lists(op_maps | json_values, max_size=4))
-def test_whatever_comes_over_the_wire_is_a_pipeline_or_a_spec_error(wire: Any) -> None:
+def test_anything_from_the_wire_is_a_pipeline_or_a_spec_error(wire: Any) -> None:
     field, nbytes = "pipeline", 1
     try:
         nbytes = Pipeline.from_wire(wire).row.nbytes
@@ -207,7 +207,7 @@ def test_the_row_has_the_shape_that_the_ops_give(
         ([CenterCrop(8)] * 65, "pipeline"),
     ],
 )
-def test_ops_that_cannot_work_together_are_refused_by_their_place(ops: list[Any], field: str) -> None:
+def test_ops_that_cannot_work_together_are_refused_by_place(ops: list[Any], field: str) -> None:
     with pytest.raises(SpecError) as caught:
         Pipeline.from_ops(ops)
     assert caught.value.field == field

@@ -32,7 +32,7 @@ def test_where_shards_stand_can_be_told_in_all_samples_and_back(
 
 
 @given(st.integers(1, 200), COUNTS, COUNTS, st.integers(0, 5), st.data())
-def test_another_number_of_shards_goes_on_where_it_divides_what_was_taken_and_nowhere_else(
+def test_other_shards_go_on_only_where_they_divide_what_is_taken(
     n: int, count: int, other: int, epoch: int, data: st.DataObject
 ) -> None:
     place = data.draw(st.integers(0, Shard(count).positions(n) - 1))
@@ -45,15 +45,14 @@ def test_another_number_of_shards_goes_on_where_it_divides_what_was_taken_and_no
         assert Shard(other).to_all(own, n) == epoch * n + taken
 
 
-def test_at_the_start_of_an_epoch_any_number_of_shards_begins_it_wherever_it_began() -> None:
+def test_any_number_of_shards_may_begin_an_epoch_at_its_start() -> None:
+    """It does not matter where the epoch began."""
     assert Shard(3).place(5, 1234, 1234, 100) == (5 * 34, 5 * 34)
     assert WHOLE.place(5, 1234, 1240, 100) == (1234, 1240)
 
 
 @given(st.integers(1, 200), COUNTS, st.integers(0, 5), st.integers(0, 5))
-def test_a_shard_that_comes_back_at_the_start_of_an_epoch_stays_in_its_pass(
-    n: int, count: int, epoch: int, pass_: int
-) -> None:
+def test_a_shard_back_at_the_start_of_an_epoch_stays_in_its_pass(n: int, count: int, epoch: int, pass_: int) -> None:
     """Of a job that joined late, epoch e may be pass e + 3: the shards that did not leave are there too."""
     shard = Shard(count)
     own = pass_ * shard.positions(n)
@@ -61,7 +60,7 @@ def test_a_shard_that_comes_back_at_the_start_of_an_epoch_stays_in_its_pass(
     assert shard.place(epoch, of_all, of_all, n) == (own, own)
 
 
-def test_an_epoch_that_began_inside_a_pass_is_not_gone_on_with_in_shards() -> None:
+def test_an_epoch_that_began_inside_a_pass_refuses_shards() -> None:
     with pytest.raises(ValueError, match="began 34 samples after a pass"):
         Shard(2).place(5, 1234, 1240, 100)
 

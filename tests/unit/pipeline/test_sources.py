@@ -121,7 +121,7 @@ def test_a_bad_parameter_is_named_here_and_on_the_wire(field: str, value: Any) -
         ({"source": "ImageFolder", "root": "/d", "transform": "x"}, "source.transform"),
         ({"source": "ImageFolder", "root": "/d", 7: 1}, "source.7"),
         ({"source": "FileList", "path": "rel"}, "source.path"),
-        ({"source": "SyntheticImages", "n": 4}, "source.num_classes"),
+        ({"source": "SyntheticImages", "n": 4}, "source.size"),
     ],
 )
 def test_a_bad_map_is_refused_naming_the_field(wire: Any, field: str) -> None:

@@ -18,6 +18,7 @@ from prepclient import (
     PrepClientError,
     RandomResizedCrop,
     Resize,
+    Sharding,
     SpecError,
     SyntheticImages,
     ToDtype,
@@ -51,7 +52,7 @@ def test_any_integer_type_is_an_integer(of: Any) -> None:
     numbered = client(
         [RandomResizedCrop(of(8)), Resize((of(8), 8)), CenterCrop([of(8)])],
         SyntheticImages(of(8), of(16), of(3), of(5)),
-        batch_size=of(3), seed=of(7), views=of(1), prefetch=of(16), rank=of(0), world_size=of(1), num_shards=of(1),
+        batch_size=of(3), seed=of(7), views=of(1), prefetch=of(16), sharding=Sharding(of(0), of(1), of(1)),
     )  # fmt: skip
     plain = client(
         [RandomResizedCrop(8), Resize((8, 8)), CenterCrop([8])], SyntheticImages(8, 16, 3, 5), batch_size=3, seed=7
@@ -71,7 +72,8 @@ def test_other_types_are_no_integers(value: Any) -> None:
 
 
 def test_numbers_of_numpy_are_numbers() -> None:
-    assert RandomResizedCrop(8, scale=(np.float32(0.5), np.float64(1))) == RandomResizedCrop(8, scale=(0.5, 1.0))
+    scale: Any = (np.float32(0.5), np.float64(1))
+    assert RandomResizedCrop(8, scale=scale) == RandomResizedCrop(8, scale=(0.5, 1.0))
 
 
 @pytest.mark.parametrize("op", [RandomResizedCrop, Resize])
@@ -133,18 +135,28 @@ def test_all_arguments_of_a_dataloader_are_named_at_once() -> None:
         client(num_workers=4, batchsize=3)
 
 
+def test_skip_is_refused_and_the_error_names_what_to_use() -> None:
+    with pytest.raises(InvalidSpec, match=r"lag = 'skip' .* With 'detach' the job loses nothing; 'auto'") as e:
+        client(lag="skip")
+    assert e.value.field == "lag"
+    with pytest.raises(InvalidSpec, match=r"lag = 5 is not one of 'auto', 'wait', 'detach'$"):
+        client(lag=5)
+
+
 @pytest.mark.parametrize("name", ["drop_last", "zero_copy", "inline"])
 def test_flags_are_true_or_false(name: str) -> None:
-    for value in ("no", "False", None, 2, 0.5, []):
+    wrong: list[Any] = ["no", "False", None, 2, 0.5, []]
+    for value in wrong:
         with pytest.raises(InvalidSpec, match=f"{name} = .*: True or False"):
             PrepClient(SOURCE, [SIZED], **{name: value})
-    for value in (True, 1, np.True_):
+    right: list[Any] = [True, 1, np.True_]
+    for value in right:
         PrepClient(SOURCE, [SIZED], **{name: value})
     assert client(drop_last=np.True_).drop_last is True
     assert client(shuffle=np.True_).spec == client(shuffle=True).spec
 
 
-@pytest.mark.parametrize("name", ["timeout_s", "join_wait_s", "reconnect_s"])
+@pytest.mark.parametrize("name", ["timeout_s", "connect_s", "reconnect_s"])
 def test_times_are_seconds(name: str) -> None:
     for value in (None, "30", -1, float("nan"), float("inf")):
         with pytest.raises(InvalidSpec, match=rf"{name} = .*seconds") as e:

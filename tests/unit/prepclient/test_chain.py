@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from prepclient import RandomResizedCrop, SyntheticImages
+from prepclient import Joining, RandomResizedCrop, SyntheticImages
 from prepclient.chain import RingChain
 from prepclient.device import DeviceStage
 from prepclient.feed import ServedFeed, Start
@@ -32,7 +32,7 @@ from tests.support.sessions import next_step
 
 SPEC = make_spec(
     SyntheticImages(64, size=(20, 20)), [RandomResizedCrop(16)], batch_size=4, shuffle=True, seed=3, drop_last=False,
-    rank=None, world_size=None, job=None,
+
 )  # fmt: skip
 LOOK = looks_of(SPEC.pipeline, Finish())[0]
 LAYOUT = sample_layout(8, SPEC.pipeline.row.shape, SPEC.pipeline.row.dtype)
@@ -102,7 +102,13 @@ def reader(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Reader]:
 
     def attach() -> ServedFeed:
         return ServedFeed(
-            tmp_path, SPEC, Start(), prefetch=0, timeout_s=60.0, join_wait_s=0.0, lag="wait", on_scanning=print
+            tmp_path,
+            SPEC,
+            Start(),
+            prefetch=0,
+            timeout_s=60.0,
+            joining=Joining(wait_s=0.0, lag="wait"),
+            on_scanning=print,
         )
 
     fd = ring_of(0)
@@ -113,7 +119,7 @@ def reader(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Reader]:
     def move(start: int) -> None:
         fd = ring_of(len(inodes))
         inodes.append(os.fstat(fd).st_ino)
-        assert peer.send(Moved(start, (0, 0), LAYOUT.to_wire()), fd)
+        assert peer.send(Moved(start, LAYOUT.to_wire()), fd)
         os.close(fd)
 
     device = StageDevice()
@@ -148,19 +154,18 @@ def test_a_run_of_no_rows_is_one_piece_wherever_it_is() -> None:
     for at in (0, 5, 6, 20):
         ((piece,),) = chain.parts(at, at)
         assert (piece.shape, piece.dtype) == ((0, *LOOK.shape), LOOK.dtype)
-        assert chain.scalars(at, at)["label"].fill().tolist() == []
+        assert chain.scalars(at, at)["label"].tolist() == []
 
 
-def test_numbers_are_copies_across_rings_that_can_be_made_again() -> None:
+def test_numbers_are_copies_across_rings() -> None:
     fds = [ring_of(value) for value in range(2)]
     chain = RingChain(Rows.map(fds[0], LAYOUT))
     chain.add(6, Rows.map(fds[1], LAYOUT))
     numbers = chain.scalars(3, 10)["label"]
-    assert numbers.fill().tolist() == [0, 0, 0, 1, 1, 1, 1]
-    assert (numbers.tensor.dtype, numbers.tensor.shape) == (torch.int64, (7,))
     Rows.map_writable(fds[0], LAYOUT)[0].writable_arrays()["label"][4] = 9
-    assert numbers.tensor.tolist() == [0, 0, 0, 1, 1, 1, 1]
-    assert numbers.fill().tolist() == [0, 9, 0, 1, 1, 1, 1]
+    assert numbers.tolist() == [0, 0, 0, 1, 1, 1, 1]
+    assert (numbers.dtype, numbers.shape) == (torch.int64, (7,))
+    assert chain.scalars(3, 10)["label"].tolist() == [0, 9, 0, 1, 1, 1, 1]
     for fd in fds:
         os.close(fd)
 

@@ -15,9 +15,11 @@ from prepclient import (
     BadSampleError,
     ImageFolder,
     InvalidSpec,
+    Joining,
     PrepClient,
     RandomHorizontalFlip,
     RandomResizedCrop,
+    Sharding,
     SourceUnavailable,
     SyntheticImages,
     ToDtype,
@@ -73,13 +75,13 @@ def test_lengths_are_those_of_a_dataloader(photos: str) -> None:
         assert [len(b["label"]) for b in whole] == [4, 4, 4]
 
 
-def test_without_its_last_rows_an_epoch_is_the_beginning_of_the_whole_one(photos: str) -> None:
+def test_an_epoch_without_its_last_rows_begins_like_the_whole(photos: str) -> None:
     with client(photos, drop_last=True) as part, client(photos) as whole:
         for _ in range(2):
             assert indices(part) == indices(whole)[:12]
 
 
-def test_the_same_seed_gives_the_same_bytes_and_another_seed_others(photos: str) -> None:
+def test_equal_seeds_give_equal_bytes_and_others_give_others(photos: str) -> None:
     first, again, other = (joined(list(client(photos, seed=seed))) for seed in (3, 3, 4))
     assert all(torch.equal(first[name], again[name]) for name in first)
     assert not torch.equal(first["image"], other["image"])
@@ -115,7 +117,7 @@ def test_an_old_iterator_is_refused(photos: str) -> None:
 
 
 @pytest.mark.parametrize("move", ["set_epoch", "load_state_dict", "close"])
-def test_an_iterator_is_refused_after_its_client_was_moved_or_closed(photos: str, move: str) -> None:
+def test_an_iterator_is_refused_after_a_move_or_close(photos: str, move: str) -> None:
     with client(photos) as train:
         old = iter(train)
         next(old)
@@ -137,7 +139,8 @@ def test_an_iterator_that_has_ended_stays_ended(photos: str) -> None:
         assert list(ended) == []
 
 
-def test_setting_the_epoch_that_comes_changes_nothing_and_another_goes_there(photos: str) -> None:
+def test_setting_the_next_epoch_changes_nothing(photos: str) -> None:
+    """Setting another one goes there."""
     with client(photos) as train, client(photos) as reference:
         epochs = [indices(reference) for _ in range(4)]
         for epoch in (0, 1):
@@ -149,7 +152,7 @@ def test_setting_the_epoch_that_comes_changes_nothing_and_another_goes_there(pho
         assert indices(train) == epochs[1]
 
 
-def test_an_epoch_can_be_set_before_the_first_use_and_again_in_its_middle(photos: str) -> None:
+def test_an_epoch_can_be_set_before_first_use_and_midway(photos: str) -> None:
     with client(photos) as train, client(photos) as reference:
         list(reference)
         second = indices(reference)
@@ -195,13 +198,14 @@ def test_a_state_taken_between_epochs_begins_the_next(photos: str) -> None:
         assert indices(loaded) == indices(saved)
 
 
-def test_a_state_taken_before_the_first_use_begins_at_the_beginning(photos: str) -> None:
+def test_a_state_taken_before_first_use_begins_at_the_start(photos: str) -> None:
     with client(photos) as saved, client(photos) as loaded:
         loaded.load_state_dict(saved.state_dict())
         assert indices(loaded) == indices(saved)
 
 
-def test_naming_the_epoch_of_a_loaded_state_keeps_its_place_and_another_leaves_it(photos: str) -> None:
+def test_naming_the_epoch_of_a_loaded_state_keeps_its_place(photos: str) -> None:
+    """Naming another one leaves that place."""
     with client(photos) as saved:
         next(iter(saved))
         state = saved.state_dict()
@@ -261,7 +265,8 @@ def test_a_position_outside_its_epoch_is_refused(photos: str) -> None:
             iter(train)
 
 
-def test_a_bad_sample_raises_with_index_and_path_and_the_loop_may_go_on(broken: str) -> None:
+def test_a_bad_sample_raises_with_index_and_path(broken: str) -> None:
+    """The loop may go on after it."""
     with client(broken) as train:
         got, errors = [], []
         iterator = iter(train)
@@ -355,7 +360,7 @@ def test_views_that_are_kept_stay_what_they_were(photos: str) -> None:
     assert all(torch.equal(view, copy) for view, copy in zip(kept, copies, strict=True))
 
 
-def test_views_go_on_from_a_checkpoint_and_another_number_of_them_does_not(photos: str) -> None:
+def test_views_resume_from_a_checkpoint_of_as_many_views_only(photos: str) -> None:
     with client(photos, views=2) as train:
         iterator = iter(train)
         next(iterator)
@@ -402,7 +407,7 @@ def test_types_and_normalisation_are_computed_from_the_same_rows(photos: str) ->
 
 
 def test_ranks_share_an_epoch_without_overlap(photos: str) -> None:
-    ranks = [client(photos, batch_size=2, rank=rank, world_size=3, job="run") for rank in range(3)]
+    ranks = [client(photos, batch_size=2, sharding=Sharding(rank, 3), job="run") for rank in range(3)]
     batches = [list(rank) for rank in ranks]
     assert len({len(b) for b in batches}) == 1
     assert sorted(i for b in batches for i in indices(b)) == list(range(N))
@@ -427,7 +432,7 @@ def test_a_dataset_that_is_not_there_is_named(tmp_path: Path, kind: str) -> None
 @pytest.mark.parametrize(
     ("field", "changed"),
     [("on_error", {"on_error": "ignore"}), ("fields", {"fields": "list"}), ("prefetch", {"prefetch": 0}),
-     ("workers", {"workers": 0}), ("timeout_s", {"timeout_s": 0}), ("join_wait_s", {"join_wait_s": -1}),
+     ("workers", {"workers": 0}), ("timeout_s", {"timeout_s": 0}), ("connect_s", {"connect_s": -1}),
      ("device", {"device": "warp:9"}), ("normalize", {"normalize": ((0.5, 0.5), (1.0, 1.0))}),
      ("dtype", {"dtype": torch.int32}), ("views", {"views": 0}), ("views", {"views": 17}), ("views", {"views": "2"})],
 )  # fmt: skip
@@ -452,15 +457,16 @@ def test_a_dropped_client_leaves_no_descriptor(photos: str) -> None:
 
 @pytest.mark.parametrize("shuffle", [True, False, "full"])
 @pytest.mark.parametrize("shards", [2, 3, 5])
-def test_shards_have_each_sample_once_together_with_the_bytes_of_the_whole(
-    photos: str, shuffle: Any, shards: int
-) -> None:
+def test_shards_have_each_sample_once_with_bytes_of_the_whole(photos: str, shuffle: Any, shards: int) -> None:
     def rows(batches: Any) -> list[tuple[int, bytes]]:
         return [
             (int(i), image.numpy().tobytes()) for b in batches for i, image in zip(b["index"], b["image"], strict=True)
         ]
 
-    parts = [client(photos, shuffle=shuffle, num_shards=shards, shard_index=s, batch_size=2) for s in range(shards)]
+    parts = [
+        client(photos, shuffle=shuffle, sharding=Sharding(num_shards=shards, shard_index=s), batch_size=2)
+        for s in range(shards)
+    ]
     assert len({len(part) for part in parts}) == 1
     assert {part.samples for part in parts} == {N}
     with client(photos, shuffle=shuffle) as whole:
@@ -470,9 +476,9 @@ def test_shards_have_each_sample_once_together_with_the_bytes_of_the_whole(
             assert sorted(row for batches in epoch for row in rows(batches)) == sorted(rows(whole))
 
 
-def test_a_state_of_any_shard_serves_all_and_another_number_of_them(photos: str) -> None:
+def test_a_state_of_any_shard_serves_all_and_other_numbers(photos: str) -> None:
     def part(s: int, count: int, **changed: Any) -> PrepClient:
-        return client(photos, num_shards=count, shard_index=s, **{"batch_size": 2, **changed})
+        return client(photos, sharding=Sharding(num_shards=count, shard_index=s), **{"batch_size": 2, **changed})
 
     taken, states = [], []
     for s in range(2):
@@ -504,7 +510,8 @@ def test_a_state_of_any_shard_serves_all_and_another_number_of_them(photos: str)
 
 
 @pytest.mark.parametrize("shuffle", [True, False, "full"])
-def test_batches_that_cross_epochs_are_full_and_have_each_sample_once_in_n(photos: str, shuffle: Any) -> None:
+def test_batches_across_epochs_are_full_and_have_all_once_in_n(photos: str, shuffle: Any) -> None:
+    """In n epochs, each sample comes n times."""
     with client(photos, shuffle=shuffle) as plain:
         expected = [i for _ in range(5) for i in indices(plain)]
     with client(photos, shuffle=shuffle, order="shuffle-repeat-batch") as train:
@@ -522,7 +529,7 @@ def test_batches_that_cross_epochs_are_full_and_have_each_sample_once_in_n(photo
     assert found == expected[: 4 * N]
 
 
-def test_batches_that_cross_epochs_go_on_after_a_break_a_state_and_a_close(photos: str) -> None:
+def test_batches_across_epochs_go_on_after_break_state_and_close(photos: str) -> None:
     def crossing(**changed: Any) -> PrepClient:
         return client(photos, order="shuffle-repeat-batch", **changed)
 
@@ -573,16 +580,20 @@ def test_whole_batches_are_shuffled_and_the_short_one_stays_last(photos: str) ->
 
 
 def test_a_run_begins_where_another_one_did(photos: str) -> None:
-    with client(photos) as train, client(photos, start=0) as again, client(photos, start="first") as first:
+    with (
+        client(photos) as train,
+        client(photos, joining=Joining(start=0)) as again,
+        client(photos, joining=Joining(start="first")) as first,
+    ):
         assert train.stats()["start"] is None
         rows = indices(train)
         assert rows == indices(again) == indices(first)
         assert train.stats()["start"] == train.state_dict()["start"] == 0
-    with client(photos, start=N) as later, client(photos) as train:
+    with client(photos, joining=Joining(start=N)) as later, client(photos) as train:
         train.set_epoch(1)
         assert indices(later) == indices(train)
         assert (later.stats()["start"], later.epoch) == (N, 1)
-    with client(photos, start=-2 * N) as later, client(photos) as train:
+    with client(photos, joining=Joining(start=-2 * N)) as later, client(photos) as train:
         later.set_epoch(2)
         assert indices(later) == indices(train)
 
@@ -590,18 +601,18 @@ def test_a_run_begins_where_another_one_did(photos: str) -> None:
 @pytest.mark.parametrize("start", ["last", 1.5, True, -(2**63)])
 def test_a_start_that_cannot_be_is_named(photos: str, start: Any) -> None:
     with pytest.raises(InvalidSpec, match="start = "):
-        client(photos, start=start)
+        client(photos, joining=Joining(start=start))
 
 
 def test_a_start_before_position_0_is_refused(photos: str) -> None:
-    with client(photos, start=-1) as train, pytest.raises(InvalidSpec, match="start = -1"):
+    with client(photos, joining=Joining(start=-1)) as train, pytest.raises(InvalidSpec, match="start = -1"):
         next(iter(train))
 
 
 @pytest.mark.parametrize("shuffle", [True, "full", False])
 def test_a_start_at_which_no_epoch_begins_is_refused(photos: str, shuffle: Any) -> None:
     with (
-        client(photos, shuffle=shuffle, start=N + 1) as train,
+        client(photos, shuffle=shuffle, joining=Joining(start=N + 1)) as train,
         pytest.raises(InvalidSpec, match=f"no epoch begins there .* the next place is {2 * N}"),
     ):
         next(iter(train))

@@ -12,7 +12,15 @@ from typing import Any
 import pytest
 import torch
 
-from prepclient import Normalize, PrepClient, RandomHorizontalFlip, RandomResizedCrop, SyntheticImages, ToDtype
+from prepclient import (
+    Normalize,
+    PrepClient,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    Sharding,
+    SyntheticImages,
+    ToDtype,
+)
 from prepclient.device import DeviceStage
 from prepclient.feed import Start
 from prepclient.finish import Finish, looks_of
@@ -42,7 +50,7 @@ def as_views(images: Any) -> tuple[torch.Tensor, ...]:
 @pytest.mark.parametrize("views", [1, 2, 5])
 @pytest.mark.parametrize(("lend", "finish"), FINISHES)
 def test_batches_by_way_of_a_device_are_those_of_the_host(views: int, lend: bool, finish: dict[str, Any]) -> None:
-    spec = make_spec(SOURCE, OPS, rank=None, world_size=None, job=None, views=views, **SPEC)
+    spec = make_spec(SOURCE, OPS, views=views, **SPEC)
     device = FakeDevice()
     feed = InlineFeed(spec, Start(), lambda _samples: None)
     session = Session(feed.listing.samples, 0, feed.epoch_start, feed.position, spec.shape)
@@ -64,12 +72,10 @@ def test_batches_by_way_of_a_device_are_those_of_the_host(views: int, lend: bool
 
 @pytest.mark.parametrize("views", [1, 2])
 @pytest.mark.parametrize(("lend", "finish"), FINISHES)
-def test_batches_of_no_rows_come_by_way_of_a_device_and_lent_and_in_fresh_tensors_alike(
-    views: int, lend: bool, finish: dict[str, Any]
-) -> None:
+def test_batches_of_no_rows_come_through_every_kind_of_delivery(views: int, lend: bool, finish: dict[str, Any]) -> None:
     """Three samples for two ranks, one at a time: equal numbers of batches leave one without a row."""
     source = SyntheticImages(3, size=(40, 50))
-    given: dict[str, Any] = {**SPEC, "batch_size": 1, "rank": 0, "world_size": 2, "job": "pair"}
+    given: dict[str, Any] = {**SPEC, "batch_size": 1, "sharding": Sharding(0, 2), "job": "pair"}
     spec = make_spec(source, OPS, views=views, **given)
     device = FakeDevice()
     feed = InlineFeed(spec, Start(), lambda _samples: None)
@@ -124,7 +130,7 @@ class Drip(InlineFeed):
 
 
 def test_only_a_device_with_nothing_to_do_waits_for_rows() -> None:
-    spec = make_spec(SOURCE, OPS, rank=None, world_size=None, job=None, **SPEC)
+    spec = make_spec(SOURCE, OPS, **SPEC)
     feed = Drip(spec, Start(), lambda _samples: None)
     session = Session(feed.listing.samples, 0, feed.epoch_start, feed.position, spec.shape)
     device = FakeDevice()
@@ -166,7 +172,7 @@ def test_which_rows_are_valid_travels_with_them() -> None:
     ) as client:  # fmt: skip
         batches = iter(client)
         next(batches)
-        session = client._session
+        session = client._attachment.session
         assert session is not None
         session._bad[6] = Bad(6, 3, "broken")
         device.finish_all()

@@ -17,7 +17,8 @@ def started(depth: int = 2, batches: int = 0) -> tuple[FakeDevice, Delivery[Fake
     return device, delivery, slots
 
 
-def test_a_batch_is_free_when_its_copy_completed_and_not_when_it_was_issued() -> None:
+def test_a_batch_is_free_when_its_copy_has_completed() -> None:
+    """It is not free when its copy is issued."""
     device, delivery, _ = started(batches=2)
     assert delivery.poll() == []
     assert device.step("copies")
@@ -67,7 +68,7 @@ def test_taking_from_nothing_is_an_error() -> None:
         delivery.take()
 
 
-def test_a_copy_into_a_used_slot_stays_behind_the_consumers_reads() -> None:
+def test_a_copy_into_a_used_slot_waits_for_the_consumers_reads() -> None:
     device, delivery, slots = started(depth=1, batches=2)
     reads: list[str] = []
     delivery.take()
@@ -96,7 +97,7 @@ def test_a_slot_copied_out_is_refilled_behind_that_copy_alone() -> None:
     assert delivery.poll() == [0, 1, 2]
 
 
-def test_the_host_waits_before_it_writes_the_staging_of_a_copy_under_way() -> None:
+def test_the_host_waits_before_it_writes_staging_in_use() -> None:
     device, delivery, slots = started(depth=1, batches=2)
     delivery.take()
     delivery.take()
@@ -114,7 +115,8 @@ def test_draining_frees_every_row_and_keeps_what_arrived() -> None:
     assert [delivery.take()[0] for _ in range(3)] == [0, 1, 2]
 
 
-def test_discarding_gives_the_slots_back_at_once_and_the_rows_when_their_copies_completed() -> None:
+def test_discarding_frees_slots_at_once_and_rows_after_copies() -> None:
+    """Rows are free when their copies have completed."""
     device, delivery, slots = started(batches=3)
     delivery.discard()
     assert (delivery.room, delivery.waiting) == (3, 0)

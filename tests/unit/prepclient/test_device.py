@@ -127,7 +127,7 @@ def test_a_stage_may_carry_no_small_fields() -> None:
     assert torch.equal(fields["image"], images(2).permute(0, 3, 1, 2))
 
 
-def test_lent_tensors_are_the_device_buffers_and_kept_ones_are_not() -> None:
+def test_lent_tensors_are_the_device_buffers_and_kept_are_not() -> None:
     device = FakeDevice()
     places = []
     for lend in (True, False):
@@ -143,7 +143,8 @@ def test_lent_tensors_are_the_device_buffers_and_kept_ones_are_not() -> None:
 
 
 @pytest.mark.parametrize(("lend", "ends"), [(False, [1, 2, 3]), (True, [1, 2])])
-def test_only_a_lent_batch_makes_the_next_copy_wait_for_the_users_step(lend: bool, ends: list[int]) -> None:
+def test_only_a_lent_batch_makes_the_next_copy_wait_for_the_step(lend: bool, ends: list[int]) -> None:
+    """The step is the user's computation on the batch."""
     device = FakeDevice()
     stage = stage_on(device, depth=1, lend=lend)
     for key in (1, 2):
@@ -182,7 +183,7 @@ def test_a_stage_made_in_inference_mode_works_outside_of_it() -> None:
     assert torch.equal(fields["image"], images(2).permute(0, 3, 1, 2))
 
 
-def test_closing_waits_for_the_copies_and_retires_every_buffer_once() -> None:
+def test_closing_waits_for_copies_and_retires_each_buffer_once() -> None:
     device = FakeDevice()
     stage = stage_on(device)
     stage.submit(1, [[images(2)]], numbers(2))
@@ -224,7 +225,7 @@ def test_an_empty_batch_comes_in_its_turn_and_starts_no_copy(parts: list[torch.T
         ([images(2)], {**numbers(2), "index": [torch.arange(2, dtype=torch.int32)]}, "field 'index'"),
     ],
 )
-def test_parts_that_do_not_fit_are_refused_before_anything_starts(
+def test_parts_that_do_not_fit_are_refused_before_the_start(
     parts: list[torch.Tensor], small: dict[str, list[torch.Tensor]], said: str
 ) -> None:
     device = FakeDevice()
@@ -235,7 +236,7 @@ def test_parts_that_do_not_fit_are_refused_before_anything_starts(
     assert not any(device.queues.values())
 
 
-def test_a_finish_that_does_not_fit_is_refused_when_the_stage_is_made() -> None:
+def test_a_finish_that_does_not_fit_is_refused_at_construction() -> None:
     with pytest.raises(SpecError, match="channels"):
         stage_on(FakeDevice(), finish=Finish(normalize=((0.5,) * 4, (1.0,) * 4)))
     with pytest.raises(ValueError, match="max_batch = 0"):

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from prepclient import SyntheticImages, feed
-from prepclient.feed import ServedFeed, Start, join_wait
+from prepclient import Joining, SyntheticImages, feed
+from prepclient.feed import ServedFeed, Start
 from prepclient.session import Session
 from prepclient.spec import make_spec
 from prepserver import __version__
@@ -21,10 +21,10 @@ from tests.support.one_peer import leased
 
 
 @pytest.mark.parametrize(("asked_s", "timeout_s", "sent_s"), [(30.0, 600.0, 30.0), (30.0, 30.0, 10.0), (0.0, 5.0, 0.0)])
-def test_a_wait_for_a_shared_stream_ends_before_the_wait_for_a_batch_does(
+def test_waiting_for_a_shared_stream_ends_before_the_batch_wait(
     asked_s: float, timeout_s: float, sent_s: float
 ) -> None:
-    assert join_wait(asked_s, timeout_s) == sent_s
+    assert Joining(wait_s=asked_s).longest_wait_s(timeout_s) == sent_s
     assert PATIENCE * sent_s < timeout_s
 
 
@@ -35,7 +35,7 @@ def test_a_job_whose_device_is_busy_does_not_say_that_it_waits(
     monkeypatch.setattr(feed, "_SYNC_AFTER_S", 0.01)
     spec = make_spec(
         SyntheticImages(64, size=(20, 20)), [RandomResizedCrop(16)], batch_size=4, shuffle=True, seed=3,
-        drop_last=False, rank=None, world_size=None, job=None,
+        drop_last=False,
     )  # fmt: skip
     layout = sample_layout(8, spec.pipeline.row.shape, spec.pipeline.row.dtype)
     welcome = Welcome(
@@ -46,7 +46,8 @@ def test_a_job_whose_device_is_busy_does_not_say_that_it_waits(
     served, peer = leased(
         tmp_path, welcome, fd,
         lambda: ServedFeed(
-            tmp_path, spec, Start(), prefetch=0, timeout_s=60.0, join_wait_s=0.0, lag="wait", on_scanning=print
+            tmp_path, spec, Start(), prefetch=0, timeout_s=60.0,
+            joining=Joining(wait_s=0.0, lag="wait"), on_scanning=print
         ),
     )  # fmt: skip
     os.close(fd)

@@ -54,7 +54,7 @@ def test_a_float_type_without_normalize_scales_to_one() -> None:
     assert torch.equal(half, got.half())
 
 
-def test_stored_floats_are_normalised_without_the_255_and_in_float32() -> None:
+def test_stored_floats_are_normalised_in_float32_without_255() -> None:
     images = (rows(3).permute(0, 3, 1, 2) / 255).half().contiguous()
     look = RowLook((3, 6, 7), dtype=torch.float16, stored="CHW", seen="CHW")
     got = Finisher(Finish(normalize=(MEAN, STD)), look, CPU)([images])
@@ -134,7 +134,7 @@ def test_plain_means_that_the_rows_could_be_lent_as_they_are(finish: Finish, pla
     assert Finisher(finish, RowLook((6, 7, 3)), CPU).is_plain is plain
 
 
-def test_the_users_default_dtype_and_inference_mode_change_nothing() -> None:
+def test_default_dtype_and_inference_mode_change_nothing() -> None:
     want = Finisher(Finish(normalize=(MEAN, STD)), RowLook((6, 7, 3)), CPU)([rows(2)])
     torch.set_default_dtype(torch.float64)
     try:
@@ -183,11 +183,12 @@ def test_what_does_not_fit_the_rows_is_refused_with_its_field(finish: Finish, lo
 @pytest.mark.parametrize(("stored", "seen"), [("HWC", "CHW"), ("HWC", "HWC"), ("CHW", "CHW"), ("CHW", "HWC")])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("normalize", [(MEAN, STD), ((0.5,), (0.25,)), None])
-def test_a_few_images_at_a_time_are_bit_for_bit_the_batch_at_once(
+def test_images_in_small_groups_are_bitwise_the_whole_batch(
     side: int, stored: Layout, seen: Layout, dtype: torch.dtype, normalize: Any
 ) -> None:
-    look = RowLook((side, side, 3) if stored == "HWC" else (3, side, side), stored=stored, seen=seen)
-    images = rows(5, look.shape)
+    shape = (side, side, 3) if stored == "HWC" else (3, side, side)
+    look = RowLook(shape, stored=stored, seen=seen)
+    images = rows(5, shape)
     got = Finisher(Finish(normalize=normalize, dtype=dtype), look, CPU)([images[:3], images[3:]])
     mean, std = normalize or ((0.0,), (1.0,))
     axis = (-1, 1, 1) if seen == "CHW" else (-1,)

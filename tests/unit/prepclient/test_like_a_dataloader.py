@@ -15,9 +15,18 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from prepclient import FileList, ForkedClient, ImageFolder, Packed, PrepClient, RandomResizedCrop, SyntheticImages
+from prepclient import (
+    FileList,
+    ForkedClient,
+    ImageFolder,
+    Packed,
+    PrepClient,
+    RandomResizedCrop,
+    Sharding,
+    SyntheticImages,
+)
 from prepclient.inline import InlineFeed
-from prepclient.stages import Step
+from prepclient.session import Handed, Session
 from tests.support.server import cli
 from tests.support.tiny_images import photo_tree
 
@@ -50,7 +59,7 @@ def test_it_has_what_a_dataloader_has(tmp_path: Path) -> None:
 
 
 def test_its_samplers_have_lengths() -> None:
-    with client(SyntheticImages(N, 16), rank=1, world_size=2, job="j") as train:
+    with client(SyntheticImages(N, 16), sharding=Sharding(1, 2), job="j") as train:
         assert len(train.sampler) == 7  # as DistributedSampler's: the same for all ranks, rounded up
         assert len(train.batch_sampler) == len(train) == 2
         assert (train.batch_sampler.batch_size, train.batch_sampler.drop_last) == (4, False)
@@ -118,7 +127,7 @@ def test_it_prints_what_it_is() -> None:
 def test_skipping_batches_by_a_sampler_says_what_to_do() -> None:
     train = client(SyntheticImages(N, 16))
     # as accelerate's skip_first_batches does
-    skipping = DataLoader(train.dataset, batch_sampler=train.batch_sampler)  # type: ignore[arg-type]
+    skipping: Any = DataLoader(train.dataset, batch_sampler=train.batch_sampler)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"load_state_dict\(\), not accelerate's skip_first_batches"):
         next(iter(skipping))
 
@@ -134,7 +143,7 @@ class Holder(IterableDataset[Any]):
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_several_workers_of_a_dataloader_that_would_all_get_everything_are_refused() -> None:
+def test_dataloader_workers_that_would_each_get_all_are_refused() -> None:
     train = client(SyntheticImages(N, 16))
     with pytest.raises(ForkedClient, match=r"each of the 2 workers .* num_workers=0"):
         next(iter(DataLoader(Holder(train), batch_size=None, num_workers=2)))
@@ -148,7 +157,7 @@ def test_it_is_neither_pickled_nor_copied(copied: Any) -> None:
 
 
 @pytest.mark.parametrize("of", [np.int64, torch.tensor])
-def test_a_state_whose_numbers_became_others_on_their_way_is_loaded(of: Any) -> None:
+def test_a_state_whose_numbers_changed_type_on_the_way_is_loaded(of: Any) -> None:
     with client(SyntheticImages(N, 16)) as train:
         next(iter(train))
         state = train.state_dict()
@@ -169,10 +178,10 @@ class Slow(PrepClient):
     waits = threading.Event()
     may_go_on = threading.Event()
 
-    def _step(self) -> Step:
+    def _next(self) -> tuple[Any, Session, Handed]:
         self.waits.set()
         assert self.may_go_on.wait(60.0)
-        return super()._step()
+        return super()._next()
 
 
 def test_two_threads_at_once_are_an_error_and_turns_are_none() -> None:
@@ -196,7 +205,7 @@ def test_two_threads_at_once_are_an_error_and_turns_are_none() -> None:
     train.close()
 
 
-def test_threads_that_pay_no_heed_to_each_other_get_each_batch_once_or_an_error() -> None:
+def test_careless_threads_get_each_batch_once_or_an_error() -> None:
     train = PrepClient(SyntheticImages(300, 16), [RandomResizedCrop(2)], batch_size=1, inline=True, fields=("index",))
     batches = iter(train)
     got: list[int] = []

@@ -89,7 +89,7 @@ def test_a_mapping_is_locked_in_the_chunks_that_its_cuts_make() -> None:
     assert sorted(driver.unregistered) == [BASE, BASE + 1000, BASE + 1800]
 
 
-def test_a_refused_chunk_leaves_those_before_it_to_the_copies_that_read_them() -> None:
+def test_a_refused_chunk_leaves_earlier_ones_to_their_copies() -> None:
     driver = RecordingDriver(0, 2)
     pin = HostPin(BASE, 2500, driver, cuts=[1000, 2000])
     pin.start()
@@ -210,7 +210,7 @@ def test_a_forked_child_never_unlocks() -> None:
     assert driver.unregistered == [BASE]
 
 
-def test_a_child_forked_while_it_is_being_locked_can_close_at_once() -> None:
+def test_a_child_forked_during_locking_can_close_at_once() -> None:
     driver = RecordingDriver()
     driver.gate.clear()
     pin = HostPin(BASE, 4096, driver)
@@ -329,7 +329,8 @@ class FakeLibCuda:
         )
 
 
-def test_the_driver_is_called_in_the_devices_context_which_is_put_back() -> None:
+def test_the_driver_is_called_in_the_devices_context() -> None:
+    """The caller's context is put back."""
     fake = FakeLibCuda()
     pin = HostPin(BASE, 6 << 30, LibCuda(1, fake.functions))
     pin.start()

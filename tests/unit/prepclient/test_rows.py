@@ -74,7 +74,7 @@ def test_nothing_is_copied() -> None:
 
 
 @pytest.mark.parametrize(("rows", "pieces"), [(12, 1), (7, 2)])
-def test_each_view_is_an_array_of_its_own_whose_runs_are_as_those_of_one(rows: int, pieces: int) -> None:
+def test_each_view_is_its_own_array_with_runs_like_a_single_ones(rows: int, pieces: int) -> None:
     layout = sample_layout(rows, (16, 16, 4), "uint8", views=3)
     fd = create_segment("test", layout.nbytes)
     written, seen, (writable, mapping) = Ring(fd, layout), Rows.map(fd, layout), Rows.map_writable(fd, layout)
@@ -144,13 +144,13 @@ print("written")
 """
 
 
-def test_an_in_place_operation_on_a_lent_batch_ends_its_own_process_only() -> None:
+def test_an_in_place_write_to_a_lent_batch_ends_its_process_only() -> None:
     env = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     done = subprocess.run([sys.executable, "-c", _WRITE], env=env, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (-signal.SIGSEGV, "0\n")
 
 
-def test_page_locked_chunks_hold_whole_rows_and_no_copy_straddles_two() -> None:
+def test_locked_chunks_hold_whole_rows_and_no_copy_straddles_two() -> None:
     layout = sample_layout(31, (16, 16, 5), "uint8", views=2)  # 16 rows fill five pages
     fd = create_segment("test", layout.nbytes)
     written, (rows, mapping) = Ring(fd, layout), Rows.map_writable(fd, layout, chunk_bytes=8 << 12)
@@ -195,5 +195,5 @@ for rows in (64, 7):
 """
 
 
-def test_every_field_begins_on_a_page_of_64_kib_where_pages_are_that_large() -> None:
+def test_fields_begin_on_64_kib_pages_where_pages_are_so_large() -> None:
     subprocess.run([sys.executable, "-c", _LARGE_PAGES], env=environment(), check=True, timeout=600)

@@ -96,7 +96,7 @@ def test_what_was_given_back_is_not_remembered_for_ever() -> None:
     assert len(session._bad) <= 1
 
 
-def test_bad_rows_wait_for_the_batch_that_is_handed_out_after_it_was_given_back() -> None:
+def test_bad_rows_wait_for_the_batch_after_the_one_given_back() -> None:
     session = Session(8, 0, 0, 0, Shape(4, False, 0, 1))
     session.ready(8, [(1, 11, "a"), (6, 66, "b")])
     for _ in range(2):
@@ -113,7 +113,8 @@ def test_a_bad_row_of_a_sibling_is_not_ours() -> None:
     assert hand_out(session) == (Batch(2, 4, 0), [Bad(3, 7, "ours")])
 
 
-def test_epochs_are_counted_as_the_training_loop_consumes_and_not_as_rows_are_picked_up() -> None:
+def test_epochs_are_counted_as_the_training_loop_consumes() -> None:
+    """Rows that are picked up ahead of it do not count."""
     session = Session(4, 3, 12, 12, Shape(2, False, 0, 1))
     session.ready(20, [])
     for _ in range(4):

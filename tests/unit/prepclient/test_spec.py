@@ -7,14 +7,17 @@ from typing import Any
 import pytest
 
 from prepclient import CenterCrop, ImageFolder, InvalidSpec, Normalize, RandomResizedCrop, Resize, SyntheticImages
-from prepclient.spec import Ranks, Spec, find_ranks, make_spec
+from prepclient.sharding import Ranks, Sharding, find_ranks
+from prepclient.spec import Spec, make_spec
 from prepserver.pipeline.shard import Shard
 
 
 def spec(source: Any = None, ops: Any = None, **changed: Any) -> Spec:
     arguments: dict[str, Any] = {
-        "batch_size": 4, "shuffle": True, "seed": 0, "drop_last": False, "rank": None, "world_size": None, "job": None,
+        "batch_size": 4, "shuffle": True, "seed": 0, "drop_last": False,
     }  # fmt: skip
+    part = {name: changed.pop(name) for name in ("rank", "world_size", "num_shards", "shard_index") if name in changed}
+    changed |= {"sharding": Sharding(**part)} if part else {}
     ops = [RandomResizedCrop(32)] if ops is None else ops
     return make_spec(SyntheticImages(10) if source is None else source, ops, **(arguments | changed))
 
@@ -56,7 +59,7 @@ def test_an_argument_that_cannot_be_is_named(field: str, changed: dict[str, Any]
         assert field.rsplit(".", 1)[1] in e.value.field
 
 
-def test_a_script_with_an_odd_name_gives_a_job_a_name_that_can_be_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_script_of_an_odd_name_gives_a_job_a_printable_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["/home/me/two\nlines.py"])
     assert spec().job.startswith("two_lines.py-")
 
@@ -64,7 +67,7 @@ def test_a_script_with_an_odd_name_gives_a_job_a_name_that_can_be_shown(monkeypa
 def test_the_digest_names_the_rows_and_not_how_they_are_cut() -> None:
     digest = spec().digest
     assert spec(views=1).digest == digest
-    assert spec(batch_size=9, drop_last=True, rank=0, world_size=3, job="j").digest == digest
+    assert spec(batch_size=9, drop_last=True, sharding=Sharding(0, 3), job="j").digest == digest
     others = [
         spec(seed=1), spec(shuffle=False), spec(SyntheticImages(11)), spec(ImageFolder("/a")),
         spec(ops=[RandomResizedCrop(33)]), spec(ops=[Resize(40), CenterCrop(32)]),
@@ -73,12 +76,15 @@ def test_the_digest_names_the_rows_and_not_how_they_are_cut() -> None:
     assert len({digest, *(o.digest for o in others)}) == 1 + len(others)
 
 
-def test_the_size_of_a_batch_is_part_of_the_rows_where_whole_batches_are_shuffled() -> None:
+def test_batch_size_is_part_of_rows_where_batches_are_shuffled() -> None:
     assert spec(order="shuffle-repeat-batch").digest == spec().digest
-    assert spec(num_shards=2, shard_index=1).digest == spec().digest
-    sharded = [spec(order="batch-shuffle-repeat", shuffle="full", num_shards=k, shard_index=0) for k in (1, 2, 3)]
+    assert spec(sharding=Sharding(num_shards=2, shard_index=1)).digest == spec().digest
+    sharded = [
+        spec(order="batch-shuffle-repeat", shuffle="full", sharding=Sharding(num_shards=k, shard_index=0))
+        for k in (1, 2, 3)
+    ]
     assert len({s.digest for s in sharded}) == 3
-    last = spec(order="batch-shuffle-repeat", shuffle="full", num_shards=3, shard_index=2)
+    last = spec(order="batch-shuffle-repeat", shuffle="full", sharding=Sharding(num_shards=3, shard_index=2))
     assert last.digest == sharded[-1].digest  # one state for all shards
     whole = [spec(order="batch-shuffle-repeat", batch_size=size) for size in (4, 5)]
     assert len({spec().digest, spec(shuffle="full").digest, *(o.digest for o in whole)}) == 4
@@ -86,43 +92,43 @@ def test_the_size_of_a_batch_is_part_of_the_rows_where_whole_batches_are_shuffle
 
 
 def test_alone_a_process_is_rank_0_of_1() -> None:
-    assert find_ranks(None, None, {}) == Ranks(0, 1, None)
-    assert find_ranks(None, None, {"RANK": "3"}) == Ranks(0, 1, None)
+    assert find_ranks(Sharding(), {}) == Ranks(0, 1, None)
+    assert find_ranks(Sharding(), {"RANK": "3"}) == Ranks(0, 1, None)
 
 
 def test_what_is_given_comes_before_the_launchers_word() -> None:
     environ = {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
-    assert find_ranks(1, 4, environ) == Ranks(1, 4, None)
-    assert find_ranks(None, None, environ) == Ranks(3, 8, (2, 2))
+    assert find_ranks(Sharding(1, 4), environ) == Ranks(1, 4, None)
+    assert find_ranks(Sharding(), environ) == Ranks(3, 8, (2, 2))
 
 
 def test_ranks_that_are_all_here_are_not_a_part() -> None:
     environ = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
-    assert find_ranks(None, None, environ) == Ranks(1, 2, None)
+    assert find_ranks(Sharding(), environ) == Ranks(1, 2, None)
 
 
-def test_each_machine_is_a_shard_where_the_launcher_says_that_all_are_alike() -> None:
+def test_machines_are_shards_where_the_launcher_has_all_alike() -> None:
     torchrun = {
         "RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4", "GROUP_RANK": "1",
         "GROUP_WORLD_SIZE": "2",
     }  # fmt: skip
-    assert find_ranks(None, None, torchrun) == Ranks(1, 4, None, Shard(2, 1))
-    assert find_ranks(None, None, torchrun, 1) == Ranks(5, 8, (4, 4))
-    assert find_ranks(None, None, torchrun, 4, 2) == Ranks(1, 4, None, Shard(4, 2))
-    assert find_ranks(5, 8, torchrun) == Ranks(5, 8, None)
+    assert find_ranks(Sharding(), torchrun) == Ranks(1, 4, None, Shard(2, 1))
+    assert find_ranks(Sharding(num_shards=1), torchrun) == Ranks(5, 8, (4, 4))
+    assert find_ranks(Sharding(num_shards=4, shard_index=2), torchrun) == Ranks(1, 4, None, Shard(4, 2))
+    assert find_ranks(Sharding(5, 8), torchrun) == Ranks(5, 8, None)
     for doubtful in ({"GROUP_WORLD_SIZE": "3"}, {"GROUP_RANK": "0"}):
-        assert find_ranks(None, None, torchrun | doubtful) == Ranks(5, 8, (4, 4))
+        assert find_ranks(Sharding(), torchrun | doubtful) == Ranks(5, 8, (4, 4))
     del torchrun["GROUP_RANK"]
-    assert find_ranks(None, None, torchrun) == Ranks(5, 8, (4, 4))
+    assert find_ranks(Sharding(), torchrun) == Ranks(5, 8, (4, 4))
     alone = {**torchrun, "RANK": "1", "WORLD_SIZE": "4", "GROUP_RANK": "0", "GROUP_WORLD_SIZE": "1"}
-    assert find_ranks(None, None, alone) == Ranks(1, 4, None)
+    assert find_ranks(Sharding(), alone) == Ranks(1, 4, None)
 
 
-def test_with_shards_that_are_given_ranks_count_the_processes_of_one() -> None:
-    assert find_ranks(1, 4, {}, 2, 1) == Ranks(1, 4, None, Shard(2, 1))
-    assert find_ranks(None, None, {}, 2, 1) == Ranks(0, 1, None, Shard(2, 1))
+def test_with_given_shards_ranks_count_processes_of_one_shard() -> None:
+    assert find_ranks(Sharding(1, 4, 2, 1), {}) == Ranks(1, 4, None, Shard(2, 1))
+    assert find_ranks(Sharding(num_shards=2, shard_index=1), {}) == Ranks(0, 1, None, Shard(2, 1))
     with pytest.raises(InvalidSpec, match="processes of one shard"):
-        find_ranks(None, None, {"RANK": "3", "WORLD_SIZE": "8"}, 2, 1)
+        find_ranks(Sharding(num_shards=2, shard_index=1), {"RANK": "3", "WORLD_SIZE": "8"})
 
 
 @pytest.mark.parametrize(
@@ -139,7 +145,7 @@ def test_with_shards_that_are_given_ranks_count_the_processes_of_one() -> None:
 )
 def test_a_launcher_that_contradicts_itself_is_named(environ: dict[str, str], field: str) -> None:
     with pytest.raises(InvalidSpec) as e:
-        find_ranks(None, None, environ)
+        find_ranks(Sharding(), environ)
     assert e.value.field == field
     assert field in str(e.value)
 
@@ -152,12 +158,12 @@ def test_a_launcher_that_contradicts_itself_is_named(environ: dict[str, str], fi
         ({"MASTER_ADDR": "node1", "MASTER_PORT": "2900"}, "node1:2900"),
     ],
 )
-def test_ranks_of_a_run_are_named_alike_by_what_their_launcher_says(
+def test_ranks_of_a_run_share_a_name_from_their_launcher(
     monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], name: str
 ) -> None:
     for key in ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.delenv(key, raising=False)
     for key, value in environ.items():
         monkeypatch.setenv(key, value)
-    assert {spec(rank=rank, world_size=2).job for rank in (0, 1)} == {spec(rank=0, world_size=2).job}
-    assert spec(rank=0, world_size=2).job.startswith(name)
+    assert {spec(sharding=Sharding(rank, 2)).job for rank in (0, 1)} == {spec(sharding=Sharding(0, 2)).job}
+    assert spec(sharding=Sharding(0, 2)).job.startswith(name)

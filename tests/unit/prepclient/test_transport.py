@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from prepclient import RandomResizedCrop, SyntheticImages, transport
+from prepclient import Joining, RandomResizedCrop, SyntheticImages, transport
 from prepclient.errors import NoServer, ServerBusy, ServerGone
 from prepclient.feed import ServedFeed, Start
 from prepclient.spec import make_spec
@@ -27,7 +27,7 @@ from tests.support.one_peer import leased, say_welcome
 
 SPEC = make_spec(
     SyntheticImages(4, size=(20, 20)), [RandomResizedCrop(2)], batch_size=1, shuffle=True, seed=3, drop_last=False,
-    rank=None, world_size=None, job=None,
+
 )  # fmt: skip
 LAYOUT = sample_layout(4, (2, 2, 3), "uint8").to_wire()
 ATTACH = Attach(
@@ -56,10 +56,10 @@ def many_descriptors() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_a_move_is_waited_for_whatever_the_number_of_its_descriptor(tmp_path: Path, many_descriptors: None) -> None:
+def test_a_move_is_awaited_whatever_its_descriptors_number(tmp_path: Path, many_descriptors: None) -> None:
     ring = os.memfd_create("ring")
     lease, peer = leased(tmp_path, WELCOME, ring, lambda: Lease(tmp_path, ATTACH, 60.0, lambda _samples: None))
-    moved = Moved(64, (0, 0), LAYOUT)
+    moved = Moved(64, LAYOUT)
     assert peer.send(moved, ring)
     ((found, fd),) = lease.moves(1)
     assert found == moved
@@ -113,7 +113,13 @@ def test_a_busy_daemon_is_asked_again(
     monkeypatch.setattr(transport, "connect", connect)
     try:
         feed = ServedFeed(
-            tmp_path, SPEC, Start(), prefetch=0, timeout_s=60.0, join_wait_s=0.0, lag="wait", on_scanning=print
+            tmp_path,
+            SPEC,
+            Start(),
+            prefetch=0,
+            timeout_s=60.0,
+            joining=Joining(wait_s=0.0, lag="wait"),
+            on_scanning=print,
         )
         feed.close()
     finally:
@@ -142,7 +148,13 @@ def test_a_daemon_that_stays_busy_is_an_error_of_its_own(tmp_path: Path) -> None
     try:
         with pytest.raises(ServerBusy, match=r"7 clients, its limit; .*timeout_s = 0.5"):
             ServedFeed(
-                tmp_path, SPEC, Start(), prefetch=0, timeout_s=0.5, join_wait_s=0.0, lag="wait", on_scanning=print
+                tmp_path,
+                SPEC,
+                Start(),
+                prefetch=0,
+                timeout_s=0.5,
+                joining=Joining(wait_s=0.0, lag="wait"),
+                on_scanning=print,
             )
     finally:
         ended.set()

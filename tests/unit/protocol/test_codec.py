@@ -81,9 +81,8 @@ def test_any_msgpack_value_is_a_message_or_a_protocol_error(value: Any, table: M
 
 @given(st.data(), TABLES)
 @settings(deadline=None, max_examples=300)
-def test_any_values_under_the_right_names_are_a_message_or_a_protocol_error(
-    data: st.DataObject, table: Mapping[str, type]
-) -> None:
+def test_any_values_are_a_message_or_a_protocol_error(data: st.DataObject, table: Mapping[str, type]) -> None:
+    """The names of the fields are right, the values anything."""
     cls = table[data.draw(st.sampled_from(sorted(table)))]
     fields = {f.name: data.draw(PLAIN) for f in dataclasses.fields(cls)}
     message = taken(msgpack.packb({"t": cls.__name__, **fields}), table)
@@ -92,7 +91,7 @@ def test_any_values_under_the_right_names_are_a_message_or_a_protocol_error(
 
 @given(st.data())
 @settings(deadline=None, max_examples=200)
-def test_an_attach_with_one_hostile_field_is_taken_or_refused_by_the_name_of_that_field(data: st.DataObject) -> None:
+def test_an_attach_with_a_hostile_field_is_taken_or_names_it(data: st.DataObject) -> None:
     name = data.draw(st.sampled_from([f.name for f in dataclasses.fields(messages.Attach)]))
     packed = msgpack.packb({"t": "Attach", **attach(**{name: data.draw(PLAIN)})})
     try:
@@ -126,7 +125,7 @@ def test_a_message_comes_back_as_it_went(message: Any) -> None:
         assert decode(memoryview(encode(message)), table) == message
 
 
-def test_a_message_of_the_largest_size_is_sent_and_one_byte_more_is_not() -> None:
+def test_a_message_of_the_largest_size_is_sent_and_no_larger() -> None:
     def refused(length: int) -> bytes:
         return encode(messages.Refused("c", "x" * length))
 
@@ -153,7 +152,8 @@ def test_extensions_are_refused(extension: Any) -> None:
         decode(msgpack.packb({"t": "Hello", "released": extension}), messages.TO_CONTROL)
 
 
-def test_a_message_of_the_other_direction_is_unknown_and_the_known_ones_are_named() -> None:
+def test_a_message_of_the_other_direction_is_unknown() -> None:
+    """The error names the known ones."""
     with pytest.raises(ProtocolError, match="unknown message 'Ready'; expected one of Bye, Hello, Release, Sync"):
         decode(encode(messages.Ready(1)), messages.TO_CONTROL)
 
@@ -187,5 +187,5 @@ def test_a_spec_may_nest_to_a_bound(depth: int) -> None:
 
 
 def test_as_many_bad_rows_as_a_task_has_fit_one_message() -> None:
-    bad = [(2**62, 2**48, "", []) for _ in range(work.MAX_CHUNK_ROWS)]
+    bad: list[tuple[int, int, str, list[int]]] = [(2**62, 2**48, "", []) for _ in range(work.MAX_CHUNK_ROWS)]
     assert len(encode(work.Filled(2**48, bad, 2**62, 2**62, 2**62, [2**62] * 64))) <= MAX_MESSAGE_BYTES

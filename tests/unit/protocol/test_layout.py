@@ -46,7 +46,7 @@ def test_a_layout_comes_back_from_its_wire_form(layout: RingLayout) -> None:
 
 
 @given(st.integers(1, 500), st.integers(0, 2**62), st.data())
-def test_the_spans_of_a_run_are_the_rows_of_its_positions_in_order(rows: int, start: int, data: st.DataObject) -> None:
+def test_the_spans_of_a_run_are_its_rows_in_order(rows: int, start: int, data: st.DataObject) -> None:
     layout = sample_layout(rows, (2, 2, 3), "uint8")
     count = data.draw(st.integers(0, rows))
     spans = layout.spans(start, start + count)

@@ -15,7 +15,7 @@ def test_the_session_comes_before_the_system_and_tmp_last() -> None:
     ]  # fmt: skip
 
 
-def test_without_a_session_the_system_comes_first_and_empty_is_not_named() -> None:
+def test_without_a_session_the_system_place_comes_first() -> None:
     assert runtime_dirs({"PREPSERVER_RUNTIME_DIR": "", "XDG_RUNTIME_DIR": ""}, 0) == [
         "/run/prepserver", "/tmp/prepserver-0",
     ]  # fmt: skip

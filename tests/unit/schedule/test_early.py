@@ -81,17 +81,18 @@ def rows(client: Client) -> list[int]:
 
 
 @pytest.mark.parametrize(("n", "batch", "most"), [(1_281_167, 256, 19968), (16384, 32, 256), (16384, 512, 1024)])
-def test_what_is_allowed_is_a_small_part_of_an_epoch_and_whole_rounds(n: int, batch: int, most: int) -> None:
+def test_an_early_start_may_make_a_small_part_of_an_epoch(n: int, batch: int, most: int) -> None:
+    """That part is whole rounds."""
     assert allowance(n, batch) == most
     assert most % batch == 0
 
 
-def test_nothing_is_allowed_where_an_epoch_has_no_more_than_two_rounds() -> None:
+def test_an_epoch_of_two_rounds_or_less_allows_no_early_start() -> None:
     assert allowance(100, 50) == 0
     assert allowance(101, 50) == 100
 
 
-def test_the_first_batches_come_while_the_shared_stream_is_far_away() -> None:
+def test_first_batches_come_while_the_shared_stream_is_far_away() -> None:
     world = Pair()
     assert world.where == Place(None, None, BLOCK, BLOCK, into=world.first.stream)
     world.until(lambda: len(world.late.had) == 2)
@@ -114,7 +115,7 @@ def test_at_its_cap_an_early_stream_rests_and_costs_nothing() -> None:
     ("batch_size", "first_batch_size", "world_size"), [(16, 16, 1), (8, 16, 1), (16, 4, 1), (8, 8, 2)]
 )
 @pytest.mark.parametrize("pipeline", [0, 1])
-def test_at_equal_speed_little_is_made_twice_and_both_share_for_ever(
+def test_at_equal_speed_little_is_made_twice_and_both_share(
     at: int, batch_size: int, first_batch_size: int, world_size: int, pipeline: int
 ) -> None:
     """A whole epoch of the late job: exactly once, and one pass of the two made but for the allowance."""
@@ -135,7 +136,7 @@ def test_at_equal_speed_little_is_made_twice_and_both_share_for_ever(
     assert stream.rows_filled == world.rows_made <= stream.head + allowed + CHUNK
 
 
-def test_what_is_moved_is_told_of_once_and_reads_on_without_a_gap() -> None:
+def test_a_moved_job_is_told_once_and_reads_on_without_a_gap() -> None:
     world = Pair()
     world.until(lambda: len(world.joined) == 1)
     assert world.late.lane == world.first.lane
@@ -153,12 +154,12 @@ def test_another_pipelines_lane_goes_along_with_its_ring() -> None:
     assert rows(world.late) == list(range(BLOCK, BLOCK + N))
 
 
-def test_a_larger_batch_than_the_other_jobs_ring_takes_stays_alone_from_the_start() -> None:
+def test_a_batch_too_large_for_the_other_ring_stays_alone() -> None:
     world = Pair(batch_size=40, ring=64)
     assert world.where.into is None
 
 
-def test_when_the_last_job_there_leaves_the_early_one_goes_on_by_itself() -> None:
+def test_when_the_last_job_there_leaves_the_early_one_goes_on() -> None:
     world = Pair()
     world.until(lambda: len(world.late.had) == 2)
     world.leave(world.first.cursor)
@@ -166,7 +167,8 @@ def test_when_the_last_job_there_leaves_the_early_one_goes_on_by_itself() -> Non
     world.until(lambda: len(rows(world.late)) == N)
 
 
-def test_when_the_jobs_there_stop_the_early_one_waits_for_so_long_and_no_longer() -> None:
+def test_when_the_jobs_there_stop_the_early_one_stops_waiting() -> None:
+    """It waits for so long and no longer."""
     world = Pair(patience_s=3000.0)
     world.until(lambda: len(world.late.had) == 2)
     world.wait(0.0)
@@ -178,14 +180,14 @@ def test_when_the_jobs_there_stop_the_early_one_waits_for_so_long_and_no_longer(
     assert len(world.first.had) < 10
 
 
-def test_a_job_that_may_not_wait_is_not_made_to_wait_with_an_early_one() -> None:
+def test_a_job_that_may_not_wait_does_not_wait_for_an_early_one() -> None:
     world = Pair()
     impatient = world.begin(16, wait_s=0.0)
     assert world.where.stream is None
     world.until(lambda: len(rows(impatient)) == N, impatient)
 
 
-def test_of_two_jobs_on_an_early_stream_the_one_with_less_patience_ends_the_wait() -> None:
+def test_the_less_patient_of_two_early_jobs_ends_their_wait() -> None:
     world = Pair(patience_s=3000.0)
     second = world.begin(16, wait_s=500.0)
     assert second.stream == world.late.stream
@@ -204,7 +206,7 @@ def test_a_job_that_reads_on_is_not_said_to_wait() -> None:
     assert not world.alone
 
 
-def test_a_stream_whose_head_jumps_past_lets_the_early_one_go_alone() -> None:
+def test_a_head_that_jumps_past_lets_the_early_stream_go_alone() -> None:
     world = Pair()
     request = Request("key", ("p0", 0), "cyclic", N, 32, 0, BLOCK + 100, 0, 1e4, early=False)
     where, _ = world.join(request, Shape(16, False, 0, 1), 0, 0, 1.0)
@@ -216,7 +218,7 @@ def test_a_stream_whose_head_jumps_past_lets_the_early_one_go_alone() -> None:
     world.until(lambda: len(rows(world.late)) == N)
 
 
-def test_a_rank_that_has_not_come_does_not_come_between_the_others() -> None:
+def test_an_absent_rank_does_not_come_between_the_others() -> None:
     world = Pair(batch_size=8, world_size=2)
     world.until(lambda: bool(world.alone))
     assert world.alone == ["its jobs were not ready to join when the other stream came by"]
@@ -225,7 +227,8 @@ def test_a_rank_that_has_not_come_does_not_come_between_the_others() -> None:
     world.until(lambda: len(rows(absent)) >= N // 2)
 
 
-def test_a_job_that_stops_where_it_began_early_holds_the_others_back_no_longer_than_any_other() -> None:
+def test_a_job_that_stops_where_it_began_has_usual_patience() -> None:
+    """It holds the others back no longer than any other job."""
     world = Pair(pipeline=1)
     while world.first.session.released_upto < N:
         world.step(world.first)

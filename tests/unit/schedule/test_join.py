@@ -35,7 +35,7 @@ def stream(
 
 
 def request(**changed: Any) -> Request:
-    fields = {
+    fields: dict[str, Any] = {
         "stream_key": "key", "lane_key": KEY, "shuffle": "cyclic", "n": N, "rows_needed": 128, "epoch": 0,
         "position": None, "epoch_start": None, "join_wait_s": 10.0,
     }  # fmt: skip
@@ -46,12 +46,13 @@ def at(position: int, epoch_start: int | None = None, **changed: Any) -> Request
     return request(position=position, epoch_start=position // N * N if epoch_start is None else epoch_start, **changed)
 
 
-def test_the_first_job_gets_a_stream_of_its_own_where_its_epoch_begins() -> None:
+def test_the_first_job_gets_a_stream_where_its_epoch_begins() -> None:
     assert place(request(), [], 100.0) == Place(None, None, 0, 0)
     assert place(request(epoch=7), [], 100.0) == Place(None, None, 7 * N, 7 * N)
 
 
-def test_a_job_of_several_machines_begins_where_its_epoch_does_in_cyclic_order_too() -> None:
+def test_a_job_of_several_machines_begins_at_its_epochs_start() -> None:
+    """That holds in cyclic order, too."""
     running = stream(low=100, head=500)
     assert place(request(epoch=1, first=0), [running], 1e6) == Place(1, 10, N, N)
     assert place(request(epoch=0, first=0), [running], 1e6) == Place(None, None, 0, 0)
@@ -65,18 +66,18 @@ def test_a_job_joins_at_the_start_while_the_ring_still_holds_it() -> None:
 @pytest.mark.parametrize(
     ("low", "boundary"), [(1, B1), (8000, B1), (B1, B1), (B1 + 1, B2), (B2 + 5, N), (N + 1, N + B1)]
 )
-def test_a_fresh_cyclic_job_joins_at_the_next_block_that_is_whole_in_the_ring(low: int, boundary: int) -> None:
+def test_a_cyclic_job_joins_at_the_next_block_whole_in_the_ring(low: int, boundary: int) -> None:
     assert place(request(epoch=3), [stream(low=low, head=low + 400)], 1e6) == Place(1, 10, boundary, boundary)
 
 
-def test_a_fresh_job_in_another_order_begins_where_its_epoch_does_and_nowhere_else() -> None:
+def test_a_job_in_another_order_begins_only_at_its_epochs_start() -> None:
     running = stream(shuffle="full", low=100, head=500)
     assert place(request(shuffle="full", epoch=1), [running], 1e6) == Place(1, 10, N, N)
     assert place(request(shuffle="full", epoch=0), [running], 1e6) == Place(None, None, 0, 0)
 
 
 @pytest.mark.parametrize(("wait_s", "shared"), [(7.0, False), (8.0, True)])
-def test_a_job_waits_for_a_shared_start_as_long_as_it_said_and_not_longer(wait_s: float, shared: bool) -> None:
+def test_a_job_waits_for_a_shared_start_only_as_long_as_it_said(wait_s: float, shared: bool) -> None:
     running = stream(low=300, head=500)  # 7692 rows to the next block, at 1000 a second
     found = place(request(join_wait_s=wait_s, early=False), [running], 1000.0)
     assert found == (Place(1, 10, B1, B1) if shared else Place(None, None, 0, 0))
@@ -97,7 +98,7 @@ def test_where_its_first_row_is_in_work_a_job_waits_for_it() -> None:
     assert place(request(join_wait_s=300.0), [running], 1.0) == Place(1, 10, B1, B1)
 
 
-def test_an_early_start_is_made_in_every_order_and_at_every_position() -> None:
+def test_an_early_start_is_made_in_every_order_and_position() -> None:
     full = stream(shuffle="full", low=100, head=500)
     assert place(request(shuffle="full", epoch=1, join_wait_s=30.0), [full], 1000.0) == Place(None, None, N, N, into=1)
     running = stream(low=1000, head=1400)
@@ -109,7 +110,7 @@ def test_an_epoch_of_two_rounds_is_too_short_for_an_early_start() -> None:
     assert place(short, [stream(rows=N, low=300, head=500)], 1000.0) == Place(1, 10, B1, B1)
 
 
-def test_nobody_waits_for_a_stream_that_will_rest_before_it_comes_there() -> None:
+def test_nobody_waits_for_a_stream_that_rests_before_the_place() -> None:
     early = stream(id=2, low=B1, head=B1 + 300)
     early.cap = B1 + 384
     assert place(request(), [early], 1e6) == Place(2, 20, B1, B1)
@@ -122,7 +123,8 @@ def test_nobody_waits_for_a_stream_that_will_rest_before_it_comes_there() -> Non
 
 
 @pytest.mark.parametrize(("wait_s", "found"), [(0.0, None), (7.4, None), (7.5, 2)])
-def test_a_job_shares_an_early_stream_only_if_it_may_wait_as_long_as_that(wait_s: float, found: int | None) -> None:
+def test_a_job_shares_an_early_stream_only_if_it_may_wait(wait_s: float, found: int | None) -> None:
+    """That is as long as the early stream waits for the shared one."""
     early, shared = stream(id=2, low=B1, head=B1 + 384), stream(low=500, head=B1 - 366 - 1000)
     early.cap = B1 + 384
     given = at(B1, join_wait_s=wait_s)
@@ -154,7 +156,7 @@ def test_a_resumed_job_keeps_the_start_of_its_epoch() -> None:
     assert place(at(B2 + 5, B1), [stream(low=B2)], 1e6) == Place(1, 10, B1, B2 + 5)
 
 
-def test_another_pipeline_gets_a_lane_of_its_own_from_the_head_on() -> None:
+def test_another_pipeline_gets_its_own_lane_from_the_head_on() -> None:
     other = ("other", 1000)
     running = stream(low=B1, head=B1 + 100)
     assert place(request(lane_key=other), [running], 1e6) == Place(1, None, B2, B2)
@@ -170,20 +172,21 @@ def test_a_lane_that_starts_later_is_joined_from_its_start_on() -> None:
     assert place(request(), [stream(low=0, head=9000, start=100)], 1e6) == Place(1, 10, B1, B1)
 
 
-def test_a_job_whose_batches_do_not_fit_the_smallest_ring_takes_no_part_in_that_window() -> None:
+def test_batches_beyond_the_smallest_ring_leave_that_window() -> None:
     big = request(rows_needed=1024)
     assert place(big, [stream(rows=512)], 1e6) == Place(None, None, 0, 0)
     assert place(big, [stream(rows=1024)], 1e6) == Place(1, 10, 0, 0)
 
 
-def test_a_job_is_not_put_into_a_large_ring_beside_one_that_is_too_small_for_it() -> None:
+def test_a_job_is_not_put_into_a_large_ring_beside_a_small_one() -> None:
+    """The small one is too small for it."""
     running = stream(rows=4096)
     running.lanes[11] = Lane(11, ("other", 1000), 512, 0)
     assert place(request(rows_needed=1024), [running], 1e6).stream is None
     assert place(request(rows_needed=512), [running], 1e6) == Place(1, 10, 0, 0)
 
 
-def test_a_new_lane_beside_others_is_large_enough_for_their_batches_too() -> None:
+def test_a_new_lane_fits_the_batches_of_those_beside_it() -> None:
     other = ("other", 1000)
     running = stream(rows=4096, batch=1024)
     assert place(request(lane_key=other, rows_needed=512), [running], 1e6) == Place(1, None, 0, 0, rows=2048)
@@ -197,7 +200,7 @@ def test_other_sources_seeds_and_orders_are_other_streams() -> None:
     assert place(request(stream_key="another"), [stream()], 1e6) == Place(None, None, 0, 0)
 
 
-def test_among_streams_the_job_joins_where_it_waits_least_and_prefers_a_lane_that_is_there() -> None:
+def test_a_job_joins_where_it_waits_least_and_a_lane_exists() -> None:
     far, near = stream(id=1, low=100, head=500), stream(id=2, low=8000, head=8100)
     assert place(request(), [far, near], 1e6).stream == 2
     assert place(request(), [near, far], 1e6).stream == 2

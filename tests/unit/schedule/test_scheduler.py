@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from prepserver.pipeline.batches import BatchLine
-from prepserver.schedule.actions import Action, Announce, DropLane, DropStream, Nearly, QuarantineSample, Submit
+from prepserver.schedule.actions import Action, Announce, DropLane, DropStream, QuarantineSample, Submit
 from prepserver.schedule.lag import HEDGE_S
 from prepserver.schedule.scheduler import (
     CRASH_STRIKES,
@@ -47,15 +47,6 @@ def cursor(
     return s.cursor_present(id) if present else []
 
 
-def awaited(actions: list[Action]) -> list[int]:
-    """Positions of the chunks whose last row is to be told of."""
-    return [a.position for a in actions if isinstance(a, Submit) and a.say_soon]
-
-
-def woken(actions: list[Action]) -> list[int]:
-    return [a.cursor for a in actions if isinstance(a, Nearly)]
-
-
 def submits(actions: list[Action]) -> list[tuple[int, int, int]]:
     """(worker, position, count) of what is given out."""
     return [(a.worker, a.position, a.count) for a in actions if isinstance(a, Submit)]
@@ -77,7 +68,7 @@ def test_each_worker_gets_one_chunk_before_any_gets_a_second() -> None:
 
 
 @pytest.mark.parametrize(("rows", "grown"), [(31, 4), (32, 8), (63, 8), (64, 16)])
-def test_chunks_grow_once_a_stream_has_got_going_as_far_as_its_ring_holds_them(rows: int, grown: int) -> None:
+def test_chunks_grow_once_a_stream_runs_as_far_as_its_ring_holds(rows: int, grown: int) -> None:
     s = scheduler()
     stream(s, rows=rows)
     s.worker_up(1)
@@ -125,7 +116,7 @@ def test_no_chunk_takes_longer_than_need_be(row_ns: int, rows: int) -> None:
     assert {count for _, _, count in given} == {16}
 
 
-def test_one_row_is_made_at_first_for_nobody_knows_how_long_it_takes() -> None:
+def test_one_row_is_made_first_while_its_time_is_unknown() -> None:
     s = scheduler()
     s.add_stream(1, "key", "source", N, lambda p: p, 0)
     s.add_lane(1, Lane(10, ("digest", 0), 16, 0))
@@ -150,7 +141,8 @@ def test_nothing_is_queued_behind_a_chunk_that_takes_long() -> None:
     assert submits(cursor(s, 6, 2)) == []
 
 
-def test_a_late_chunk_is_made_a_second_time_while_a_worker_idles_and_a_job_waits() -> None:
+def test_a_late_chunk_is_made_twice_if_a_worker_idles() -> None:
+    """A job must be waiting for it, too."""
     s = scheduler()
     stream(s)
     s.worker_up(1)
@@ -170,7 +162,7 @@ def test_a_late_chunk_is_made_a_second_time_while_a_worker_idles_and_a_job_waits
     assert late in s.workers[2].tasks
 
 
-def test_a_chunk_of_slow_rows_is_late_when_it_takes_twice_as_long_as_foreseen() -> None:
+def test_a_chunk_of_slow_rows_is_late_at_twice_the_forecast() -> None:
     s = scheduler()
     stream(s, rows=4)
     s.streams[1].took(Chunk(0, 1, (10,)), Took(3 * 10**9))
@@ -200,58 +192,13 @@ def test_nothing_is_filled_ahead_of_what_the_jobs_want() -> None:
     assert s.streams[1].head == 8
 
 
-def test_a_batch_is_told_when_all_below_is_ready_in_whatever_order_it_was_made() -> None:
+def test_a_batch_is_told_when_all_below_is_ready_in_any_order() -> None:
     s = scheduler()
     stream(s)
     given = tasks(cursor(s, 5) + s.worker_up(1) + s.worker_up(2))
     assert told(s.task_done(1, given[1], ())) == []
     assert told(s.task_done(2, given[2], ())) == []
     assert told(s.task_done(1, given[0], ())) == [(5, 12)]
-
-
-def test_a_job_that_waits_is_woken_once_when_the_last_rows_of_its_batch_are_being_made() -> None:
-    s = scheduler()
-    stream(s, rows=32)
-    given = tasks(s.worker_up(1) + s.worker_up(2) + cursor(s, 5, batch=8))
-    assert woken(s.task_soon(given[0])) == []  # the other half of its batch is far from ready
-    assert woken(s.task_soon(given[1])) == [5]
-    assert woken(s.task_soon(given[1])) == []
-    assert told(s.task_done(1, given[0], ())) == []
-    assert told(s.task_done(2, given[1], ())) == [(5, 8)]
-    assert woken(s.task_soon(given[2]) + s.task_soon(given[3])) == []  # it has a batch, and does not wait
-    s.release(5, 8)
-    assert told(s.task_done(1, given[2], ())) == []
-    assert woken(s.task_soon(given[3])) == [5]
-    assert s.task_soon(given[3] + 1000) == []
-
-
-def test_a_job_is_not_woken_for_a_chunk_that_is_made_again() -> None:
-    s = scheduler()
-    stream(s, rows=32)
-    given = tasks(s.worker_up(1) + s.worker_up(2) + cursor(s, 5, batch=8))
-    s.task_soon(given[0])
-    s.worker_lost(1)
-    assert woken(s.task_soon(given[1])) == []
-
-
-def test_only_the_last_two_chunks_of_a_batch_are_awaited_and_only_while_a_job_waits() -> None:
-    s = scheduler()
-    stream(s, rows=64)
-    given = s.worker_up(1) + cursor(s, 5, batch=16)
-    for position in range(0, 64, 4):
-        assert awaited(given) == [a.position for a in given if isinstance(a, Submit) and a.position % 16 >= 8]
-        given = s.task_done(1, s.workers[1].tasks[0], ()) + s.give_out()
-        if position % 16 == 12:
-            s.release(5, position + 4)
-    s = scheduler()
-    stream(s, rows=64)
-    s.worker_up(1)
-    cursor(s, 5, batch=4)
-    for _ in range(4):
-        s.task_done(1, s.workers[1].tasks[0], ())
-        last = s.give_out()
-    assert submits(last)
-    assert awaited(last) == []
 
 
 def test_jobs_with_other_batch_sizes_are_told_at_their_own_ends() -> None:
@@ -273,7 +220,7 @@ def test_ranks_are_told_of_their_own_batches() -> None:
     assert told(s.task_done(1, first, ())) == [(5, 4), (6, 8)]
 
 
-def test_a_rank_that_has_not_come_is_told_nothing_holds_its_rows_and_hears_all_when_it_comes() -> None:
+def test_an_absent_rank_holds_its_rows_and_hears_all_on_arrival() -> None:
     s = scheduler(chunk_rows=8)
     stream(s)
     cursor(s, 5, rank=0, world=2)
@@ -286,7 +233,7 @@ def test_a_rank_that_has_not_come_is_told_nothing_holds_its_rows_and_hears_all_w
     assert told(s.cursor_present(6)) == [(6, 16)]
 
 
-def test_more_than_was_told_cannot_be_released_and_old_news_change_nothing() -> None:
+def test_releases_beyond_news_fail_and_old_news_change_nothing() -> None:
     s = scheduler()
     stream(s)
     cursor(s, 5)
@@ -311,7 +258,7 @@ def test_the_slowest_job_holds_the_window() -> None:
     assert submits(s.release(6, 4)) == [(1, 8, 4)]
 
 
-def test_an_empty_batch_needs_no_news_and_may_be_released_at_once() -> None:
+def test_an_empty_batch_needs_no_news_and_is_released_at_once() -> None:
     s = scheduler()
     stream(s, position=21, n=24)
     for rank in range(2):  # three rows for two ranks, one at a time: the first batch of rank 0 is empty
@@ -324,7 +271,7 @@ def test_an_empty_batch_needs_no_news_and_may_be_released_at_once() -> None:
     assert told(s.task_done(1, first, ())) == [(0, 25), (1, 24)]
 
 
-def test_a_job_that_asks_again_hears_what_it_heard_with_the_bad_rows_that_it_still_holds() -> None:
+def test_a_job_that_asks_again_hears_the_same_with_held_bad_rows() -> None:
     s = scheduler()
     stream(s)
     cursor(s, 5, batch=2)
@@ -346,7 +293,7 @@ def test_a_bad_row_is_told_to_those_whose_lane_has_it() -> None:
     assert said == {5: ((0, 7, "everywhere"),), 6: ((0, 7, "everywhere"), (2, 9, "in one"))}
 
 
-def test_of_many_bad_rows_all_positions_and_some_reasons_are_told() -> None:
+def test_many_bad_rows_are_told_by_position_and_some_by_reason() -> None:
     s = scheduler(chunk_rows=100)
     stream(s, rows=400)
     cursor(s, 5, batch=100)
@@ -369,7 +316,7 @@ def test_what_is_bad_is_forgotten_when_all_have_released_it() -> None:
     assert not s.streams[1].bad
 
 
-def test_the_chunks_of_a_dead_worker_are_made_first_of_all_by_others() -> None:
+def test_chunks_of_a_dead_worker_are_made_first_by_others() -> None:
     s = scheduler()
     stream(s, rows=64)
     cursor(s, 5)
@@ -387,7 +334,7 @@ def test_a_task_that_failed_is_given_out_again() -> None:
     assert submits(s.task_failed(1, first)) == [(1, 0, 4)]
 
 
-def test_what_a_stuck_worker_may_still_write_is_not_used_again_until_it_is_gone() -> None:
+def test_rows_of_a_stuck_worker_are_not_reused_until_it_is_gone() -> None:
     s = scheduler()
     stream(s, rows=8)
     cursor(s, 5)
@@ -443,7 +390,8 @@ def test_rows_that_no_job_needs_any_more_are_passed_over() -> None:
     assert submits(s.worker_up(1)) == [(1, 500, 4), (1, 504, 4)]
 
 
-def test_a_job_hears_of_its_rows_when_the_one_that_needed_a_lost_chunk_leaves() -> None:
+def test_a_job_hears_of_rows_when_the_one_behind_leaves() -> None:
+    """The job that leaves was the one that needed a lost chunk."""
     s = scheduler()
     stream(s, rows=64)
     cursor(s, 5, prefetch=8)
@@ -484,7 +432,8 @@ def _run_dry(s: Scheduler, worker: int, eager: int, rounds: int) -> list[tuple[i
     return heard
 
 
-def test_a_lost_chunk_is_made_again_though_another_stream_takes_all_that_is_made() -> None:
+def test_a_lost_chunk_is_made_again_beside_a_greedy_stream() -> None:
+    """The other stream takes all that is made."""
     s = scheduler()
     stream(s, 1, rows=16)
     cursor(s, 5, 1, batch=8)
@@ -497,7 +446,8 @@ def test_a_lost_chunk_is_made_again_though_another_stream_takes_all_that_is_made
     assert any(c == 5 for c, _ in _run_dry(s, 2, eager=6, rounds=40))
 
 
-def test_a_large_batch_in_a_small_ring_is_filled_though_another_stream_takes_all_that_is_made() -> None:
+def test_a_large_batch_is_filled_beside_a_greedy_stream() -> None:
+    """Its ring is small, and the other stream takes all that is made."""
     s = scheduler()
     stream(s, 1, rows=16)
     stream(s, 2, rows=1024)
@@ -524,7 +474,7 @@ def test_a_sample_that_kills_again_and_again_is_quarantined(strikes: int, deaths
     assert s.quarantined["source", ""] == {3}
 
 
-def test_a_sample_that_kills_in_one_pipeline_is_quarantined_for_that_one() -> None:
+def test_a_sample_that_kills_in_one_pipeline_is_bad_in_that_only() -> None:
     s = scheduler()
     stream(s, lanes=2)
     cursor(s, 5)
@@ -536,7 +486,7 @@ def test_a_sample_that_kills_in_one_pipeline_is_quarantined_for_that_one() -> No
     assert crash(s, 7, 3, lane=10) == crash(s, 8, 3, lane=10) == []  # it is not tried for anybody
 
 
-def test_a_row_that_nobody_wants_any_more_speaks_against_no_sample() -> None:
+def test_a_row_that_nobody_wants_any_more_strikes_no_sample() -> None:
     s = scheduler()
     stream(s)
     cursor(s, 5)
@@ -554,7 +504,7 @@ def test_a_sample_that_was_made_after_all_has_no_strikes() -> None:
     assert crash(s, 3, 3) == []
 
 
-def test_all_suspects_of_a_chunk_that_was_made_after_all_have_no_strikes() -> None:
+def test_suspects_of_a_chunk_that_was_made_have_no_strikes() -> None:
     s = scheduler()
     stream(s)
     cursor(s, 5)

@@ -58,7 +58,7 @@ def test_sections_are_aligned(whole: Path) -> None:
     assert all(start % 8 == 0 for start in starts)
 
 
-def test_only_the_owner_may_read_the_file_and_nothing_else_is_left(whole: Path) -> None:
+def test_only_the_owner_may_read_the_file_and_nothing_is_left(whole: Path) -> None:
     assert whole.stat().st_mode & 0o777 == 0o600
     assert os.listdir(whole.parent) == ["whole.idx"]
 

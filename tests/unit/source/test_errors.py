@@ -21,7 +21,7 @@ def test_a_name_is_one_line_with_odd_characters_escaped(name: str, shown: str) -
     assert printable(name) == shown
 
 
-def test_an_empty_class_folder_with_an_odd_name_is_named_in_one_line(tmp_path: Path) -> None:
+def test_an_empty_class_folder_of_odd_name_is_named_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "da\nta" / "bad\n\x1b[2Jname").mkdir(parents=True)
     with pytest.raises(SourceError) as refused:
         build_index(ImageFolder(str(tmp_path / "da\nta")), tmp_path / "index")

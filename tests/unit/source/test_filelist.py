@@ -113,7 +113,7 @@ def test_labels_that_are_no_integers_are_no_classes(tmp_path: Path, labels: tupl
 
 
 @pytest.mark.parametrize("end", ["", ".jpg"])
-def test_a_word_among_numbers_is_a_class_where_its_line_is_no_header(tmp_path: Path, end: str) -> None:
+def test_a_word_among_numbers_is_a_class_unless_in_a_header(tmp_path: Path, end: str) -> None:
     lists = (["1", "class", "0"], ["class", "1", "dog"], ["class"], *([["class", "1", "0"]] if end else []))
     for number, labels in enumerate(lists):
         text = "".join(f"{k}{end},{label}\n" for k, label in enumerate(labels))

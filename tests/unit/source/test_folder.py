@@ -108,7 +108,7 @@ def test_a_root_without_class_folders_says_what_is_expected(tmp_path: Path) -> N
     assert "1 images lie in the folder itself" in refused(tmp_path)
 
 
-def test_classes_without_images_are_named_with_the_endings_looked_for(tmp_path: Path) -> None:
+def test_classes_without_images_are_named_with_known_endings(tmp_path: Path) -> None:
     make_tree(tmp_path, "a/1.jpg", "b/notes.txt", "c/deep/x.mp4")
     (tmp_path / "d\udcff").mkdir()
     text = refused(tmp_path)

@@ -79,7 +79,7 @@ def test_a_removed_file_and_a_removed_folder_are_seen(data: Data) -> None:
     assert data.scans == 4
 
 
-def test_an_open_source_and_a_new_opening_keep_the_state_that_they_began_on(data: Data) -> None:
+def test_open_sources_keep_the_state_that_they_began_on(data: Data) -> None:
     first = data.build()
     source = open_source(data.spec, first.path)
     (data.root / "a/0.jpg").touch()
@@ -89,7 +89,7 @@ def test_an_open_source_and_a_new_opening_keep_the_state_that_they_began_on(data
         assert [state.name(i) for i in range(len(state))] == names
 
 
-def test_a_tree_that_changed_just_before_its_scan_is_scanned_again(data: Data) -> None:
+def test_a_tree_changed_just_before_its_scan_is_scanned_again(data: Data) -> None:
     os.utime(data.root / "b")
     first = data.build()
     assert data.build() == first
@@ -131,7 +131,7 @@ def test_a_damaged_index_is_built_again_and_never_served(data: Data) -> None:
         assert first.path.read_bytes() == whole
 
 
-def test_an_index_that_is_cut_while_in_use_is_an_error_and_no_crash(data: Data) -> None:
+def test_an_index_cut_while_in_use_is_an_error_and_no_crash(data: Data) -> None:
     info = data.build()
     source = open_source(data.spec, info.path)
     assert source.name(2) == "b/3.jpg"
@@ -150,7 +150,7 @@ def test_a_foreign_file_in_the_place_of_an_index_is_replaced(data: Data) -> None
     assert data.scans == 2
 
 
-def test_a_moved_dataset_has_the_same_content_and_another_identity(data: Data) -> None:
+def test_a_moved_dataset_has_equal_content_and_a_new_identity(data: Data) -> None:
     first = data.build()
     moved = data.root.rename(data.root.with_name("moved"))
     second = build_index(ImageFolder(str(moved)), data.cache)
@@ -158,7 +158,7 @@ def test_a_moved_dataset_has_the_same_content_and_another_identity(data: Data) -
     assert second.digest != first.digest
 
 
-def test_a_dataset_that_is_gone_is_an_error_although_its_index_is_cached(data: Data) -> None:
+def test_a_dataset_that_is_gone_is_an_error_though_cached(data: Data) -> None:
     data.build()
     data.root.rename(data.root.with_name("moved"))
     with pytest.raises(SourceError, match="does not exist"):

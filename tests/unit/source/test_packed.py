@@ -72,14 +72,14 @@ def test_every_sample_is_there_in_any_order(dataset: Dataset) -> None:
             source.read(index)
 
 
-def test_the_index_is_the_dataset_s_own_and_nothing_is_written_to_the_cache(dataset: Dataset) -> None:
+def test_the_index_is_the_datasets_own_and_the_cache_stays_empty(dataset: Dataset) -> None:
     info = dataset.index()
     assert info.path.parent == dataset.root
     assert (info.n, info.num_classes) == (COUNT, 2)
     assert not dataset.cache.exists()
 
 
-def test_a_dataset_that_was_moved_is_the_same_content_and_another_source(dataset: Dataset) -> None:
+def test_a_moved_dataset_is_equal_content_and_another_source(dataset: Dataset) -> None:
     before = dataset.index()
     moved = dataset.root.rename(dataset.root.with_name("moved"))
     after = build_index(Packed(str(moved)), dataset.cache)
@@ -97,7 +97,7 @@ def test_it_lies_where_its_shards_lead(dataset: Dataset, tmp_path: Path) -> None
     assert dataset.index().places == (str(dataset.root), str(tmp_path / "other disk"))
 
 
-def test_a_flipped_bit_in_a_head_is_a_bad_sample_that_names_the_shard(dataset: Dataset) -> None:
+def test_a_flipped_bit_in_a_head_is_bad_and_names_the_shard(dataset: Dataset) -> None:
     source = dataset.open()
     data = bytearray(dataset.shards[0].read_bytes())
     data[20] ^= 1
@@ -127,7 +127,7 @@ def test_no_flipped_bit_of_a_shard_gives_another_sample(dataset: Dataset) -> Non
     assert refused == 300  # records lie without gaps: each flip was in one
 
 
-def test_a_shard_cut_short_under_a_worker_is_a_bad_sample_and_no_crash(dataset: Dataset) -> None:
+def test_a_shard_cut_under_a_worker_is_bad_and_no_crash(dataset: Dataset) -> None:
     source = dataset.open()
     source.read(0)
     os.truncate(dataset.shards[0], 1000)
@@ -139,7 +139,7 @@ def test_a_shard_cut_short_under_a_worker_is_a_bad_sample_and_no_crash(dataset: 
 
 
 @pytest.mark.parametrize("loss", ["cut", "gone", "swapped"])
-def test_a_shard_that_is_not_what_it_was_stops_a_dataset_from_being_attached(dataset: Dataset, loss: str) -> None:
+def test_a_changed_shard_stops_a_dataset_from_being_attached(dataset: Dataset, loss: str) -> None:
     if loss == "cut":
         os.truncate(dataset.shards[1], 1000)
     elif loss == "gone":
@@ -150,7 +150,7 @@ def test_a_shard_that_is_not_what_it_was_stops_a_dataset_from_being_attached(dat
         dataset.index()
 
 
-def test_a_worker_that_meets_another_shard_under_the_name_refuses_its_samples(dataset: Dataset) -> None:
+def test_a_worker_refuses_samples_of_another_shard_of_the_name(dataset: Dataset) -> None:
     source = dataset.open()
     os.truncate(dataset.shards[1], 1000)
     reasons: list[str] = []
@@ -163,7 +163,7 @@ def test_a_worker_that_meets_another_shard_under_the_name_refuses_its_samples(da
     assert all(reason.startswith("shard-00001.packed has 1000 bytes") for reason in reasons)
 
 
-def test_a_record_of_another_dataset_in_the_same_place_is_refused(dataset: Dataset) -> None:
+def test_a_record_of_another_dataset_in_its_place_is_refused(dataset: Dataset) -> None:
     source = dataset.open()
     size = dataset.shards[0].stat().st_size
     shard = bytearray(dataset.shards[0].read_bytes())
@@ -210,7 +210,7 @@ def test_folders_that_hold_no_packed_dataset_say_what_to_do(dataset: Dataset, tm
 
 
 def test_more_shards_than_may_be_open_are_read_all_the_same(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("prepserver.source.packed._OPEN_SHARDS", 1)
+    monkeypatch.setattr("prepserver.source.shards._OPEN_AT_MOST", 1)
     before = len(os.listdir("/proc/self/fd"))
     source = dataset.open()
     mapped = len(os.listdir("/proc/self/fd"))

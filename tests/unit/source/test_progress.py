@@ -5,7 +5,7 @@ from itertools import pairwise
 from prepserver.source.progress import Progress
 
 
-def test_a_count_is_told_ten_times_a_second_at_most_and_at_the_end() -> None:
+def test_a_count_is_told_ten_times_a_second_and_at_the_end() -> None:
     now_s = 0.0
     told: list[int] = []
     progress = Progress(told.append, clock=lambda: now_s)

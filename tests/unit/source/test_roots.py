@@ -202,7 +202,7 @@ def _packed_inside(tmp_path: Path, outside: Path) -> Packed:
 
 @pytest.mark.parametrize("part", ["index", "shard"])
 @pytest.mark.parametrize("behind", ["the same", "another", "a folder", "nothing"])
-def test_of_a_part_of_a_packed_dataset_that_leads_out_nothing_is_told(
+def test_nothing_is_told_of_a_packed_part_that_leads_out(
     part: str, behind: str, tmp_path: Path, outside: Path, roots: Roots
 ) -> None:
     spec = _packed_inside(tmp_path, outside)
@@ -258,9 +258,7 @@ def test_what_is_made_and_not_read_has_no_place(tmp_path: Path, roots: Roots) ->
     assert index(SyntheticImages(5, size=16), tmp_path, roots) == 5
 
 
-def test_a_link_to_itself_below_the_roots_is_an_error_of_the_dataset(
-    tmp_path: Path, inside: Path, roots: Roots
-) -> None:
+def test_a_link_to_itself_below_the_roots_is_a_dataset_error(tmp_path: Path, inside: Path, roots: Roots) -> None:
     (inside / "loop").symlink_to("loop")
     with pytest.raises(SourceError, match="nowhere but to itself"):
         index(ImageFolder(str(inside / "loop")), tmp_path, roots)

@@ -48,7 +48,7 @@ def test_what_is_not_a_regular_file_is_refused_without_waiting(tmp_path: Path, m
         read_regular_file(os.fsencode(path))
 
 
-def test_a_missing_file_a_dead_link_and_an_empty_file_are_told_apart(tmp_path: Path) -> None:
+def test_missing_files_dead_links_and_empty_files_are_told_apart(tmp_path: Path) -> None:
     (tmp_path / "dead.jpg").symlink_to("nowhere")
     (tmp_path / "empty.jpg").touch()
     for name, reason in (("none.jpg", "gone"), ("dead.jpg", "link to nothing"), ("empty.jpg", "is empty")):

@@ -24,7 +24,7 @@ def opened(spec: SyntheticImages, cache: Path) -> Source:
     return open_source(spec, build_index(spec, cache).path)
 
 
-def test_samples_are_jpegs_of_the_size_with_labels_below_the_number_of_classes(cache: Path) -> None:
+def test_samples_are_jpegs_of_the_size_with_labels_in_range(cache: Path) -> None:
     source = opened(SyntheticImages(300, size=(40, 60), num_classes=7), cache)
     for index in range(300):
         record = source.read(index)
@@ -34,7 +34,7 @@ def test_samples_are_jpegs_of_the_size_with_labels_below_the_number_of_classes(c
     assert (len(source), source.classes()) == (300, [])
 
 
-def test_no_two_samples_have_the_same_bytes_and_the_comment_names_the_index(cache: Path) -> None:
+def test_samples_differ_and_their_comments_name_the_index(cache: Path) -> None:
     source = opened(SyntheticImages(200, size=32), cache)
     samples = [source.read(index)["image"] for index in range(200)]
     assert len(set(samples)) == 200
@@ -66,7 +66,8 @@ def test_a_sample_depends_on_seed_and_index_alone(tmp_path: Path, cache: Path) -
     assert [one.label(i) for i in range(50)] != [another.label(i) for i in range(50)]
 
 
-def test_one_bank_serves_any_number_of_samples_and_the_digests_differ(tmp_path: Path) -> None:
+def test_one_bank_serves_any_number_of_samples(tmp_path: Path) -> None:
+    """The digests of the samples differ."""
     few = build_index(SyntheticImages(50, size=24), tmp_path / "c")
     many = build_index(SyntheticImages(10**12, size=24), tmp_path / "c")
     assert few.path == many.path

@@ -36,7 +36,7 @@ def test_the_reader_sees_the_sample_in_hand_and_since_when(fd: int) -> None:
     assert before_ns <= stats.started_ns <= time.monotonic_ns()
 
 
-def test_each_step_of_a_sample_has_its_lane_and_a_time_of_its_own(fd: int) -> None:
+def test_each_step_of_a_sample_has_its_lane_and_time(fd: int) -> None:
     writer, reader = StatsPage(fd, writable=True), StatsPage(fd, writable=False)
     writer.begin_task(5)
     writer.begin_sample(7, 77)

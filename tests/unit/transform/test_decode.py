@@ -103,7 +103,8 @@ def test_a_progressive_jpeg_is_decoded_whole(photo: Photo, saved: Maker) -> None
     assert np.array_equal(part, simplejpeg.decode_jpeg(data)[:10])
 
 
-def test_more_restart_markers_than_are_worth_counting_mean_the_whole_image(photo: Photo, saved: Maker) -> None:
+def test_very_many_restart_markers_mean_the_whole_image(photo: Photo, saved: Maker) -> None:
+    """There are more of them than are worth counting."""
     data = saved(photo(700, 160), "JPEG", subsampling=0, restart_marker_blocks=1)
     assert needed(data, 600).height == 700
     assert needed(data, 100).height < 120
@@ -140,7 +141,7 @@ def test_other_modes_become_rgb_as_pillow_converts_them(photo: Photo, saved: Mak
     assert np.array_equal(decoded(data), np.asarray(image.convert("RGB")))
 
 
-def test_a_palette_with_transparency_gives_its_colours_without_a_warning(photo: Photo, saved: Maker) -> None:
+def test_a_palette_with_transparency_keeps_colours_silently(photo: Photo, saved: Maker) -> None:
     image = Image.fromarray(photo(30, 41)).quantize(16)
     data = saved(image, "PNG", transparency=bytes(range(16)))
     assert np.array_equal(decoded(data), np.asarray(image.convert("RGB")))
@@ -206,7 +207,7 @@ def test_a_truncated_jpeg_is_bad_whatever_the_crop(
 
 @pytest.mark.parametrize("rows", [1, 60, 140, 200])
 @pytest.mark.parametrize("options", [{}, {"restart_marker_rows": 1}])
-def test_a_jpeg_damaged_within_gives_the_pixels_that_pillow_gives_whatever_the_crop(
+def test_a_damaged_jpeg_gives_pillows_pixels_whatever_the_crop(
     photo: Photo, saved: Maker, rows: int, options: dict[str, Any]
 ) -> None:
     data = bytearray(saved(photo(200, 90), "JPEG", **options))
@@ -219,7 +220,8 @@ def test_a_jpeg_damaged_within_gives_the_pixels_that_pillow_gives_whatever_the_c
     assert np.array_equal((encoded.tolerant() if part is None else part)[:rows], expected[:rows])
 
 
-def test_garbage_before_a_restart_marker_above_the_crops_end_goes_to_pillow(photo: Photo, saved: Maker) -> None:
+def test_garbage_before_a_marker_above_the_crops_end_is_pillows(photo: Photo, saved: Maker) -> None:
+    """The marker is a restart marker."""
     data = saved(photo(200, 90), "JPEG", restart_marker_rows=1)
     at = data.index(b"\xff\xd3")
     encoded = Encoded(data[:at] + b"\x12\x34" * 20 + data[at:])
@@ -253,9 +255,7 @@ def test_a_damaged_huffman_table_is_bad(photo: Photo, jpeg: Maker) -> None:
 
 @relaxed
 @given(st.data())
-def test_a_damaged_file_is_pixels_or_a_bad_sample_never_another_error(
-    photo: Photo, jpeg: Maker, saved: Maker, data: st.DataObject
-) -> None:
+def test_a_damaged_file_is_pixels_or_a_bad_sample(photo: Photo, jpeg: Maker, saved: Maker, data: st.DataObject) -> None:
     image = photo(24, 33)
     kind = data.draw(st.sampled_from(["JPEG", "PNG", "GIF", "TIFF", "WEBP", "BMP"]))
     encoded = bytearray(jpeg(image) if kind == "JPEG" else saved(image, kind))

@@ -40,9 +40,7 @@ def test_each_part_of_the_key_changes_the_numbers() -> None:
 
 
 @given(keys, st.integers(0, 63), st.integers(1, 15))
-def test_each_view_has_numbers_of_its_own_and_the_first_those_of_an_only_one(
-    key: SampleKey, place: int, view: int
-) -> None:
+def test_each_view_has_its_own_numbers_and_the_first_a_sole_ones(key: SampleKey, place: int, view: int) -> None:
     only, first, other = Draws(key, place), Draws(key, place, 0), Draws(key, place, view)
     assert [first.word() for _ in range(20)] == (words := [only.word() for _ in range(20)])
     assert not {other.word() for _ in range(20)} & set(words)

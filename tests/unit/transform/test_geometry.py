@@ -96,7 +96,8 @@ def test_resizing_is_torchs_documented_interpolation(photo: Photo) -> None:
         assert np.abs(float_resize(image, (48, 64), mode) - expected[0].permute(1, 2, 0).numpy()).max() < 0.01
 
 
-def test_resize_of_the_shorter_side_then_the_middle_is_the_usual_evaluation(photo: Photo) -> None:
+def test_resizing_the_shorter_side_then_the_middle_is_usual(photo: Photo) -> None:
+    """It is the usual evaluation."""
     image = photo(375, 500)
     row = row_of(image, Resize(256), CenterCrop(224))
     whole = float_resize(image, (256, 341), "bilinear")
@@ -206,7 +207,7 @@ def test_a_random_part_has_an_area_and_a_ratio_within_the_limits(index: int) -> 
     assert 0.74 < width / height < 1.35
 
 
-def test_where_no_part_fits_it_is_the_middle_at_the_nearest_ratio() -> None:
+def test_where_no_part_fits_it_is_the_middle_at_nearest_ratio() -> None:
     stage = RandomResizedCropStage(RandomResizedCrop(8, (1.0, 1.0), (0.75, 4 / 3)), 1)
     assert stage.box(100, 1000, Draws(KEY, 1)) == (0, 433, 100, 133)
     assert stage.box(1000, 90, Draws(KEY, 1)) == (440, 0, 120, 90)

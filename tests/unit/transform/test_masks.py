@@ -84,7 +84,7 @@ def test_a_move_without_a_new_size_moves_every_pixel_alike(name: str) -> None:
 
 
 @pytest.mark.parametrize("op", [Resize((20, 28)), Resize((80, 112)), RandomResizedCrop(64), RandomResizedCrop((8, 12))])
-def test_a_resized_mask_holds_classes_of_the_very_place_and_no_mixtures(op: Op) -> None:
+def test_a_resized_mask_holds_classes_of_the_place_unmixed(op: Op) -> None:
     for index in range(20):
         made = rows_of([op, RandomHorizontalFlip()], sample(), index)
         assert set(np.unique(made["mask"])) <= set(np.unique(places()))
@@ -147,7 +147,7 @@ def test_a_turned_photo_has_a_mask_of_its_upright_size() -> None:
 def test_a_palette_says_classes_and_its_colours_nothing() -> None:
     picture = Picture.fromarray(places()).convert("P")
     picture.putpalette([255 - n % 256 for n in range(768)])
-    picture.putdata(list(places().flatten()))
+    picture.putdata(places().flatten().tolist())
     buffer = io.BytesIO()
     picture.save(buffer, "PNG")
     made = rows_of([CenterCrop((HEIGHT, WIDTH))], {**sample(), "mask": buffer.getvalue()})
@@ -182,7 +182,7 @@ def test_padding_is_a_class_or_nothing(fill: Any, wanted: int) -> None:
 
 @pytest.mark.parametrize("kept", [0.5, 0.9])
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "TIFF"])
-def test_a_damaged_mask_is_bad_for_every_lane_whoever_comes_first(kind: str, kept: float) -> None:
+def test_a_damaged_mask_is_bad_for_every_lane_in_any_order(kind: str, kept: float) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (HEIGHT, WIDTH), np.uint8)
     buffer = io.BytesIO()
     Picture.fromarray(noise).save(buffer, kind)

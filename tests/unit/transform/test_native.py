@@ -21,7 +21,7 @@ import simplejpeg
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from PIL import Image
+from PIL import Image, _imaging
 
 from prepserver.pipeline.ops import CenterCrop, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
 from prepserver.pipeline.pipeline import Pipeline
@@ -177,7 +177,7 @@ def test_a_rectangle_at_a_scale_is_that_of_the_whole_image_at_it(
 
 @pytest.mark.parametrize("kind", SUBSAMPLINGS)
 @pytest.mark.parametrize("size", [(17, 33), (16, 32), (9, 5)])
-def test_every_rectangle_along_an_edge_is_that_of_the_whole_image(
+def test_rectangles_along_an_edge_are_those_of_the_whole_image(
     kernels: Kernels, photo: Photo, jpeg: Maker, kind: str, size: tuple[int, int]
 ) -> None:
     height, width = size
@@ -201,7 +201,7 @@ def test_every_rectangle_along_an_edge_is_that_of_the_whole_image(
         [{"progressive": True}, {"restart_marker_blocks": 1}, {"restart_marker_blocks": 7}, {"optimize": True}]
     ),
 )
-def test_a_rectangle_of_another_kind_of_jpeg_is_that_of_the_whole_image(
+def test_rectangles_of_other_jpegs_are_those_of_the_whole_image(
     kernels: Kernels,
     photo: Photo,
     saved: Maker,
@@ -227,7 +227,7 @@ def test_a_rectangle_of_another_kind_of_jpeg_is_that_of_the_whole_image(
     st.sampled_from([1, 4, 8]),
     st.booleans(),
 )
-def test_a_rectangle_of_an_indexed_jpeg_is_that_of_the_whole_image(
+def test_rectangles_of_indexed_jpegs_are_those_of_the_whole(
     kernels: Kernels, data: st.DataObject, kind: str, height: int, width: int, mcus: int, own_entropy: bool
 ) -> None:
     scan = indexed(drawn(height, width, kind), mcus)
@@ -245,7 +245,7 @@ def test_a_rectangle_of_an_indexed_jpeg_is_that_of_the_whole_image(
     assert np.array_equal(buffer[nbytes:], behind)
 
 
-def test_numbers_of_an_indexed_jpeg_that_do_not_fit_together_are_refused(kernels: Kernels) -> None:
+def test_contradicting_numbers_of_an_indexed_jpeg_are_refused(kernels: Kernels) -> None:
     scan = indexed(drawn(64, 96, "420"), 4)
     box = Box(8, 8, 40, 40)
     buffer = np.empty(kernels.scan_bytes(scan, box), np.uint8)
@@ -313,7 +313,7 @@ def changed(scan: IndexedScan, image: bytes, scan_at: int, lengths: npt.NDArray[
     st.sampled_from(INDEXED_SUBSAMPLINGS),
     st.sampled_from(["none", "bytes", "zeros", "marker", "frame"]),
 )
-def test_rows_and_verdicts_of_indexed_jpegs_are_those_of_the_pure_path(
+def test_rows_and_verdicts_of_indexed_jpegs_are_the_pure_paths(
     path_of: PathOf, data: st.DataObject, kind: str, damage: str
 ) -> None:
     scan = indexed(drawn(150, 90, kind), data.draw(st.sampled_from([1, 4])))
@@ -333,7 +333,7 @@ def test_rows_and_verdicts_of_indexed_jpegs_are_those_of_the_pure_path(
         assert compiled == pure
 
 
-def test_a_record_whose_first_segment_holds_the_whole_image_is_not_taken_for_an_indexed_one(
+def test_a_first_segment_of_the_whole_image_is_no_indexed_record(
     kernels: Kernels, path_of: PathOf, photo: Photo, saved: Maker
 ) -> None:
     """Its header has no restart interval, and behind the image there is data that nobody reads."""
@@ -450,7 +450,7 @@ def test_a_jpeg_without_tables_does_not_take_the_last_ones(
         assert (ours is None) == (theirs is None) == (data is bare)
 
 
-def test_a_scan_without_its_tables_does_not_take_the_last_ones_either(
+def test_a_scan_without_tables_does_not_take_the_last_ones(
     path_of: PathOf, kernels: Kernels, photo: Photo, saved: Maker
 ) -> None:
     """Of three scans, the last two name Huffman tables that the file does not bring; libjpeg warns of no empty one."""
@@ -488,7 +488,7 @@ def test_threads_do_not_share_what_the_decoder_keeps(kernels: Kernels, photo: Ph
     def work(which: int) -> None:
         for _ in range(200):
             found = region(kernels, files[which], box)
-            if found is None or not np.array_equal(found, expected[which]):
+            if found is None or not np.array_equal(found, np.asarray(expected[which])):
                 wrong.append(which)
 
     for _ in range(2):  # a second set of threads comes where the first has ended
@@ -506,9 +506,10 @@ def test_a_jpeg_of_rgb_components_is_left_to_the_pure_path(kernels: Kernels, pho
     assert Encoded(file).clean(Box(0, 0, 10, 10)) is not None
 
 
-def test_a_progressive_jpeg_without_its_last_scans_is_left_to_the_pure_path(
+def test_a_progressive_jpeg_without_its_end_is_left_to_pure(
     kernels: Kernels, path_of: PathOf, photo: Photo, saved: Maker
 ) -> None:
+    """The pure path decides about it."""
     file = saved(photo(120, 90), "JPEG", progressive=True)
     scans = [match.start() for match in re.finditer(b"\xff\xda", file)]
     for count in range(1, len(scans)):
@@ -645,9 +646,10 @@ def both(path_of: PathOf, data: bytes | IndexedScan, keys: range) -> list[tuple[
     st.sampled_from(["plain", "restarts", "progressive"]),
     st.sampled_from(["none", "bytes", "zeros", "cut", "inserted", "end", "frame"]),
 )
-def test_rows_and_verdicts_are_those_of_the_pure_path_for_sound_and_damaged_files(
+def test_rows_and_verdicts_are_the_pure_paths_whatever_the_file(
     path_of: PathOf, photo: Photo, saved: Maker, data: st.DataObject, kind: str, damage: str
 ) -> None:
+    """Files are sound or damaged."""
     options: dict[str, Any] = {} if kind == "plain" else KINDS[kind]
     file = bytearray(saved(photo(150, 90), "JPEG", subsampling=data.draw(st.sampled_from([0, 1, 2])), **options))
     at = data.draw(st.integers(600, len(file) - 60))
@@ -703,10 +705,11 @@ def test_fill_bytes_within_a_scan_are_left_to_the_pure_path(
     st.data(), st.sampled_from([1, 6, 7]), st.sampled_from([1, 3, 12]), st.sampled_from([0, 2]),
     st.sampled_from(["number", "gone", "twice", "fill", "end", "bytes", "none"]),
 )  # fmt: skip
-def test_rows_and_verdicts_with_damaged_restart_markers_are_those_of_the_pure_path(
+def test_rows_with_damaged_restart_markers_are_the_pure_paths(
     path_of: PathOf, photo: Photo, saved: Maker, data: st.DataObject, orientation: int, blocks: int, subsampling: int,
     damage: str,
 ) -> None:  # fmt: skip
+    """The verdicts are the pure path's, too."""
     tags = Image.Exif()
     tags[0x0112] = orientation
     file = bytearray(
@@ -716,7 +719,7 @@ def test_rows_and_verdicts_with_damaged_restart_markers_are_those_of_the_pure_pa
     assert header is not None
     marks = [match.start() for match in re.finditer(rb"\xff[\xd0-\xd7]", file) if match.start() >= header.scan_at]
     at = data.draw(st.sampled_from(marks))
-    changes: dict[str, bytes] = {
+    changes: dict[str, bytes | bytearray] = {
         "number": bytes([0xFF, data.draw(st.integers(0xD0, 0xD7))]), "gone": b"", "twice": file[at : at + 2] * 2,
         "fill": b"\xff" + file[at : at + 2], "end": b"\xff\xd9", "bytes": b"\x12\x34" + file[at : at + 2],
         "none": file[at : at + 2],
@@ -780,7 +783,7 @@ def is_a_resize(of: Any) -> bool:
     return len(of) == 2 and isinstance(of[0], int)
 
 
-def test_what_differs_for_other_reasons_leaves_our_huffman_decoder(kernels: Kernels) -> None:
+def test_what_differs_otherwise_leaves_our_huffman_decoder(kernels: Kernels) -> None:
     with loaded_with(is_a_resize) as (found, reason):
         assert reason.endswith(", without resize")
         assert found.own_entropy
@@ -850,7 +853,7 @@ def test_a_library_that_another_one_reaches_into_is_not_bound(kernels: Kernels, 
         missing = library.prep_bind(str(other).encode())
         assert missing == b"jpeg_finish_decompress is of another library than jpeg_read_header"
     finally:
-        assert library.prep_bind(str(native._imaging.__file__).encode()) is None
+        assert library.prep_bind(str(_imaging.__file__).encode()) is None
 
 
 def test_what_was_not_built_is_named_with_its_cause_and_remedy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def row_of(data: bytes, maker: RowMaker, key: SampleKey) -> bytes:
     return out.tobytes()
 
 
-def test_the_same_key_gives_the_same_bytes_and_any_other_gives_others(photo: Photo, jpeg: Maker) -> None:
+def test_the_same_key_gives_equal_bytes_and_any_other_others(photo: Photo, jpeg: Maker) -> None:
     data = jpeg(photo(200, 150))
     keys = [SampleKey(1, 2, 3), SampleKey(0, 2, 3), SampleKey(1, 0, 3), SampleKey(1, 2, 0)]
     rows = [row_of(data, maker_of(*TRAIN), key) for key in keys]
@@ -132,7 +132,7 @@ def jpeg_claiming(data: bytes, height: int, width: int) -> bytes:
     return data[:at] + struct.pack(">HH", height, width) + data[at + 4 :]
 
 
-def test_a_small_file_that_claims_a_huge_image_is_bad_before_decoding(photo: Photo, jpeg: Maker) -> None:
+def test_a_small_file_that_claims_a_huge_image_is_bad_undecoded(photo: Photo, jpeg: Maker) -> None:
     for data in (
         jpeg_claiming(jpeg(photo(8, 8)), 65000, 65000),
         png_claiming(9000, 9000),
@@ -142,7 +142,7 @@ def test_a_small_file_that_claims_a_huge_image_is_bad_before_decoding(photo: Pho
             row_of(data, maker_of(*TRAIN), SampleKey(0, 0, 0))
 
 
-def test_a_scan_that_ends_early_with_its_end_marker_is_what_pillow_makes_of_it(photo: Photo, jpeg: Maker) -> None:
+def test_a_scan_that_ends_early_with_its_marker_is_as_pillows(photo: Photo, jpeg: Maker) -> None:
     data = jpeg_claiming(jpeg(photo(40, 40)), 400, 400)
     with Image.open(io.BytesIO(data)) as image:
         expected = np.asarray(image)
@@ -186,7 +186,7 @@ def test_rows_of_different_kinds_come_from_one_decode(photo: Photo, jpeg: Maker)
     wanted=st.lists(st.tuples(st.sampled_from(range(3)), st.integers(1, 4)), min_size=1, max_size=3),
     key=st.builds(SampleKey, st.integers(0, 9), st.integers(0, 9), st.integers(0, 99)),
 )
-def test_each_view_is_the_row_of_its_own_and_the_first_is_that_of_one_view(
+def test_each_view_is_a_row_and_the_first_is_that_of_one_view(
     photo: Photo, jpeg: Maker, wanted: list[tuple[int, int]], key: SampleKey
 ) -> None:
     data = jpeg(photo(200, 150))
@@ -202,9 +202,7 @@ def test_each_view_is_the_row_of_its_own_and_the_first_is_that_of_one_view(
         assert got[0] == row_of(data, maker_of(*kinds[kind]), key)
 
 
-def test_all_views_of_a_sample_come_from_one_decode_of_what_they_need(
-    photo: Photo, jpeg: Maker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_views_of_a_sample_come_from_one_decode(photo: Photo, jpeg: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
     data, key = jpeg(photo(400, 300)), SampleKey(0, 0, 4)
     makers = row_makers(Pipeline.from_ops([RandomResizedCrop(24, scale=(0.02, 0.1))], 3))
     parts = [maker.plan(400, 300, key).part for maker in makers]

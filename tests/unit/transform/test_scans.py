@@ -68,7 +68,7 @@ def crops(
 @needs_jpegtran
 @settings(max_examples=200, deadline=None)
 @given(crop=crops(SUBSAMPLINGS))
-def test_a_part_has_the_pixels_of_the_whole_image_rearranged_by_jpegtran(
+def test_parts_are_those_of_the_whole_rearranged_by_jpegtran(
     crop: tuple[int, int, str, int, tuple[int, int, int, int]],
 ) -> None:
     height, width, subsampling, mcus, box = crop
@@ -77,7 +77,7 @@ def test_a_part_has_the_pixels_of_the_whole_image_rearranged_by_jpegtran(
 
 @settings(max_examples=200, deadline=None)
 @given(crop=crops(PILLOW_SUBSAMPLINGS))
-def test_a_part_has_the_pixels_of_the_whole_image_encoded_by_pillow(
+def test_parts_are_those_of_the_whole_encoded_by_pillow(
     crop: tuple[int, int, str, int, tuple[int, int, int, int]],
 ) -> None:
     height, width, subsampling, mcus, box = crop
@@ -86,7 +86,7 @@ def test_a_part_has_the_pixels_of_the_whole_image_encoded_by_pillow(
 
 @settings(max_examples=300, deadline=None)
 @given(crop=crops(PILLOW_SUBSAMPLINGS, LEAST), scale=st.sampled_from((2, 4, 8)))
-def test_a_part_at_a_scale_has_the_pixels_of_the_whole_image_at_it(
+def test_parts_at_a_scale_are_those_of_the_whole_at_it(
     crop: tuple[int, int, str, int, tuple[int, int, int, int]], scale: int
 ) -> None:
     height, width, subsampling, mcus, box = crop
@@ -101,11 +101,11 @@ def test_a_part_at_a_scale_has_the_pixels_of_the_whole_image_at_it(
 
 
 def small(data: bytes, height: int, width: int, scale: int) -> np.ndarray:
-    return simplejpeg.decode_jpeg(data, min_height=-(-height // scale), min_width=-(-width // scale))
+    return np.asarray(simplejpeg.decode_jpeg(data, min_height=-(-height // scale), min_width=-(-width // scale)))
 
 
 @pytest.mark.parametrize("subsampling", PILLOW_SUBSAMPLINGS)
-def test_a_crop_of_every_single_pixel_along_the_right_edge_is_right(subsampling: str) -> None:
+def test_crops_of_single_pixels_along_the_right_edge_are_right(subsampling: str) -> None:
     # A part of fewer than three chroma samples across would not be interpolated.
     for width in range(65, 85):
         scan = scan_of(40, width, subsampling, 4, None)
@@ -189,7 +189,7 @@ def test_an_image_over_the_pixel_limit_is_not_touched() -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(data=st.data())
-def test_whatever_is_wrong_with_a_scan_gives_rows_or_a_bad_sample(data: st.DataObject) -> None:
+def test_a_damaged_scan_gives_rows_or_a_bad_sample(data: st.DataObject) -> None:
     scan = scan_of(64, 97, "420", 4, None)
     jpeg = bytearray(scan.jpeg)
     for _ in range(data.draw(st.integers(1, 20))):

@@ -90,7 +90,7 @@ def row_of(data: bytes | IndexedScan, maker: RowMaker, key: SampleKey) -> Pixels
 
 
 @pytest.mark.parametrize("orientation", GOLDEN)
-def test_rows_of_every_orientation_have_the_bytes_they_always_had(orientation: int) -> None:
+def test_rows_of_every_orientation_keep_their_bytes(orientation: int) -> None:
     total = hashlib.sha256()
     for ops in PIPELINES.values():
         maker = RowMaker(Pipeline.from_ops(ops))

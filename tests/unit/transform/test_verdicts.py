@@ -199,9 +199,10 @@ def _bottom(key: SampleKey) -> int:
 @pytest.mark.usefixtures("each_path")
 @settings(max_examples=150, deadline=None)
 @given(scan=lying(), lanes=st.permutations(range(len(_PIPELINES))), index=st.integers(0, 99))
-def test_a_record_that_lies_about_its_segments_is_the_same_for_all_lanes_and_in_company(
+def test_a_record_with_false_segments_is_one_verdict_everywhere(
     scan: IndexedScan, lanes: list[int], index: int
 ) -> None:
+    """All lanes give it, alone and together with others."""
     key = SampleKey(0, 0, index)
     alone = {lane: rows_of(scan, key, [lane])[0] for lane in lanes}
     assert rows_of(scan, key, lanes) == [alone[lane] for lane in lanes]

@@ -174,7 +174,7 @@ def test_samples_that_are_not_plain_are_left_to_the_steps() -> None:
     )  # the middle, in the end
 
 
-def test_an_indexed_image_that_is_no_whole_record_is_left_to_the_steps() -> None:
+def test_an_indexed_image_not_a_whole_record_is_left_to_steps() -> None:
     scan = indexed(drawn(80, 80))
     assert at_once(TRAIN, scan, KEY) is not None
     parted = IndexedScan(scan.head, memoryview(bytes(scan.lengths)), memoryview(bytes(scan.jpeg)))
@@ -192,7 +192,7 @@ def test_a_row_of_another_kind_is_the_steps_to_refuse() -> None:
     assert apart.tobytes() == by_steps(TRAIN, data, KEY)
 
 
-def test_a_sample_that_nobody_can_decode_has_its_words_from_the_steps() -> None:
+def test_a_sample_nobody_can_decode_has_the_words_of_the_steps() -> None:
     maker = RowMaker(Pipeline.from_ops(TRAIN))
     with pytest.raises(BadSample):
         make_rows(drawn(80, 80)[:700], KEY, [(maker, np.empty((32, 32, 3), np.uint8))])

@@ -30,7 +30,8 @@ def open_fds() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-def test_a_message_arrives_with_its_descriptor_which_no_child_inherits(line: Pair) -> None:
+def test_a_message_arrives_with_its_descriptor(line: Pair) -> None:
+    """No child inherits it."""
     channel, theirs = line
     fd = os.memfd_create("passed")
     os.write(fd, b"content")
@@ -43,7 +44,8 @@ def test_a_message_arrives_with_its_descriptor_which_no_child_inherits(line: Pai
     os.close(got)
 
 
-def test_what_a_busy_peer_does_not_read_waits_in_order_with_its_descriptors(line: Pair) -> None:
+def test_what_a_busy_peer_leaves_unread_waits_with_descriptors(line: Pair) -> None:
+    """Messages keep their order."""
     channel, theirs = line
     big = list(range(4096))
     fd = os.memfd_create("passed")
@@ -65,7 +67,7 @@ def test_what_a_busy_peer_does_not_read_waits_in_order_with_its_descriptors(line
     assert open_fds() == before - 1
 
 
-def test_a_peer_that_never_reads_is_given_up_and_costs_no_descriptor(line: Pair) -> None:
+def test_a_peer_that_never_reads_is_given_up(line: Pair) -> None:
     channel, _ = line
     fd = os.memfd_create("passed")
     before = open_fds()
@@ -85,7 +87,7 @@ def test_a_peer_that_never_reads_is_given_up_and_costs_no_descriptor(line: Pair)
     os.close(fd)
 
 
-def test_the_last_messages_of_a_dead_peer_are_read_before_its_end(line: Pair) -> None:
+def test_a_dead_peers_last_messages_are_read_before_its_end(line: Pair) -> None:
     channel, theirs = line
     channel.send(DropLane(0))  # unread when the peer dies, which the kernel reports first
     send(theirs, Failed(1, "a"))
@@ -97,7 +99,7 @@ def test_the_last_messages_of_a_dead_peer_are_read_before_its_end(line: Pair) ->
         next(arrived)
 
 
-def test_who_asks_for_one_message_leaves_the_others_to_the_next_time(line: Pair) -> None:
+def test_asking_for_one_message_leaves_the_others_for_later(line: Pair) -> None:
     channel, theirs = line
     for task in (1, 2, 3):
         send(theirs, Failed(task, ""))

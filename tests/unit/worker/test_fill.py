@@ -106,9 +106,7 @@ def test_each_pass_draws_new_augmentations() -> None:
     st.lists(st.integers(1, 7), min_size=1, max_size=5),
     st.sets(st.integers(0, N - 1), max_size=N),
 )
-def test_the_bytes_do_not_depend_on_how_positions_are_cut_into_tasks(
-    start: int, cuts: list[int], bad: set[int]
-) -> None:
+def test_bytes_do_not_depend_on_how_positions_become_tasks(start: int, cuts: list[int], bad: set[int]) -> None:
     stream = stream_of(Memory(N, bad_at(*bad)))
     whole, cut = Lane(tiny_pipeline(8), 64), Lane(tiny_pipeline(8), 64)
     count = sum(cuts)
@@ -121,7 +119,7 @@ def test_the_bytes_do_not_depend_on_how_positions_are_cut_into_tasks(
     assert reported == again
 
 
-def test_a_bad_sample_is_replaced_by_the_next_good_one_and_reported(tmp_path: Path) -> None:
+def test_a_bad_sample_is_replaced_by_the_next_good_and_reported(tmp_path: Path) -> None:
     spec = photo_tree(tmp_path / "data", N, broken=frozenset({4, 5}))
     stream = open_stream(spec, tmp_path / "cache")
     lane = Lane(tiny_pipeline(), N)
@@ -159,7 +157,7 @@ def test_a_quarantined_sample_is_bad_without_being_read() -> None:
     assert made.bad[0].reason.startswith("4.jpg: quarantined")
 
 
-def test_what_one_lane_refuses_leaves_the_rows_of_the_others_as_they_are_alone() -> None:
+def test_what_one_lane_refuses_leaves_the_other_lanes_rows() -> None:
     picky = Pipeline.from_ops([Decode(max_pixels=100), RandomResizedCrop(16)])
     lanes = [Lane(tiny_pipeline(), N), Lane(picky, N), Lane(Pipeline.from_ops([RandomCrop(48)]), N)]
     alone = Lane(lanes[0].pipeline, N)
@@ -172,7 +170,8 @@ def test_what_one_lane_refuses_leaves_the_rows_of_the_others_as_they_are_alone()
     assert len({b.reason for b in made.bad if b.position == 0}) == 2
 
 
-def test_a_lane_of_views_has_one_sample_in_each_row_and_shares_it_with_the_others() -> None:
+def test_a_lane_of_views_shares_one_sample_in_each_row() -> None:
+    """It shares that sample with the other lanes, too."""
     source = Memory(N)
     one, pair = Lane(tiny_pipeline(), N), Lane(tiny_pipeline(views=2), N)
     fill(stream_of(source), [one.target, pair.target], 0, N, nothing)
@@ -196,7 +195,7 @@ class _RefusesOne(RowMaker):
 
 
 @pytest.mark.parametrize("refusing", [0, 1])
-def test_where_one_view_cannot_be_made_all_are_those_of_the_replacement(refusing: int) -> None:
+def test_where_one_view_fails_all_are_those_of_the_replacement(refusing: int) -> None:
     lane, other = Lane(tiny_pipeline(views=2), N), Lane(tiny_pipeline(), N)
     makers = list(lane.target.makers)
     makers[refusing] = _RefusesOne(lane.pipeline, refusing)
@@ -237,7 +236,9 @@ def test_a_read_that_fails_for_good_makes_the_sample_bad(number: int, reads: int
     assert source.reads[2] == reads
 
 
-def test_a_process_without_descriptors_fails_the_task_instead_of_the_sample() -> None:
+def test_a_process_out_of_descriptors_fails_its_task_only() -> None:
+    """The sample is not bad for it."""
+
     def trouble(_index: int, _call: int) -> None:
         raise OSError(errno.EMFILE, "Too many open files")
 
@@ -284,7 +285,7 @@ def _tripping(at: Container[int], error: Exception) -> tuple[Lane, Target]:
     return lane, lane.target._replace(makers=[_Trips(lane.pipeline, at, error)])
 
 
-def test_the_cpu_time_of_each_lane_is_counted_where_there_are_several() -> None:
+def test_the_cpu_time_of_each_of_several_lanes_is_counted() -> None:
     slow_pipeline = Pipeline.from_ops([Resize((500, 500)), ColorJitter(0.4), CenterCrop(8)])
     quick, slow, alone = Lane(tiny_pipeline(), N), Lane(slow_pipeline, N), Lane(slow_pipeline, N)
     began_ns = time.thread_time_ns()
@@ -299,7 +300,7 @@ def test_the_cpu_time_of_each_lane_is_counted_where_there_are_several() -> None:
 
 
 @pytest.mark.parametrize("alone", [False, True])
-def test_a_sample_with_an_unforeseen_error_in_one_lane_is_bad_for_that_one_only(alone: bool) -> None:
+def test_an_unforeseen_error_in_one_lane_is_bad_in_that_one_only(alone: bool) -> None:
     lane, target = _tripping({4, 7}, RuntimeError("INTERNAL\nASSERT"))
     other, twin = Lane(tiny_pipeline(), N), Lane(tiny_pipeline(), N)
     targets = [target] if alone else [other.target, target]
@@ -313,7 +314,7 @@ def test_a_sample_with_an_unforeseen_error_in_one_lane_is_bad_for_that_one_only(
         assert other.rows(0, N) == twin.rows(0, N)
 
 
-def test_a_lane_that_meets_the_error_at_every_sample_fails_with_its_words() -> None:
+def test_a_lane_with_an_error_at_every_sample_fails_with_it() -> None:
     _, target = _tripping(range(N), RuntimeError("num_channels"))
     other = Lane(tiny_pipeline(), N)
     with pytest.raises(LaneError, match=r"at 9 samples in a row, .* 3\.jpg: RuntimeError: num_channels") as raised:
@@ -321,7 +322,7 @@ def test_a_lane_that_meets_the_error_at_every_sample_fails_with_its_words() -> N
     assert raised.value.target == 1
 
 
-def test_samples_that_are_bad_or_unforeseen_in_turns_fail_no_lane() -> None:
+def test_samples_bad_or_unforeseen_in_turn_fail_no_lane() -> None:
     lane, target = _tripping(range(0, N, 2), KeyError("x"))
     made = fill(stream_of(Memory(N, bad_at(*range(1, N, 2)))), [target], 0, 1, nothing)
     assert [b.reason for b in made.bad] == ["0.jpg: KeyError: 'x'"]
@@ -337,7 +338,7 @@ def test_want_of_memory_fails_the_lane_and_makes_no_sample_bad(error: Exception)
     assert raised.value.target == 1
 
 
-def test_a_sample_that_cannot_be_read_for_an_unforeseen_reason_is_bad() -> None:
+def test_a_sample_unreadable_for_an_unforeseen_reason_is_bad() -> None:
     def trouble(index: int, _call: int) -> None:
         if index == 4:
             raise IndexError("beyond")
@@ -346,7 +347,7 @@ def test_a_sample_that_cannot_be_read_for_an_unforeseen_reason_is_bad() -> None:
     assert [b.reason for b in made.bad] == ["4.jpg: IndexError: beyond"]
 
 
-def test_a_sample_quarantined_for_one_lane_is_read_for_the_others() -> None:
+def test_a_sample_quarantined_in_one_lane_is_read_for_others() -> None:
     source = Memory(N)
     lanes = [Lane(tiny_pipeline(), N), Lane(tiny_pipeline(8), N)]
     targets = [lanes[0].target, lanes[1].target._replace(quarantined={4})]
@@ -376,7 +377,7 @@ def test_an_error_names_the_op_that_met_it() -> None:
     assert raised.value.__notes__ == ["in ColorJitter"]
 
 
-def test_a_shard_has_the_rows_of_the_whole_also_where_a_sample_is_replaced() -> None:
+def test_a_shard_has_the_rows_of_the_whole_even_if_replaced() -> None:
     source = Memory(7, bad_at(5, 6))
     whole, part = Lane(tiny_pipeline(8), 14), Lane(tiny_pipeline(8), 8)
     for p in range(8):

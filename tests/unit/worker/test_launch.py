@@ -36,7 +36,7 @@ def test_only_the_main_thread_starts_a_zygote() -> None:
     assert "main thread" in str(raised[0])
 
 
-def test_a_zygote_that_does_not_come_up_is_an_error_that_says_how_it_ended(
+def test_a_zygote_that_does_not_start_says_how_it_ended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")

@@ -39,6 +39,6 @@ def test_a_tied_process_goes_when_its_parent_is_killed() -> None:
     os.close(pidfd)
 
 
-def test_a_process_whose_parent_is_not_the_one_that_it_was_told_is_an_orphan() -> None:
+def test_a_process_whose_parent_changed_is_an_orphan() -> None:
     told = subprocess.run([sys.executable, "-c", ORPHAN], env=ENV, capture_output=True, check=True, text=True)
     assert told.stdout.endswith("is gone\n")

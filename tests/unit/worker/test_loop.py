@@ -20,7 +20,6 @@ from prepserver.protocol.work import (
     Fill,
     Filled,
     Quarantine,
-    Soon,
 )
 from prepserver.telemetry.page import NO_TASK, StatsPage, create_page
 from prepserver.worker import loop
@@ -98,15 +97,6 @@ def test_a_worker_puts_the_same_rows_as_fill_does(daemon: Daemon) -> None:
         assert lane.rows(0, N) == twin.rows(0, N)
 
 
-def test_the_last_row_of_a_task_is_told_of_once_where_that_is_asked_for(daemon: Daemon) -> None:
-    lane = Lane(tiny_pipeline(), N)
-    daemon.add_stream(quarantined=(6,))  # a replacement is tried in its place
-    daemon.add_lane(0, lane)
-    daemon.say(Fill(7, 0, [0], 0, 4), Fill(8, 0, [0], 4, 3, say_soon=True), Fill(9, 0, [0], 7, 1))
-    _, answers = daemon.run()
-    assert [(type(a), a.task) for a in answers] == [(Filled, 7), (Soon, 8), (Filled, 8), (Filled, 9)]
-
-
 def test_the_page_adds_up_what_was_done(daemon: Daemon) -> None:
     lane = Lane(tiny_pipeline(), N)
     daemon.add_stream(quarantined=(2,))
@@ -141,7 +131,8 @@ def test_so_many_bad_rows_as_a_task_can_have_fit_one_answer(tmp_path: Path) -> N
     assert filled.bad[0][2].startswith("dogs/0008.jpg: ")
 
 
-def test_a_quarantined_sample_is_not_touched_from_then_on_not_even_in_the_chunk_in_hand(daemon: Daemon) -> None:
+def test_a_quarantined_sample_is_not_touched_from_then_on(daemon: Daemon) -> None:
+    """That includes the chunk in hand."""
     lane = Lane(tiny_pipeline(), N)
     daemon.add_stream()
     daemon.add_lane(0, lane)
@@ -180,7 +171,7 @@ def test_a_source_that_vanished_fails_its_tasks_and_no_others(daemon: Daemon) ->
     assert answers[2].reason == answers[0].reason
 
 
-def test_a_ring_that_does_not_fit_its_layout_fails_the_tasks_of_its_lane(daemon: Daemon) -> None:
+def test_a_ring_unlike_its_layout_fails_the_tasks_of_its_lane(daemon: Daemon) -> None:
     lane, other = Lane(tiny_pipeline(), N), Lane(tiny_pipeline(32), N)
     daemon.add_stream()
     daemon.say(AddLane(0, 0, lane.pipeline.to_wire(), lane.layout.to_wire()), fds=(other.fd,))
@@ -192,7 +183,7 @@ def test_a_ring_that_does_not_fit_its_layout_fails_the_tasks_of_its_lane(daemon:
     assert "cats/0003.jpg: ValueError: the row is " in answers[1].reason
 
 
-def test_a_lane_that_cannot_be_filled_is_named_and_the_others_go_on_without_it(daemon: Daemon) -> None:
+def test_a_lane_that_cannot_be_filled_is_named_and_others_go_on(daemon: Daemon) -> None:
     good, bad = Lane(tiny_pipeline(), N), Lane(tiny_pipeline(8), N)
     twin = Lane(tiny_pipeline(), N)
     daemon.add_stream()
@@ -206,7 +197,7 @@ def test_a_lane_that_cannot_be_filled_is_named_and_the_others_go_on_without_it(d
     assert good.rows(0, N) == twin.rows(0, N)
 
 
-def test_a_sample_that_is_quarantined_for_a_pipeline_is_made_for_the_others(daemon: Daemon) -> None:
+def test_a_sample_quarantined_in_a_pipeline_is_made_for_others(daemon: Daemon) -> None:
     lanes = [Lane(tiny_pipeline(), N), Lane(tiny_pipeline(8), N)]
     daemon.add_stream()
     daemon.add_lane(5, lanes[0])

@@ -1,0 +1,385 @@
+"""The life of an attachment: it comes, goes, keeps its place, and comes back after its daemon was started again."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import time
+import weakref
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch.utils.data import get_worker_info
+
+from prepclient.checkpoint import Checkpoint
+from prepclient.errors import ForkedClient, InvalidSpec, NoServer, PrepClientError, ServerGone, SourceChanged
+from prepclient.feed import Feed, Listing, ServedFeed, Start
+from prepclient.forks import resume_threads, stop_threads
+from prepclient.inline import InlineFeed
+from prepclient.joining import Joining
+from prepclient.places import candidates, find_runtime_dir, listens
+from prepclient.private import PrivateDaemon, private_daemon
+from prepclient.progress import ScanProgress
+from prepclient.session import Handed, Session, Totals
+from prepclient.spec import Spec
+from prepclient.stages import Stage, Step
+from prepclient.staging import Staging
+from prepclient.transport import check_descriptors
+
+log = logging.getLogger("prepclient")
+
+_RETRY_FIRST_S = 0.02  # a daemon that starts listens within a second or two
+_RETRY_MOST_S = 0.2  # asking costs one connect
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """Who makes the rows, and how long to wait for it.
+
+    Attributes:
+        runtime_dir: The daemon's; None for the usual places.
+        workers: Of a private daemon, where none runs; None for no private one.
+        inline: Whether this process makes the rows.
+        plugins: Code of this process that makes them, in this process or a private daemon.
+        joining: How to join the streams of others.
+        prefetch: Rows to have ready ahead, 0 for the daemon's choice.
+        connect_s: The longest wait for a daemon at first use.
+        reconnect_s: The longest wait for a daemon that went away.
+        timeout_s: The longest wait for a batch or an answer.
+    """
+
+    runtime_dir: str | None
+    workers: int | None
+    inline: bool
+    plugins: tuple[str, ...]
+    joining: Joining
+    prefetch: int
+    connect_s: float
+    reconnect_s: float
+    timeout_s: float
+
+    def __post_init__(self) -> None:
+        """Refuses plug-ins of a client that a shared daemon serves."""
+        if self.workers is None and not self.inline:
+            self.refuse_plugins("Or pass workers=N or inline=True, too")
+
+    def refuse_plugins(self, more: str) -> None:
+        """Raises `InvalidSpec` if there are plug-ins: a shared daemon has none of its clients'."""
+        if self.plugins:
+            raise InvalidSpec(
+                f"plugins = {list(self.plugins)}: the configuration of a shared daemon names its plug-ins (load under "
+                f"[plugins], or `prepserver start --plugin NAME`), not its clients. {more}",
+                "plugins",
+            )
+
+
+class Attachment:
+    """A place on a stream of rows, and while it is attached a session over a feed, with a stage.
+
+    Each of these three is replaced as a whole when the place changes.
+
+    Args:
+        spec: What is read.
+        service: By whom.
+        staging: What becomes of it.
+
+    Attributes:
+        session: None while it is not attached.
+        feed: Likewise.
+        start: Where the next attachment begins.
+        goes_on: Whether a loop that begins now goes on at `start`, even in the middle of an epoch.
+        began: See `PrepClient.stats`.
+        listing: By which `start` counts.
+        allow_changed: Whether `start` may be given up for the beginning of its epoch if there is another listing now.
+    """
+
+    def __init__(self, spec: Spec, service: Service, staging: Staging) -> None:
+        self._spec = spec
+        self._service = service
+        self._staging = staging
+        self.session: Session | None = None
+        self.feed: Feed | None = None
+        self._stage: Stage | None = None
+        self.start = Start()
+        self.goes_on = False
+        self.began: int | None = None
+        self.listing: Listing | None = None
+        self.allow_changed = False
+        self._pid = os.getpid()  # of the process that attached
+        self._private: PrivateDaemon | None = None
+        self._was_served = False
+        self._leave: weakref.finalize[[int, list[Any]], Attachment] | None = None  # also runs without a `close`
+        self._begun: Handed | None = None  # where the last step began: if that is where we stand, it was broken off
+        self._past = Totals()  # of earlier attachments
+
+    @property
+    def totals(self) -> Totals:
+        """What the training loop got in all."""
+        return self.session.handed.totals if self.session is not None else self._past
+
+    @property
+    def epoch(self) -> int:
+        """Number of the epoch that the next batch belongs to."""
+        return self.session.epoch if self.session is not None else self.start.epoch
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """Where the training loop stands."""
+        at, known = self.session or self.start, self.start.checkpoint
+        position = at.position if self.session is not None or known is None else known
+        return Checkpoint(at.epoch, at.epoch_start, position, self.began, self.listing)
+
+    # -- coming and going -------------------------------------------------------------------------------
+
+    def come(self) -> Session:
+        """Attaches, if it is not attached.
+
+        Raises:
+            PrepClientError: Naming why not.
+        """
+        if self.session is None:
+            try:
+                self._attach()
+            except (NoServer, ServerGone) as e:
+                if self._was_served:  # it is being restarted, maybe just between two epochs
+                    self._come_back(e)
+                elif isinstance(e, NoServer):
+                    self._await_start(e)
+                else:
+                    raise
+        assert self.session is not None
+        return self.session
+
+    def _await_start(self, missing: NoServer) -> None:
+        """Waits for a daemon that may be starting: its socket is not there yet, or nobody listens on it yet.
+
+        Raises:
+            NoServer: None came within `connect_s`.
+        """
+        if not isinstance(missing.__cause__, FileNotFoundError | ConnectionRefusedError):
+            raise missing
+        wait_s, places = self._service.connect_s, candidates(self._service.runtime_dir)
+        searched = " or ".join(map(str, places))
+        if wait_s > 0:
+            log.warning("waiting up to %g s (connect_s) for a prepserver daemon to start in %s", wait_s, searched)
+        try:
+            self._attach_within(wait_s)
+        except NoServer as e:
+            raise NoServer(f"{e}. None started in {searched} within connect_s = {wait_s:g}") from e
+
+    def _come_back(self, gone: PrepClientError) -> None:
+        """Waits for a daemon to be there again, and goes on at the very next batch.
+
+        Raises:
+            ServerGone: None came within `reconnect_s`.
+        """
+        wait_s = self._service.reconnect_s
+        if wait_s <= 0:
+            raise gone
+        log.warning("%s. Waiting up to %g s (reconnect_s) for it to come back", str(gone), wait_s)
+        began_s = time.monotonic()
+        try:
+            self._attach_within(wait_s)
+        except (NoServer, ServerGone) as e:
+            raise ServerGone(f"{gone}; none came back within reconnect_s = {wait_s:g}") from e
+        log.warning("the daemon is back after %.1f s; going on where it stopped", time.monotonic() - began_s)
+
+    def _attach_within(self, wait_s: float) -> None:
+        """Attaches as soon as there is a daemon.
+
+        Raises:
+            NoServer: There was none to the end, or
+            ServerGone: one that ended.
+        """
+        deadline_s = time.monotonic() + wait_s
+        pause_s = _RETRY_FIRST_S
+        while True:
+            try:
+                return self._attach()
+            except (NoServer, ServerGone):
+                left_s = deadline_s - time.monotonic()
+                if left_s <= 0:
+                    raise
+            time.sleep(min(pause_s, left_s))
+            pause_s = min(_RETRY_MOST_S, 1.5 * pause_s)
+
+    def _attach(self) -> None:
+        self._check_copies()
+        start = replace(self.start, first=self._service.joining.first)
+        self._pid = os.getpid()
+        self.feed = self._make_feed(start)
+        parts: list[Any] = [self.feed]
+        self._leave = weakref.finalize(self, _leave, os.getpid(), parts)
+        try:
+            self._check_listing(start, self.feed.listing)
+            epoch_start = self.feed.epoch_start
+            self._note_start(start, epoch_start, self.feed.listing.samples)
+            session = Session(
+                self.feed.listing.samples, start.epoch, epoch_start, self.feed.position, self._spec.shape,
+                start.rounds, self._past,
+            )  # fmt: skip
+            self.session = session
+            self._stage = self._staging.stage(session, self.feed)
+            parts.append(self._stage)
+            self.feed.attach(session)
+            self._was_served = not self._service.inline
+        except _Changed:
+            self.detach()
+            self.start, self.listing, self.goes_on = Start(start.epoch), None, False
+            self._attach()
+        except ValueError as e:
+            self.detach()
+            raise InvalidSpec(str(e)) from e
+        except BaseException:
+            self.detach()
+            raise
+
+    def _make_feed(self, start: Start) -> Feed:
+        check_descriptors()
+        service = self._service
+        with contextlib.closing(ScanProgress(self._spec.source.place)) as progress:
+            if service.inline:
+                return InlineFeed(self._spec, start, progress, service.plugins)
+            runtime_dir = find_runtime_dir(service.runtime_dir)
+            if service.workers is not None and (self._private is not None or not listens(runtime_dir)):
+                self._private = private_daemon(service.workers, service.plugins)
+                runtime_dir = self._private.runtime_dir
+            else:
+                service.refuse_plugins(f"One runs in {runtime_dir}")
+            return ServedFeed(
+                runtime_dir, self._spec, start, prefetch=service.prefetch, timeout_s=service.timeout_s,
+                joining=service.joining, on_scanning=progress,
+            )  # fmt: skip
+
+    def _note_start(self, start: Start, epoch_start: int, samples: int) -> None:
+        began = epoch_start - start.epoch * self._spec.shape.shard.positions(samples)
+        if began != self.began:
+            log.info(
+                "epoch %d begins at position %d: Joining(start=%d) asks for that again", start.epoch, epoch_start, began
+            )
+        self.began = began
+
+    def _check_listing(self, start: Start, now: Listing) -> None:
+        """Positions count the samples of one listing and mean nothing in another.
+
+        Raises:
+            SourceChanged: `start` is a position in another one.
+        """
+        was, place = self.listing, self._spec.source.place
+        if was is not None and not was.agrees(now):
+            numbers = f"{was.samples} samples (listing {was.content[:12]}), now {now.samples} ({now.content[:12]})"
+            if start.position is not None:
+                if self.allow_changed:
+                    raise _Changed
+                what = "the code of a plug-in" if was.code != now.code else place
+                raise SourceChanged(
+                    f"{what} has changed since epoch {start.epoch} of this job was begun, or is another: it had "
+                    f"{numbers}. To go on at the same place, restore the dataset; to begin an epoch with what is there "
+                    f"now, call set_epoch({start.epoch + 1}), or load_state_dict(state, allow_changed=True) to begin "
+                    f"epoch {start.epoch} anew with it"
+                )
+            log.warning("%s has changed: it had %s; epoch %d takes those", place, numbers, start.epoch)
+        self.listing = now
+        self.allow_changed = False
+
+    def keep_place(self) -> None:
+        """The next attachment begins at the first batch that was not handed out."""
+        session = self.session
+        if session is not None:
+            epoch_start, position, rounds = session.place
+            self.start = Start(session.epoch, position, epoch_start, rounds, session.position)
+
+    def detach(self) -> None:
+        """Goes; the next attachment begins at `start`."""
+        self._past = self.totals
+        self.session = self._stage = self.feed = None
+        leave, self._leave = self._leave, None
+        if leave is not None:
+            leave()
+
+    def close(self) -> None:
+        """Goes, keeps its place and all that it knows, and holds nothing any more."""
+        self.keep_place()
+        self.detach()
+        self._staging.close()
+        self._private = None  # it ends with the last client that uses it
+        self._was_served = False
+
+    # -- one step ---------------------------------------------------------------------------------------
+
+    def step(self) -> Step:
+        """The next batch, which is handed out when ``session.handed`` is replaced.
+
+        Until that is done, nothing has happened: whatever else an exception may have left half done is thrown away
+        by the next step, which attaches again.
+        """
+        self.check_process()
+        if self.session is not None and self.session.handed is self._begun:
+            self.keep_place()
+            self.detach()
+        self.come()  # again, after an error of the transport
+        # no context manager: an exception in its end would keep this frame, and with it lent memory
+        threads = stop_threads()
+        step = self._step()
+        resume_threads(threads)
+        return step
+
+    def _step(self) -> Step:
+        while True:
+            assert self._stage is not None
+            assert self.session is not None
+            self._begun = self.session.handed
+            try:
+                return self._stage.step(self._service.timeout_s)
+            except ServerGone as gone:
+                self._detach_in_epoch()
+                self._come_back(gone)
+            except PrepClientError:
+                self._detach_in_epoch()
+                raise
+
+    def _detach_in_epoch(self) -> None:
+        """After an error of the transport: the next use attaches again at the same sample."""
+        self.keep_place()
+        self.goes_on = self.goes_on or self.session is not None
+        self.detach()
+
+    # -- forks ------------------------------------------------------------------------------------------
+
+    def check_process(self) -> None:
+        """Called before anything that a fork breaks: mappings are not inherited, nor are the threads of a library.
+
+        Raises:
+            ForkedClient: This is not the process that attached.
+        """
+        if self.session is not None and os.getpid() != self._pid:
+            raise ForkedClient(
+                f"this PrepClient attached in process {self._pid} and is used in its fork {os.getpid()}, which has "
+                "none of its memory. Make a PrepClient in the process that uses it, or `close` this one here first; "
+                "a DataLoader around it takes num_workers=0"
+            )
+
+    def _check_copies(self) -> None:
+        """Called before it attaches in a process in which it was not made, or was not attached before.
+
+        Raises:
+            ForkedClient: Others like it will do the same there.
+        """
+        worker = get_worker_info()
+        if os.getpid() != self._pid and worker is not None and worker.num_workers > 1:
+            raise ForkedClient(
+                f"each of the {worker.num_workers} workers of this DataLoader has a copy of this PrepClient and would "
+                "get all of its batches. The daemon has the workers: the DataLoader takes num_workers=0"
+            )
+
+
+class _Changed(Exception):
+    """The dataset is not that of the checkpoint, and the user allows that."""
+
+
+def _leave(pid: int, parts: list[Any]) -> None:
+    """Closes a feed, and before it its stage, if it came to that. A forked child touches no device of its parent's."""
+    with contextlib.ExitStack() as closing:
+        for part in parts if os.getpid() == pid else parts[:1]:
+            closing.callback(part.close)

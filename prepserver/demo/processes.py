@@ -1,0 +1,227 @@
+"""The demo's child processes: its daemon and its training jobs. None outlives the demo."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from prepserver import __version__
+from prepserver.protocol.codec import MAX_MESSAGE_BYTES, decode, encode
+from prepserver.protocol.messages import ATTACH_SOCKET, FROM_ATTACH, AskStatus
+
+_START_S = 60.0
+_STOP_S = 10.0
+_ANSWER_S = 5.0
+_LOG_TAIL_BYTES = 2000
+_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+
+
+class DemoFailure(RuntimeError):
+    """The demo cannot go on; the text says why."""
+
+
+class Report(NamedTuple):
+    """A job's progress at `at_s` (monotonic): images and whole epochs so far, and its latest loss."""
+
+    at_s: float
+    images: int
+    epochs: int
+    loss: float
+    first_batch_s: float
+
+
+class TrainingJob:
+    """One process of `prepserver.demo.train`.
+
+    Args:
+        name: For messages.
+        config: Sent to its stdin.
+        log_path: For its stderr.
+
+    Attributes:
+        process: The process.
+        device: Where it trains; empty until it is ready.
+        reports: Its reports, oldest first.
+    """
+
+    def __init__(self, name: str, config: dict[str, Any], log_path: Path) -> None:
+        self.name = name
+        self.device = ""
+        self.reports: list[Report] = []
+        self._log_path = log_path
+        self._unread = b""
+        self._sock, theirs = socket.socketpair()
+        self._sock.setblocking(False)
+        with theirs:
+            self.process = _start("prepserver.demo.train", [], log_path, stdin=theirs, stdout=theirs)
+        self.tell(json.dumps(config))
+
+    def fileno(self) -> int:
+        """Readable when the job has written something."""
+        return self._sock.fileno()
+
+    def tell(self, line: str) -> None:
+        """Writes a line to its stdin."""
+        try:
+            self._sock.send(line.encode() + b"\n")
+        except ConnectionError:
+            raise self._ended() from None
+
+    def read(self) -> None:
+        """Reads what the job has written.
+
+        Raises:
+            DemoFailure: The job has failed or ended.
+        """
+        try:
+            data = self._sock.recv(1 << 16)
+        except BlockingIOError:
+            return
+        except ConnectionError:
+            data = b""
+        if not data:
+            raise self._ended()
+        *lines, self._unread = (self._unread + data).split(b"\n")
+        for line in lines:
+            match json.loads(line):
+                case {"device": device}:
+                    self.device = device
+                case {"failed": why}:
+                    raise DemoFailure(f"training {self.name} failed: {why}")
+                case report:
+                    self.reports.append(Report(**report))
+
+    def images_between(self, start_s: float, stop_s: float) -> float:
+        """Images that the job received in that time, interpolated linearly between reports."""
+        return self._images_at(stop_s) - self._images_at(start_s)
+
+    def hang_up(self) -> None:
+        """Ends the job after its current batch."""
+        self._sock.close()
+
+    def _ended(self) -> DemoFailure:
+        return DemoFailure(f"training {self.name} ended early: {_tail(self._log_path)}")
+
+    def _images_at(self, moment_s: float) -> float:
+        before = [r for r in self.reports if r.at_s <= moment_s]
+        after = [r for r in self.reports if r.at_s > moment_s]
+        if not before or not after:
+            return before[-1].images if before else 0.0
+        a, b = before[-1], after[0]
+        return a.images + (b.images - a.images) * (moment_s - a.at_s) / (b.at_s - a.at_s)
+
+
+@contextlib.contextmanager
+def training_jobs(configs: list[dict[str, Any]], scratch: Path) -> Iterator[list[TrainingJob]]:
+    """Runs a job for each configuration."""
+    jobs: list[TrainingJob] = []
+    try:
+        for number, config in enumerate(configs, 1):
+            jobs.append(TrainingJob(f"job {number}", config, scratch / f"job-{config['kind']}-{number}.log"))
+        yield jobs
+    finally:
+        for job in jobs:
+            job.hang_up()
+        for job in jobs:
+            _wait(job.process)
+
+
+class DemoServer(NamedTuple):
+    """A running daemon: its pid, its attach socket, and the seconds until it listened."""
+
+    pid: int
+    attach_socket: Path
+    start_s: float
+
+    def rows(self) -> tuple[int, int]:
+        """Rows (made, delivered) of the streams that run now; (0, 0) if the daemon does not answer."""
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
+                sock.settimeout(_ANSWER_S)
+                sock.connect(os.fspath(self.attach_socket))
+                sock.send(encode(AskStatus(__version__)))
+                data, fds, _, _ = socket.recv_fds(sock, MAX_MESSAGE_BYTES + 1, 1)
+            with open(fds[0], "rb") as file:
+                streams = json.loads(os.pread(file.fileno(), decode(data, FROM_ATTACH).nbytes, 0))["streams"]
+        except (OSError, ValueError, IndexError):
+            return 0, 0
+        return sum(s["rows_filled"] for s in streams), sum(s["rows_delivered"] for s in streams)
+
+
+@contextlib.contextmanager
+def running_server(scratch: Path, workers: int) -> Iterator[DemoServer]:
+    """A daemon with `workers` workers and its files in `scratch`.
+
+    Raises:
+        DemoFailure: It does not come up; the text has the end of its log.
+    """
+    runtime_dir, log_path = scratch / "run", scratch / "daemon.log"
+    arguments = [
+        *("start", "--workers", str(workers), "--lifeline", str(os.getpid())),
+        *("--runtime-dir", str(runtime_dir), "--cache-dir", str(scratch / "index")),
+    ]
+    began_s = time.monotonic()
+    process = _start("prepserver.cli", arguments, log_path, stdin=subprocess.DEVNULL)
+    try:
+        while not _listens(runtime_dir / ATTACH_SOCKET):
+            if process.poll() is not None or time.monotonic() > began_s + _START_S:
+                raise DemoFailure(f"the daemon did not come up: {_tail(log_path)}")
+            time.sleep(0.02)
+        yield DemoServer(process.pid, runtime_dir / ATTACH_SOCKET, time.monotonic() - began_s)
+    finally:
+        process.terminate()
+        process.terminate()  # the second signal skips the wait for jobs
+        _wait(process)
+
+
+def tree_cpu_s(roots: Iterable[int]) -> float:
+    """User and system seconds of the processes `roots` and their living descendants, to about 10 ms each."""
+    children: defaultdict[int, list[int]] = defaultdict(list)
+    ticks: dict[int, int] = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            text = (entry / "stat").read_text()
+        except OSError:
+            continue  # it has just ended
+        fields = text[text.rindex(")") + 2 :].split()  # the name in brackets may hold anything
+        children[int(fields[1])].append(int(entry.name))
+        ticks[int(entry.name)] = int(fields[11]) + int(fields[12])
+    total, todo = 0, list(roots)
+    while todo:
+        pid = todo.pop()
+        total += ticks.get(pid, 0)
+        todo += children[pid]
+    return total * _TICK_S
+
+
+def _start(module: str, arguments: list[str], log_path: Path, **pipes: Any) -> subprocess.Popen[bytes]:
+    with log_path.open("wb") as log:
+        # In a session of its own: Ctrl-C reaches only the demo, which then ends its children.
+        pipes = {"stdout": log, "stderr": log, **pipes}
+        return subprocess.Popen([sys.executable, "-m", module, *arguments], start_new_session=True, **pipes)
+
+
+def _wait(process: subprocess.Popen[bytes]) -> None:
+    try:
+        process.wait(_STOP_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _listens(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
+        return sock.connect_ex(os.fspath(path)) == 0
+
+
+def _tail(path: Path) -> str:
+    return path.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace").strip() or "its log is empty"

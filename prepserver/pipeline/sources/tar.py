@@ -1,0 +1,61 @@
+"""`Tar`: WebDataset shards."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from prepserver.pipeline.errors import SpecError
+from prepserver.pipeline.kinds import Image, Kind, Label, Mask
+from prepserver.pipeline.record import Record
+from prepserver.pipeline.source import PathLike, SourceSpec, absolute
+
+_EXTENSIONS = re.compile(r"[^/;\s]+(;[^/;\s]+)*")
+
+
+@dataclass(frozen=True, init=False)
+class Tar(SourceSpec):
+    """WebDataset shards: tar files in which the files of one sample follow one another and share a name.
+
+    The name of a file up to its first dot is the sample's key, the rest its extension. Samples keep the order of the
+    shards and of the files in them. Shards are read where they are: any sample at any time, so epochs, shuffling and
+    resuming are exact. The files must be plain tars: a compressed one cannot be read from the middle.
+
+    Attributes:
+        shards: Path of the shards on the daemon's machine, with braces for several: ``/data/train-{000..127}.tar``, or
+            ``{a,b}``. A relative path counts from the current directory.
+        image: Extension of the image; of several, separated by ``;``, the first that a sample has.
+        label: Extension of a text file that holds the number of the class; None for samples without labels.
+        mask: Extension of a mask, such as ``seg.png``; None for samples without. It becomes the column ``mask``.
+
+    Raises:
+        SpecError: `shards` is no path, or another argument no extension.
+    """
+
+    paths = ("shards",)
+    shards: str
+    image: str
+    label: str | None = None
+    mask: str | None = None
+
+    def __init__(
+        self,
+        shards: str | PathLike,
+        image: str = "jpg;jpeg;png;webp",
+        label: str | None = "cls",
+        mask: str | None = None,
+    ) -> None:
+        for name, value in (("image", image), ("label", label), ("mask", mask)):
+            if (value is not None or name == "image") and not (isinstance(value, str) and _EXTENSIONS.fullmatch(value)):
+                raise SpecError(name, value, "must be an extension such as 'jpg', or several as 'jpg;png'")
+        self._keep(shards=absolute("shards", shards), image=image, label=label, mask=mask)
+
+    @property
+    def columns(self) -> Record:
+        """``image``, then ``mask`` and ``label`` where they are asked for."""
+        columns: dict[str, Kind] = {"image": Image()}
+        if self.mask is not None:
+            columns["mask"] = Mask()
+        if self.label is not None:
+            columns["label"] = Label()
+        return columns

@@ -1,0 +1,84 @@
+"""Large files that hold many samples each, read by (shard, offset, length).
+
+They are read, not mapped: a shard that is cut short, or a disk that fails, is then an error that can be told, where a
+mapping would kill the process; and the copy takes a fiftieth of a decode.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from prepserver.source.errors import SampleError
+from prepserver.source.roots import OutsideRootsError, Roots, open_below
+from prepserver.source.samples import NOT_THE_SAMPLE, OUTSIDE
+
+# Of a soft limit of 1024 descriptors that a worker may live under; 400 shards of 256 MiB are 100 GB.
+_OPEN_AT_MOST = 400
+
+
+class Shards:
+    """The shards of a dataset.
+
+    Args:
+        paths: Absolute.
+        sizes: Bytes of each when the dataset was listed.
+        roots: Where they must lie.
+        mtimes_ns: Of each when the dataset was listed; None where the size says enough.
+    """
+
+    def __init__(
+        self, paths: Sequence[str], sizes: Sequence[int], roots: Roots | None, mtimes_ns: Sequence[int] | None = None
+    ) -> None:
+        self._paths, self._sizes, self._roots, self._mtimes_ns = paths, sizes, roots, mtimes_ns
+        self._open: OrderedDict[int, int] = OrderedDict()
+
+    def read(self, shard: int, offset: int, length: int) -> bytes:
+        """Read a range, which may be cut off where the shard ends.
+
+        Raises:
+            SampleError: The shard is not what it was, or cannot be read.
+            OSError: The process has no descriptors or memory left.
+        """
+        try:
+            return os.pread(self._descriptor(shard), length, offset)
+        except SampleError:
+            raise
+        except OutsideRootsError:
+            raise SampleError(OUTSIDE) from None
+        except OSError as error:
+            if error.errno in NOT_THE_SAMPLE:
+                raise
+            raise SampleError(f"cannot read {self.name(shard)}: {error.strerror}") from error
+
+    def name(self, shard: int) -> str:
+        """File name of a shard."""
+        return os.path.basename(self._paths[shard])
+
+    def _descriptor(self, shard: int) -> int:
+        """An open shard; they are kept open, and checked once."""
+        descriptor = self._open.get(shard)
+        if descriptor is not None:
+            return descriptor
+        if not shard < len(self._sizes):
+            raise SampleError(f"the index names shard {shard} of {len(self._sizes)}")
+        descriptor = open_below(self._roots, "the shard", self._paths[shard])
+        status = os.fstat(descriptor)
+        if status.st_size != self._sizes[shard]:
+            os.close(descriptor)
+            raise SampleError(
+                f"{self.name(shard)} has {status.st_size} bytes and should have {self._sizes[shard]}: it has changed"
+            )
+        if self._mtimes_ns is not None and status.st_mtime_ns != self._mtimes_ns[shard]:
+            os.close(descriptor)
+            raise SampleError(f"{self.name(shard)} has changed since the dataset was listed; attach again")
+        if len(self._open) >= _OPEN_AT_MOST:
+            os.close(self._open.popitem(last=False)[1])
+        self._open[shard] = descriptor
+        return descriptor
+
+    def __del__(self) -> None:
+        # A source has no close of its own: it lives as long as its worker, or as the client's iterator.
+        for descriptor in self.__dict__.get("_open", {}).values():
+            os.close(descriptor)

@@ -1,0 +1,203 @@
+"""Tar shards: which samples they hold, in every dialect of tar, and what is said of those that cannot be read."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import tarfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from prepserver.pipeline.errors import SpecError
+from prepserver.pipeline.sources import Tar, source_from_wire
+from prepserver.source import SampleError, Source, SourceError, build_index, open_source
+from prepserver.source.reader import IndexInfo
+from prepserver.source.roots import OutsideRootsError, Roots
+from prepserver.source.tar import expand
+
+FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
+
+
+def write(path: Path, files: Mapping[str, bytes], form: int = tarfile.GNU_FORMAT) -> Path:
+    with tarfile.open(path, "w", format=form) as archive:
+        for name, data in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+    return path
+
+
+def opened(spec: Tar, tmp_path: Path, roots: Roots | None = None) -> tuple[Source, IndexInfo]:
+    info = build_index(spec, tmp_path / "cache", roots=roots)
+    return open_source(spec, info.path, roots), info
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_samples_keep_the_order_of_shards_and_files(form: str, tmp_path: Path) -> None:
+    """Names too long for a plain header, too, which each dialect writes in its own way."""
+    long = "folder/" * 14 + "deep"
+    for number in range(3):
+        files: dict[str, bytes] = {}
+        for key in (f"{number}/a", f"{number}/{long}", f"{number}/b.x"):
+            files |= {f"{key}.cls": b"%d\n" % len(key), f"{key}.seg.png": b"mask " + key.encode(), f"{key}.txt": b"-"}
+            files[f"{key}.JPG"] = b"image " + key.encode()
+        write(tmp_path / f"s-{number:02}.tar", files, FORMATS[form])
+    source, info = opened(Tar(tmp_path / "s-{00..02}.tar", mask="seg.png", image="png;jpg"), tmp_path)
+    keys = [f"{number}/{key}" for number in range(3) for key in ("a", long)]
+    assert [source.name(k) for k in range(len(source))] == [
+        f"{tmp_path}/s-{k // 2:02}.tar/{key}".lstrip("/") for k, key in enumerate(keys)
+    ]
+    for index, key in enumerate(keys):
+        wanted = {"image": f"image {key}".encode(), "mask": f"mask {key}".encode(), "label": len(key)}
+        assert source.read(index) == wanted
+        assert list(source.read(index)) == ["image", "mask", "label"]
+    assert (info.n, info.num_classes, source.classes()) == (6, max(map(len, keys)) + 1, [])
+
+
+def test_a_size_in_a_pax_header_or_in_base_256_counts(tmp_path: Path) -> None:
+    data = write(tmp_path / "a.tar", {"a.jpg": b"12345"}).read_bytes()
+    header = bytearray(data[:512])
+    header[124:136] = b"\x80" + (5).to_bytes(11, "big")
+    header[148:156] = b"%06o\0 " % (sum(header[:148]) + sum(header[156:]) + 8 * 32)
+    (tmp_path / "a.tar").write_bytes(bytes(header) + data[512:])
+    with tarfile.open(tmp_path / "b.tar", "w", format=tarfile.PAX_FORMAT) as archive:
+        member = tarfile.TarInfo("b.jpg")
+        member.size, member.pax_headers = 3, {"size": "3", "comment": "size=9"}
+        archive.addfile(member, io.BytesIO(b"678"))
+    source, _ = opened(Tar(tmp_path / "{a,b}.tar", label=None), tmp_path)
+    assert [source.read(index) for index in range(2)] == [{"image": b"12345"}, {"image": b"678"}]
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(st.tuples(st.binary(max_size=1500), st.integers(0, 2**63 - 1)), min_size=1, max_size=8),
+    st.sampled_from(list(FORMATS)),
+)
+def test_whatever_is_written_is_read(
+    tmp_path_factory: pytest.TempPathFactory, samples: list[tuple[bytes, int]], form: str
+) -> None:
+    folder = tmp_path_factory.mktemp("any")
+    files: dict[str, bytes] = {}
+    for number, (data, label) in enumerate(samples):
+        files |= {f"{number:04}.png": data, f"{number:04}.cls": str(label).encode()}
+    write(folder / "a.tar", files, FORMATS[form])
+    source, _ = opened(Tar(folder / "a.tar"), folder)
+    for number, (data, label) in enumerate(samples):
+        if data:
+            assert source.read(number) == {"image": data, "label": label}
+        else:
+            with pytest.raises(SampleError, match="its image is empty"):
+                source.read(number)
+
+
+def test_a_sample_without_its_image_is_bad_alone(tmp_path: Path) -> None:
+    write(tmp_path / "a.tar", {"a.jpg": b"a", "a.seg": b"m", "b.seg": b"m", "c.jpg": b"c", "c.seg": b"m", "d.txt": b""})
+    source, info = opened(Tar(tmp_path / "a.tar", label=None, mask="seg"), tmp_path)
+    assert info.n == 3
+    with pytest.raises(SampleError, match="has no image for it"):
+        source.read(1)
+    assert source.read(2) == {"image": b"c", "mask": b"m"}
+
+
+def damaged(change: Callable[[bytearray], object]) -> Callable[[bytes], bytes]:
+    def made(data: bytes) -> bytes:
+        changed = bytearray(data)
+        change(changed)
+        return bytes(changed)
+
+    return made
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda data: data[:1600], r"a.tar is cut off: a file at byte 1024 of 1600 has 700 bytes"),
+        (lambda data: data[:1100], r"there is no header at byte 1024 of 1100|is cut off"),
+        (lambda data: b"no tar at all" * 100, "is damaged, or no tar: there is no header at byte 0 of 1300"),
+        (lambda data: b"", "a.tar is empty"),
+        (gzip.compress, r"a.tar is compressed \(gzip\), so no sample can be read alone: unpack it once"),
+        (lambda data: b"BZh9" + data, r"is compressed \(bzip2\)"),
+        (lambda data: b"\x28\xb5\x2f\xfd" + data, r"is compressed \(zstd\)"),
+        (damaged(lambda data: data.__setitem__(1030, 7)), "there is no header at byte 1024"),
+        (lambda data: bytes(2048), "holds no samples: no file ends in .jpg or .jpeg or .png or .webp"),
+    ],
+)  # fmt: skip
+def test_a_shard_that_cannot_be_used_is_named(change: Callable[[bytes], bytes], said: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tar", {"a.cls": b"1", "a.jpg": bytes(700)})
+    path.write_bytes(change(path.read_bytes()))
+    with pytest.raises(SourceError, match=said):
+        build_index(Tar(path), tmp_path / "cache")
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ({"a.jpg": b"x"}, r"the class of sample a, .cls, has none; it must be a number from 0"),
+        ({"a.jpg": b"x", "a.cls": b"cat"}, r"the class of sample a, .cls, is 'cat'; it must be a number"),
+        ({"a.jpg": b"x", "a.cls": b"-1"}, r"is '-1'"),
+        ({"a.jpg": b"x", "a.JPG": b"x"}, r"sample a has two files .jpg"),
+    ],
+)
+def test_a_sample_that_makes_no_sense_is_named(files: dict[str, bytes], said: str, tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=said):
+        build_index(Tar(write(tmp_path / "a.tar", files)), tmp_path / "cache")
+
+
+def test_a_missing_shard_is_named(tmp_path: Path) -> None:
+    write(tmp_path / "s0.tar", {"a.jpg": b"x"})
+    with pytest.raises(SourceError, match=r"the shard .*/s1.tar does not exist on the server's machine"):
+        build_index(Tar(tmp_path / "s{0..1}.tar", label=None), tmp_path / "cache")
+
+
+def test_shards_outside_the_roots_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    write(tmp_path / "out.tar", {"a.jpg": b"x"})
+    (tmp_path / "in" / "link0.tar").symlink_to(tmp_path / "out.tar")
+    for pattern in ("out.tar", "in/link{0..0}.tar", "{in/../out,in/link0}.tar"):
+        with pytest.raises(OutsideRootsError):
+            build_index(Tar(tmp_path / pattern, label=None), tmp_path / "cache", roots=Roots([str(tmp_path / "in")]))
+
+
+def test_a_listing_is_kept_until_a_shard_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("prepserver.source.reader._COARSEST_TIME_NS", 0)
+    path = write(tmp_path / "a.tar", {"a.jpg": b"1"})
+    spec = Tar(path, label=None)
+    source, info = opened(spec, tmp_path)
+    calls: list[int] = []
+    assert build_index(spec, tmp_path / "cache", calls.append).path == info.path
+    assert calls == []
+    write(path, {"a.jpg": b"12", "b.jpg": b"3"})
+    with pytest.raises(SampleError, match=r"a.tar has changed since|should have"):
+        source.read(0)
+    assert opened(spec, tmp_path)[1].n == 2
+
+
+@pytest.mark.parametrize(
+    ("pattern", "paths"),
+    [
+        ("a", ["a"]),
+        ("a{08..11}b", ["a08b", "a09b", "a10b", "a11b"]),
+        ("{x,y}-{0..1}", ["x-0", "x-1", "y-0", "y-1"]),
+    ],
+)
+def test_braces_name_several_shards(pattern: str, paths: list[str]) -> None:
+    assert expand(pattern) == paths
+
+
+@pytest.mark.parametrize("pattern", ["a{", "a{}", "a{1..}", "{5..2}", "{0..99999999}", "{0..9999}{0..9999}", "{a..b}"])
+def test_braces_that_name_nothing_are_refused(pattern: str) -> None:
+    with pytest.raises(SourceError, match=r"range|braces|more than"):
+        expand(pattern)
+
+
+def test_the_spec_travels_and_checks_its_extensions() -> None:
+    spec = Tar("/data/{0..3}.tar", mask="seg.png")
+    assert source_from_wire(spec.to_wire()) == spec
+    assert list(spec.columns) == ["image", "mask", "label"]
+    for wrong in ({"image": ""}, {"image": None}, {"label": 3}, {"mask": "a/b"}):
+        with pytest.raises(SpecError, match="must be an extension"):
+            Tar("/data/a.tar", **wrong)
