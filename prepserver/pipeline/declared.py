@@ -115,13 +115,13 @@ def _plain(field: str, value: object, depth: int) -> Any:
         return value
     if isinstance(value, list | tuple) and depth:
         return [_plain(field, item, depth - 1) for item in value]
-    for check in (lambda: checks.integer(field, value, -(2**63), 2**63 - 1), lambda: checks.number(field, value)):
-        try:
-            return check()
-        except SpecError:
-            pass
-    reason = f"must be a finite number of 64 bits, a string, True, False, None, or lists of these, {_MAX_NESTING} deep"
-    raise SpecError(field, value, reason)
+    try:
+        if hasattr(value, "__index__"):
+            return checks.integer(field, value, -(2**63), 2**63 - 1)
+        return checks.number(field, value)
+    except SpecError:
+        reason = f"must be a finite number of 64 bits, a string, a bool, None, or lists of these, {_MAX_NESTING} deep"
+        raise SpecError(field, value, reason) from None
 
 
 def kind_to_wire(kind: Kind) -> dict[str, Any]:

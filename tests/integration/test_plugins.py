@@ -212,7 +212,7 @@ def test_a_client_of_a_shared_daemon_names_no_plugins(owned: Server) -> None:
     with pytest.raises(InvalidSpec, match="configuration of a shared daemon names its plug-ins"):
         PrepClient(SOURCE, OPS, runtime_dir=owned.runtime_dir, plugins="owner_code", **SPEC)
     client = PrepClient(SOURCE, OPS, runtime_dir=owned.runtime_dir, plugins="owner_code", workers=1, **SPEC)
-    with client, pytest.raises(InvalidSpec, match=re.escape(f"one runs in {owned.runtime_dir}")):
+    with client, pytest.raises(InvalidSpec, match=re.escape(f"One runs in {owned.runtime_dir}")):
         len(client)
 
 
