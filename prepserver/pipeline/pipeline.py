@@ -21,6 +21,9 @@ from prepserver.pipeline.spec import Codes, digest_of
 MAX_OPS = 64
 """Without the `Decode` at the start."""
 
+MAX_FIELDS = 64
+"""Of a row."""
+
 MAX_VIEWS = 16
 """Of one sample: each view costs a row's memory and a row's work; the decode is shared."""
 
@@ -174,6 +177,8 @@ def _fields(record: Record, views: int, wire: object) -> tuple[RowField, ...]:
         fields = row_fields(record, views)
     except SpecError as error:
         raise SpecError("pipeline", wire, error.reason) from None
+    if len(fields) > MAX_FIELDS:
+        raise SpecError("views", views, f"makes rows of {len(fields)} fields, more than {MAX_FIELDS}")
     for each in fields:
         if max(each.shape, default=0) > MAX_SIDE_PX:
             raise SpecError("pipeline", each.shape, f"rows may have at most {MAX_SIDE_PX} pixels a side")

@@ -57,6 +57,12 @@ def test_specs_survive_the_wire_with_parameters_in_order() -> None:
     ]  # fmt: skip
 
 
+def test_a_row_has_a_bounded_number_of_fields() -> None:
+    columns: Record = {f"image{n}": kinds.Image(size=(2, 2)) for n in range(5)}
+    with pytest.raises(SpecError, match="makes rows of 81 fields, more than 64"):
+        Pipeline.from_ops([], 16, columns)
+
+
 def test_the_order_of_columns_is_part_of_a_source() -> None:
     turned = dict(reversed(list(COLUMNS.items())))
     assert Plugin("mine", columns=turned).digest != Plugin("mine", columns=COLUMNS).digest
