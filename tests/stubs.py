@@ -39,12 +39,15 @@ def stub_of_sources() -> str:
     """The text of `SOURCES_STUB`."""
     lines = [
         "# Written by `python -m tests.stubs`, which tests/unit/pipeline/test_members.py compares.",
+        "from collections.abc import Mapping",
+        "",
         "from prepserver.pipeline.source import SourceSpec as SourceSpec",
         *(f"from {kind.__module__} import {name} as {name}" for name, kind in sources.SOURCES.items()),
         "",
         "SOURCES: dict[str, type[SourceSpec]]",
         "",
         "def source_from_wire(wire: object) -> SourceSpec: ...",
+        "def place_of(wire: Mapping[str, object]) -> str: ...",
         "",
         "__all__ = [",
         *(f'    "{name}",' for name in sources.SOURCES),

@@ -335,9 +335,9 @@ def drive(stage: DeviceStage, images: torch.Tensor, batches: int = 200) -> Facts
             cuda.synchronize()
             start = time.monotonic()
         before = time.thread_time()
-        stage.poll()
-        stage.advance()
-        while stage.room:
+        stage.delivery.poll()
+        stage.delivery.ask()
+        while stage.delivery.room:
             begin = submitted % 8 * BATCH
             stage.submit(submitted, [[images[begin : begin + BATCH]]], labels)
             submitted += 1

@@ -12,7 +12,6 @@ from typing import Any
 
 from torch.utils.data import get_worker_info
 
-from prepclient.checkpoint import Checkpoint
 from prepclient.errors import ForkedClient, InvalidSpec, NoServer, PrepClientError, ServerGone, SourceChanged
 from prepclient.feed import Feed, Listing, ServedFeed, Start
 from prepclient.forks import resume_threads, stop_threads
@@ -21,10 +20,10 @@ from prepclient.joining import Joining
 from prepclient.places import candidates, find_runtime_dir, listens
 from prepclient.private import PrivateDaemon, private_daemon
 from prepclient.progress import ScanProgress
+from prepclient.rows import Rows
 from prepclient.session import Handed, Session, Totals
 from prepclient.spec import Spec
-from prepclient.stages import Stage, Step
-from prepclient.staging import Staging
+from prepclient.stages import Stage, Staging, Step
 from prepclient.transport import check_descriptors
 
 log = logging.getLogger("prepclient")
@@ -124,11 +123,13 @@ class Attachment:
         return self.session.epoch if self.session is not None else self.start.epoch
 
     @property
-    def checkpoint(self) -> Checkpoint:
-        """Where the training loop stands."""
-        at, known = self.session or self.start, self.start.checkpoint
-        position = at.position if self.session is not None or known is None else known
-        return Checkpoint(at.epoch, at.epoch_start, position, self.began, self.listing)
+    def place(self) -> Start:
+        """Where the next attachment would begin: at the first batch that was not handed out."""
+        session = self.session
+        if session is None:
+            return self.start
+        epoch_start, position, rounds = session.place
+        return Start(session.epoch, position, epoch_start, rounds, session.position)
 
     # -- coming and going -------------------------------------------------------------------------------
 
@@ -237,10 +238,10 @@ class Attachment:
 
     def _make_feed(self, start: Start) -> Feed:
         check_descriptors()
-        service = self._service
+        service, map_rows = self._service, self._staging.map_rows()
         with contextlib.closing(ScanProgress(self._spec.source.place)) as progress:
             if service.inline:
-                return InlineFeed(self._spec, start, progress, service.plugins)
+                return InlineFeed(self._spec, start, progress, map_rows, service.plugins)
             runtime_dir = find_runtime_dir(service.runtime_dir)
             if service.workers is not None and (self._private is not None or not listens(runtime_dir)):
                 self._private = private_daemon(service.workers, service.plugins)
@@ -249,7 +250,7 @@ class Attachment:
                 service.refuse_plugins(f"One runs in {runtime_dir}")
             return ServedFeed(
                 runtime_dir, self._spec, start, prefetch=service.prefetch, timeout_s=service.timeout_s,
-                joining=service.joining, on_scanning=progress,
+                joining=service.joining, on_scanning=progress, map_rows=map_rows or Rows.map,
             )  # fmt: skip
 
     def _note_start(self, start: Start, epoch_start: int, samples: int) -> None:
@@ -283,13 +284,6 @@ class Attachment:
         self.listing = now
         self.allow_changed = False
 
-    def keep_place(self) -> None:
-        """The next attachment begins at the first batch that was not handed out."""
-        session = self.session
-        if session is not None:
-            epoch_start, position, rounds = session.place
-            self.start = Start(session.epoch, position, epoch_start, rounds, session.position)
-
     def detach(self) -> None:
         """Goes; the next attachment begins at `start`."""
         self._past = self.totals
@@ -300,7 +294,7 @@ class Attachment:
 
     def close(self) -> None:
         """Goes, keeps its place and all that it knows, and holds nothing any more."""
-        self.keep_place()
+        self.start = self.place
         self.detach()
         self._staging.close()
         self._private = None  # it ends with the last client that uses it
@@ -316,7 +310,7 @@ class Attachment:
         """
         self.check_process()
         if self.session is not None and self.session.handed is self._begun:
-            self.keep_place()
+            self.start = self.place
             self.detach()
         self.come()  # again, after an error of the transport
         # no context manager: an exception in its end would keep this frame, and with it lent memory
@@ -341,7 +335,7 @@ class Attachment:
 
     def _detach_in_epoch(self) -> None:
         """After an error of the transport: the next use attaches again at the same sample."""
-        self.keep_place()
+        self.start = self.place
         self.goes_on = self.goes_on or self.session is not None
         self.detach()
 

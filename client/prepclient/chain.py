@@ -16,11 +16,10 @@ from prepclient.rows import Rows
 
 @dataclass(slots=True)
 class Link:
-    """A ring and the first position whose row is in it; before it came `number` others."""
+    """A ring and the first position whose row is in it."""
 
     start: int
     rows: Rows
-    number: int
 
 
 class RingChain:
@@ -28,34 +27,26 @@ class RingChain:
 
     Args:
         rows: Of the first ring, for all positions until another is added.
-
-    Attributes:
-        rings: How many there have been: with another one, rows that are still to come may lie elsewhere.
     """
 
     def __init__(self, rows: Rows) -> None:
-        self.links = [Link(0, rows, 0)]
-        self.rings = 1
+        self.links = [Link(0, rows)]
 
-    def add(self, start: int, rows: Rows) -> list[Rows]:
-        """From `start` on, rows are in another ring.
-
-        Returns:
-            Rings that no row is read from any more: the job was moved again before it came so far.
-        """
-        gone = []
+    def add(self, start: int, rows: Rows) -> None:
+        """From `start` on, rows are in another ring. One that begins there or later is never reached, and let go of."""
         while len(self.links) > 1 and self.links[-1].start >= start:
-            gone.append(self.links.pop().rows)
-        self.links.append(Link(start, rows, self.rings))
-        self.rings += 1
-        return gone
+            self.links.pop().rows.close()
+        self.links.append(Link(start, rows))
 
-    def forget_below(self, position: int) -> list[Rows]:
-        """Lets go of rings whose rows are all below `position`; returns them."""
-        gone = []
+    def forget_below(self, position: int) -> None:
+        """Lets go of rings whose rows are all below `position`."""
         while len(self.links) > 1 and self.links[1].start <= position:
-            gone.append(self.links.pop(0).rows)
-        return gone
+            self.links.pop(0).rows.close()
+
+    def close(self) -> None:
+        """Lets go of all page-locks: no copy reads any row."""
+        for link in self.links:
+            link.rows.close()
 
     def parts(self, start: int, stop: int) -> list[list[torch.Tensor]]:
         """Each dense field's rows of positions [start, stop), in one piece but where they wrap or change rings.

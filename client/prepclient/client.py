@@ -15,7 +15,7 @@ from typing import Any, Never
 import torch
 
 from prepclient.attachment import Attachment, Service
-from prepclient.checkpoint import Checkpoint
+from prepclient.checkpoint import read_state, state_of
 from prepclient.checks import choice, flag, invalid, names, path, seconds, whole
 from prepclient.dataset import BatchSampler, Dataset, Sampler, class_names
 from prepclient.deprecated import moved
@@ -29,8 +29,7 @@ from prepclient.joining import Joining
 from prepclient.session import Handed, Session, Totals
 from prepclient.sharding import Sharding
 from prepclient.spec import VALID, Fields, OnError, check_fields, make_spec
-from prepclient.stages import Step, valid_rows
-from prepclient.staging import Staging
+from prepclient.stages import Staging, Step, valid_rows
 from prepclient.turns import Turns, in_turn
 from prepserver.pipeline.batches import Batching
 from prepserver.pipeline.errors import SpecError
@@ -41,7 +40,7 @@ from prepserver.pipeline.sources import SourceSpec
 class PrepClient(Turns):
     """Batches of a dataset, made by a prepserver daemon and shared with every job that asks for the same.
 
-    Iterating gives one epoch, like a DataLoader::
+    Iterating gives one epoch, like a DataLoader:
 
         train = PrepClient(ImageFolder("/data/train"), [RandomResizedCrop(224), RandomHorizontalFlip()],
                            batch_size=256, shuffle=True, seed=0, device="cuda")
@@ -64,10 +63,10 @@ class PrepClient(Turns):
     iterating again begins the next epoch. Threads may take turns; two at once are an error.
 
     Args:
-        source: `ImageFolder`, `FileList`, `SyntheticImages` or `Packed`, as the daemon's machine sees it.
-        ops: What is made of a sample; `Decode` comes first by itself. All rows must get one size.
-        views: Images of each sample, 1 to 16, each with random numbers of its own (self-supervised training). With
-            more than one, a batch has a tuple of tensors in place of its images, one for each view:
+        source: The dataset, such as an `ImageFolder` or a `Tar`, as the daemon's machine sees it.
+        ops: What turns a sample into a row; `Decode` is implied. All rows must get one size.
+        views: Images of each sample, 1 to 16, each with its own random numbers (self-supervised training). With more
+            than one, a batch has a tuple of tensors in place of its images, one for each view:
             ``for (a, b), labels in train``. The first view is what `views` = 1 gives.
         fields: What a batch is: ``"tuple"`` for the source's columns in order, mostly ``(images, labels)``; ``"dict"``
             for these by name and ``index``, the sample's place in the source; or names in the order in which a tuple
@@ -98,22 +97,22 @@ class PrepClient(Turns):
             `normalize`, `dtype` or `memory_format` make new tensors anyway.
         job: Name of the run, the same in all ranks; for `prepserver status` and the audit.
         runtime_dir: The daemon's; None for ``$PREPSERVER_RUNTIME_DIR`` or the usual places.
-        workers: Where no daemon runs, start a private one with so many workers. All clients of this process that ask
-            for one share it; it ends when the last of them is closed or collected, or with the process.
+        workers: Start a private daemon with this many workers if none runs. All clients of this process that ask for
+            one share it. It ends when the last of them is closed or collected, or with the process.
         inline: Make the rows in this process: no daemon, the same bytes.
         plugins: Code of your own that makes rows, for `PluginOp` and `Plugin`: names of entry points, of modules, or
             ``module:object``. For `workers` and `inline`; the configuration of a shared daemon names its own.
         connect_s: How long to wait at first use for a daemon that is starting. 0 raises `NoServer` at once.
-        reconnect_s: How long to wait for a daemon that went away (a restart) before `ServerGone` is raised; the
-            batches go on with the very rows that they would have had. 0 raises at once.
-        on_error: What to do with a sample that cannot be made: ``"raise"`` `BadSampleError`; ``"skip"``
-            silently takes its replacement (another sample, by a rule of the position); ``"mask"`` takes it too
-            and adds a field ``valid`` (bool, False in such rows).
-        timeout_s: Longest wait for a batch, for the daemon's answer, or for a place with a daemon that is busy. After
-            30 s of waiting for a batch a log line says for what.
+        reconnect_s: How long to wait for a daemon that went away (a restart) before raising `ServerGone`. The next
+            batch then has the same rows as without the restart. 0 raises at once.
+        on_error: What to do with a sample that cannot be made: ``"raise"`` raises `BadSampleError`; ``"skip"``
+            silently takes its replacement (another sample, by a rule of the index); ``"mask"`` takes it, too, and adds
+            a field ``valid`` (bool, False in such rows).
+        timeout_s: The longest wait for a batch, for the daemon's answer, or for a place with a busy daemon. After 30 s
+            of waiting for a batch, a log line says what it waits for.
 
     Raises:
-        InvalidSpec: An argument that cannot be, before anything is sent; the text names it.
+        InvalidSpec: An argument is impossible; the text names it. Raised before anything is sent.
     """
 
     def __init__(
@@ -301,7 +300,7 @@ class PrepClient(Turns):
         ``start`` is where epoch 0 of the running epochs began, or would have begun; another run with the same seed
         that passes it as ``Joining(start=...)`` has the same order. It is None before the first use.
         ``sharing_factor`` is how many rows jobs have got for each that the workers made for this job's stream: 3.0
-        where three share it. The daemon is asked for it, in a few milliseconds; it is None while that is not there.
+        where three share it. The client asks the daemon for it, in a few milliseconds; it is None without a daemon.
         """
         at, totals = self._attachment, self._attachment.totals
         return {
@@ -323,7 +322,8 @@ class PrepClient(Turns):
         the next batch is asked for. Where whole batches are shuffled (`order`), batch size and number of shards must be
         the same, too.
         """
-        return self._attachment.checkpoint.to_state(self.spec.digest)
+        at = self._attachment
+        return state_of(self.spec.digest, at.place, at.began, at.listing)
 
     @in_turn
     def load_state_dict(self, state: dict[str, Any], *, allow_changed: bool = False) -> None:
@@ -338,11 +338,10 @@ class PrepClient(Turns):
         Raises:
             InvalidSpec: Not such a state, or one of another source, order, seed or pipeline.
         """
-        loaded = Checkpoint.from_state(state, self.spec.digest)
-        at = self._attachment
+        at, (place, began, listing) = self._attachment, read_state(state, self.spec.digest)
         at.detach()
-        at.start, at.listing, at.began = loaded.start, loaded.listing, loaded.began
-        at.allow_changed, at.goes_on = bool(allow_changed), loaded.position is not None
+        at.start, at.began, at.listing = place, began, listing
+        at.allow_changed, at.goes_on = bool(allow_changed), place.position is not None
         self._iterators += 1
 
     @in_turn

@@ -209,19 +209,19 @@ class DeviceStage:
 
     One step of the consumer, all in its own thread::
 
-        release(stage.poll())                 # rows whose copies have completed
-        stage.advance()                       # the batch in hand is done with
-        while stage.room and announced:       # copies for the next steps, up to `depth` ahead
+        release(stage.delivery.poll())             # rows whose copies have completed
+        stage.delivery.ask()                       # the batch in hand is done with
+        while stage.delivery.room and announced:   # copies for the next steps, up to `depth` ahead
             stage.submit(end, images, small)
         taken = stage.take()
 
-    While the consumer waits for an announcement and `travelling` is not 0, it polls (every 0.5 ms, say): the
-    server may be waiting for those very rows.
+    While the consumer waits for an announcement and `delivery.travelling` is not 0, it polls (every 0.5 ms, say): the
+    daemon may be waiting for those very rows.
 
     Tensors that are handed out are fresh and safe to keep: the finishing step makes new ones on the
     consumer's stream, or a copy on the device does (38 MB take about 20 microseconds). With
     ``zero_copy=True`` and nothing to finish, they are the device buffers themselves, valid for work that is
-    queued on the consumer's stream before the next :meth:`advance`; the stream that is current then must be
+    queued on the consumer's stream before the next `delivery.ask`; the stream that is current then must be
     the one that read them.
 
     Args:
@@ -237,6 +237,8 @@ class DeviceStage:
 
     Attributes:
         small: Names of the small fields.
+        delivery: What was submitted, and which host rows are free.
+        engine: As above.
 
     Raises:
         DeviceUnavailable: No such device.
@@ -257,19 +259,19 @@ class DeviceStage:
     ) -> None:
         if max_batch < 1:
             raise ValueError(f"max_batch = {max_batch}: at least 1")
-        self._engine: Engine[Any] = CudaEngine(cuda_device(device)) if engine is None else engine
+        self.engine: Engine[Any] = CudaEngine(cuda_device(device)) if engine is None else engine
         self._looks = tuple(looks)
         self._max_batch = max_batch
         self.small = tuple(small)
         self._packing = _Packing(small, max_batch)
-        self._delivery = Delivery(self._engine, depth)
+        self.delivery = Delivery(self.engine, depth)
         # Also for a user who starts inside inference_mode: such tensors could not be written outside of it.
         with torch.inference_mode(False):
-            self._finishers = [Finisher(finish or Finish(), look, self._engine.device) for look in self._looks]
-            self._allocate(self._delivery.slots)
+            self._finishers = [Finisher(finish or Finish(), look, self.engine.device) for look in self._looks]
+            self._allocate(self.delivery.slots)
         self._lends = zero_copy and all(finisher.is_plain for finisher in self._finishers)
         self._pid = os.getpid()
-        of_cuda = _OfCuda(self._pid, self._engine, self._delivery, self._buffers, self._staging)
+        of_cuda = _OfCuda(self._pid, self.engine, self.delivery, self._buffers, self._staging)
         self._end = weakref.finalize(self, _retire, of_cuda)
 
     def _allocate(self, slots: int) -> None:
@@ -277,45 +279,21 @@ class DeviceStage:
         n = self._max_batch
         self._rows = [
             [
-                self._engine.buffer(n * look.nbytes).view(look.dtype).view(n, *look.shape)
+                self.engine.buffer(n * look.nbytes).view(look.dtype).view(n, *look.shape)
                 for look in self._looks
                 for _ in range(look.views)
             ]
             for _ in range(slots)
         ]
-        self._blocks = [self._engine.buffer(self._packing.nbytes) for _ in range(slots)]
+        self._blocks = [self.engine.buffer(self._packing.nbytes) for _ in range(slots)]
         self._buffers = [*(rows for views in self._rows for rows in views), *self._blocks]
-        self._staging = [self._engine.staging(self._packing.nbytes) for _ in range(slots)]
+        self._staging = [self.engine.staging(self._packing.nbytes) for _ in range(slots)]
         self._counts = [0] * slots
-
-    @property
-    def device(self) -> torch.device:
-        """Where the batches arrive, with its index."""
-        return self._engine.device
-
-    def pin_driver(self) -> PinDriver:
-        """Page-locks the memory that rows are submitted from."""
-        return self._engine.pin_driver()
-
-    @property
-    def room(self) -> int:
-        """Batches that may be submitted now."""
-        return self._delivery.room
-
-    @property
-    def waiting(self) -> int:
-        """Batches submitted and not taken: :meth:`take` never waits on the host for these."""
-        return self._delivery.waiting
-
-    @property
-    def travelling(self) -> int:
-        """Batches whose host rows are not known to be free: while there are any, poll now and then."""
-        return self._delivery.travelling
 
     def submit(
         self, key: int, dense: Sequence[Sequence[torch.Tensor]], small: Mapping[str, Sequence[torch.Tensor]]
     ) -> None:
-        """Starts the copy of one batch. The dense rows must not change until :meth:`poll` returns `key`.
+        """Starts the copy of one batch. The dense rows must not change until `delivery.poll` returns `key`.
 
         Args:
             key: Any number that names the batch, such as the position behind its last row.
@@ -336,15 +314,15 @@ class DeviceStage:
             for rows, parts in zip(self._rows[slot], dense, strict=True):
                 begin = 0
                 for part in parts:
-                    self._engine.copy(rows[begin : begin + len(part)], part)
+                    self.engine.copy(rows[begin : begin + len(part)], part)
                     begin += len(part)
             if self._packing.nbytes:
                 staged = self._packing.views(self._staging[slot], n)
                 for name, target in staged.items():
                     torch.cat(list(small[name]), out=target)
-                self._engine.copy(self._blocks[slot], self._staging[slot])
+                self.engine.copy(self._blocks[slot], self._staging[slot])
 
-        self._delivery.submit(key, issue)
+        self.delivery.submit(key, issue)
 
     def _checked_count(
         self, dense: Sequence[Sequence[torch.Tensor]], small: Mapping[str, Sequence[torch.Tensor]]
@@ -376,7 +354,7 @@ class DeviceStage:
         Raises:
             RuntimeError: None was submitted, or closed.
         """
-        key, slot = self._delivery.take()
+        key, slot = self.delivery.take()
         n = self._counts[slot]
         block = self._blocks[slot]
         arrived = [rows[:n] for rows in self._rows[slot]]
@@ -390,8 +368,8 @@ class DeviceStage:
                 finisher.fill(batch, [rows])
             fresh.copy_(block)
 
-        self._engine.launch(finish)
-        self._delivery.read()
+        self.engine.launch(finish)
+        self.delivery.read()
         return Taken(key, {**self._by_column(batches, is_stored=False), **self._packing.views(fresh, n)})
 
     def _by_column(self, batches: Sequence[torch.Tensor], *, is_stored: bool) -> dict[str, Any]:
@@ -402,41 +380,16 @@ class DeviceStage:
             found[look.name] = look.together([look.view(rows) for rows in views] if is_stored else views)
         return found
 
-    def advance(self) -> None:
-        """The consumer asks for its next batch: what was lent may be overwritten, behind its queued work."""
-        self._delivery.ask()
-
-    @property
-    def caught_up(self) -> bool:
-        """Whether the device has done all the work that was queued before the last :meth:`advance`."""
-        return self._delivery.caught_up
-
-    def poll(self) -> list[int]:
-        """Keys of the batches whose host rows are free since the last call, in the order of submission."""
-        return self._delivery.poll()
-
-    def drain(self) -> list[int]:
-        """Waits until no host row is read any more (before an unmap); submitted batches can still be taken.
-
-        Returns:
-            As :meth:`poll`: every batch that was still travelling.
-        """
-        return self._delivery.drain()
-
-    def discard(self) -> None:
-        """Forgets the batches that nobody took; :meth:`poll` still says when their host rows are free."""
-        self._delivery.discard()
-
     def reset(self) -> bool:
         """Makes ready for the rows of another ring, with the same stream and buffers; drained and with nothing to take.
 
         Returns:
             False if an error has cost a buffer: then it is closed, and another stage is to be made.
         """
-        self.drain()
-        self.discard()
-        self.advance()
-        if self.room == self._delivery.slots == len(self._staging):
+        self.delivery.drain()
+        self.delivery.discard()
+        self.delivery.ask()
+        if self.delivery.room == self.delivery.slots == len(self._staging):
             return True
         self.close()
         return False
@@ -445,13 +398,13 @@ class DeviceStage:
         """Drains and gives the device memory back. Calling it again, or in a forked child, does nothing.
 
         Returns:
-            As :meth:`drain`.
+            As `Delivery.drain`.
 
         Raises:
             RuntimeError: What CUDA reports of a broken context; nothing reads host rows then either.
         """
         try:
-            return self._delivery.close() if os.getpid() == self._pid else []
+            return self.delivery.close() if os.getpid() == self._pid else []
         finally:
             self._end()
             self._rows, self._blocks, self._buffers, self._staging = [], [], [], []

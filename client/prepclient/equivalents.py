@@ -22,7 +22,7 @@ _ARGUMENTS = {
     "worker_init_fn": "workers run no code of yours; seed= decides their random numbers",
     "multiprocessing_context": "leave it out: this process starts no workers",
     "collate_fn": "batches are tensors already; fields= chooses what a batch has",
-    "sampler": "shuffle= and seed= decide the order, rank= and world_size= the part",
+    "sampler": "shuffle= and seed= decide the order, sharding=Sharding(rank, world_size) the part",
     "batch_sampler": "batch_size=, shuffle= and order= decide the batches",
     "transform": "pass the list of ops as the second argument",
     "in_order": "leave it out: batches always come in order",

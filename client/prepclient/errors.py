@@ -18,7 +18,7 @@ class VersionMismatch(PrepClientError):
 
 
 class InvalidSpec(PrepClientError, ValueError):
-    """A source, pipeline or argument that cannot be.
+    """An impossible source, pipeline or argument.
 
     Attributes:
         field: Path of the offending field, such as ``pipeline[1].scale``; empty if there is none.
@@ -30,7 +30,7 @@ class InvalidSpec(PrepClientError, ValueError):
 
 
 class UnknownField(InvalidSpec):
-    """A field of the batch that does not exist was asked for."""
+    """`fields` names a field that batches do not have."""
 
 
 class MemoryRefused(PrepClientError):
@@ -42,15 +42,15 @@ class SourceUnavailable(PrepClientError):
 
 
 class SourceChanged(PrepClientError):
-    """The dataset has changed since the epoch that is to go on was begun."""
+    """The dataset has changed since the running epoch or the checkpoint began."""
 
 
 class ForkedClient(PrepClientError, RuntimeError):
-    """A client that attached in one process is used in a fork of it."""
+    """A client that attached in one process is used in a fork of that process."""
 
 
 class ServerBusy(PrepClientError):
-    """The daemon serves as many clients as it may, and had no place within `timeout_s`."""
+    """The daemon had no place for another client within `timeout_s`."""
 
 
 class TooFewDescriptors(PrepClientError):
@@ -79,8 +79,8 @@ class ServerGone(PrepClientError):
 
 
 class BatchTimeout(PrepClientError, TimeoutError):
-    """No batch within `timeout_s`, though the daemon is there."""
+    """No batch came within `timeout_s`, although the daemon is there."""
 
 
 class ProtocolViolation(PrepClientError):
-    """The daemon said something that the protocol does not allow, or refused what we said: a bug."""
+    """One side sent what the protocol does not allow: a bug."""

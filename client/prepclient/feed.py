@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from prepclient.chain import RingChain
 from prepclient.errors import (
@@ -34,7 +34,6 @@ from prepclient.spec import Spec
 from prepclient.transport import Lease, ask_status
 from prepserver import __version__
 from prepserver.memory.errors import SegmentError
-from prepserver.memory.mapping import Mapping
 from prepserver.protocol.layout import RingLayout
 from prepserver.protocol.messages import PROTOCOL, Attach, Fault, Hello, Moved, Ready, Release, Sync
 from prepserver.protocol.schema import ProtocolError
@@ -107,8 +106,8 @@ class Listing(NamedTuple):
         return all(a == b for a, b in zip(self, other, strict=True) if a != "" and b != "")
 
 
-class Feed(Protocol):
-    """Rows for one session.
+class Feed:
+    """Rows for one session. What is not overridden serves rows that are made when they are waited for.
 
     Attributes:
         listing: Of the source.
@@ -151,18 +150,18 @@ class Feed(Protocol):
         Raises:
             PrepClientError: The rows will not come, or did not in time.
         """
+        raise NotImplementedError
 
     def release(self, session: Session) -> None:
         """Tells that `session.released_upto` has moved."""
 
     def sharing_factor(self) -> float | None:
         """Rows handed to jobs for each row that was made for them; None if it cannot be learnt now."""
-
-    def map_writable(self, rows: Rows) -> tuple[Rows, Mapping]:
-        """One of the rings mapped for page-locking: for a device's copies, never for user code."""
+        return 1.0
 
     def close(self) -> None:
         """Ends. Idempotent."""
+        self.rows.close()
 
 
 def _admitted(runtime_dir: Path, attach: Attach, timeout_s: float, on_scanning: Callable[[int], None]) -> Lease:
@@ -187,7 +186,7 @@ def _admitted(runtime_dir: Path, attach: Attach, timeout_s: float, on_scanning: 
         pause_s = min(_BUSY_MOST_S, 1.5 * pause_s)
 
 
-class ServedFeed:
+class ServedFeed(Feed):
     """A daemon's ring.
 
     Args:
@@ -197,6 +196,7 @@ class ServedFeed:
         prefetch: Rows to have ready ahead, 0 for the daemon's choice.
         timeout_s: For the daemon's answers.
         joining: How to join the streams of others.
+        map_rows: How a ring is mapped.
         on_scanning: Called with the number of samples found while the daemon lists the source.
 
     Raises:
@@ -213,6 +213,7 @@ class ServedFeed:
         timeout_s: float,
         joining: Joining,
         on_scanning: Callable[[int], None],
+        map_rows: Callable[[int, RingLayout], Rows] = Rows.map,
     ) -> None:
         self._runtime_dir = runtime_dir
         attach = Attach(
@@ -244,22 +245,19 @@ class ServedFeed:
         self._pid = os.getpid()
         self._session: Session | None = None
         welcome = self._lease.welcome
-        # The descriptors of the rings, kept so that a device can map one a second time, to write.
-        self._fds: dict[int, int] = {}
-        self._end = weakref.finalize(self, _let_all_go, self._lease, self._fds)
-        self._end.atexit = False  # the kernel closes them as well
+        self._map_rows = map_rows
+        self._end = weakref.finalize(self, self._lease.close)
+        self._end.atexit = False  # the kernel closes it as well
         try:
             self.layout = RingLayout.from_wire(welcome.layout)
-            first = Rows.map(self._lease.segment_fd, self.layout)
+            self.rows = RingChain(map_rows(self._lease.segment_fd, self.layout))
+            self._lease.let_go_of_segment()
         except SegmentError as e:
             self._end()
             raise MemoryRefused(f"the daemon's ring cannot be mapped: {e}") from e
         except ProtocolError as e:
             self._end()
             raise ProtocolViolation(f"from the daemon: {e}") from e
-        self.rows = RingChain(first)
-        self._fds[id(first)] = self._lease.segment_fd
-        self._lease.segment_fd = -1
         self.listing = Listing(welcome.samples, welcome.content_digest, welcome.source_digest, welcome.code)
         self.num_classes = welcome.num_classes
         self.epoch_start = welcome.epoch_start
@@ -333,16 +331,11 @@ class ServedFeed:
 
     def _move(self, moved: Moved, fd: int) -> None:
         try:
-            rows = Rows.map(fd, RingLayout.from_wire(moved.layout))
+            self.rows.add(moved.start, self._map_rows(fd, RingLayout.from_wire(moved.layout)))
         except (SegmentError, ProtocolError) as e:
-            os.close(fd)
             raise ProtocolViolation(f"the daemon's new ring cannot be used: {e}") from e
-        self._fds[id(rows)] = fd
-        self._let_go(self.rows.add(moved.start, rows))
-
-    def _let_go(self, gone: list[Rows]) -> None:
-        for rows in gone:
-            os.close(self._fds.pop(id(rows)))
+        finally:
+            os.close(fd)  # the mapping keeps the memory
 
     def _gone(self, fault: Fault) -> PrepClientError:
         kinds: dict[str, type[PrepClientError]] = {
@@ -360,7 +353,7 @@ class ServedFeed:
     def release(self, session: Session) -> None:
         """See `Feed`."""
         totals = session.handed.totals
-        self._let_go(self.rows.forget_below(session.released_upto))
+        self.rows.forget_below(session.released_upto)
         self._lease.release(Release(session.released_upto, totals.wait_ns, totals.batches))
 
     def sharing_factor(self) -> float | None:
@@ -372,10 +365,6 @@ class ServedFeed:
             log.debug("the sharing factor cannot be learnt: %s", e)  # a statistic is no reason to fail
             return None
 
-    def map_writable(self, rows: Rows) -> tuple[Rows, Mapping]:
-        """See `Feed`."""
-        return Rows.map_writable(self._fds[id(rows)], rows.layout)
-
     def close(self) -> None:
         """See `Feed`."""
         # In a forked child the connection is its parent's: a Bye from here would end the parent's job.
@@ -383,9 +372,4 @@ class ServedFeed:
             self._lease.say_bye(self._session.stands)
         self._session = None
         self._end()
-
-
-def _let_all_go(lease: Lease, fds: dict[int, int]) -> None:
-    lease.close()
-    while fds:
-        os.close(fds.popitem()[1])
+        super().close()

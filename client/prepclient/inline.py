@@ -14,7 +14,7 @@ import torch
 
 from prepclient.chain import RingChain
 from prepclient.errors import InvalidSpec, SourceUnavailable
-from prepclient.feed import Listing, Start
+from prepclient.feed import Feed, Listing, Start
 from prepclient.rows import DTYPES, Rows
 from prepclient.session import Session
 from prepclient.spec import Spec
@@ -42,13 +42,14 @@ def names_of(source: SourceSpec) -> tuple[str, list[str]]:
         raise SourceUnavailable(str(e)) from e
 
 
-class InlineFeed:
+class InlineFeed(Feed):
     """Fills a private ring of four rounds, a batch at a time, when it is asked for.
 
     Args:
         spec: What is wanted.
         start: Where to begin.
         on_scanning: Called with the number of samples found while the source is listed.
+        map_rows: How a device wants the ring mapped; None where there is none.
         plugins: Loaded into this process.
 
     Raises:
@@ -57,7 +58,12 @@ class InlineFeed:
     """
 
     def __init__(
-        self, spec: Spec, start: Start, on_scanning: Callable[[int], None], plugins: Sequence[str] = ()
+        self,
+        spec: Spec,
+        start: Start,
+        on_scanning: Callable[[int], None],
+        map_rows: Callable[[int, RingLayout], Rows] | None = None,
+        plugins: Sequence[str] = (),
     ) -> None:
         from prepserver import inline  # the server's rooms: only here, only now
 
@@ -90,17 +96,10 @@ class InlineFeed:
             except ValueError as e:
                 raise InvalidSpec(str(e), "num_shards") from e
         rows = _ROUNDS * spec.shape.batch_size * spec.shape.world_size
-        self.layout = layout = RingLayout(rows, ring_fields(spec.pipeline.fields))
-        dense = [torch.empty((rows, *f.shape), dtype=DTYPES[f.dtype], device="cpu") for f in layout.dense]
-        made = Rows(layout, dense, {f.name: np.empty(rows, f.dtype) for f in layout.scalars})
+        self.layout = RingLayout(rows, ring_fields(spec.pipeline.fields))
+        made = _made(self.layout, map_rows)
         self._arrays = made.writable_arrays()
         self.rows = RingChain(made)
-
-    def attach(self, session: Session) -> None:
-        """See `Feed`."""
-
-    def poll(self, session: Session) -> None:
-        """See `Feed`."""
 
     def wait(
         self,
@@ -121,25 +120,15 @@ class InlineFeed:
             bad = self._maker.fill(batch.start, batch.stop, self._arrays)
         session.ready(batch.stop, bad)
 
-    def release(self, session: Session) -> None:
-        """See `Feed`."""
 
-    def sharing_factor(self) -> float | None:
-        """See `Feed`: every row is made for this process alone."""
-        return 1.0
-
-    def map_writable(self, rows: Rows) -> tuple[Rows, Mapping]:
-        """See `Feed`."""
-        # A private segment, so that a device's path is the same as with a daemon.
-        fd = create_segment("prepclient-inline", self.layout.nbytes)
-        try:
-            rows, mapping = Rows.map_writable(fd, self.layout)
-        finally:
-            os.close(fd)  # the mapping keeps the memory
-        mapping.populate(write=True)
-        self.rows = RingChain(rows)
-        self._arrays = rows.writable_arrays()
-        return rows, mapping
-
-    def close(self) -> None:
-        """See `Feed`."""
+def _made(layout: RingLayout, map_rows: Callable[[int, RingLayout], Rows] | None) -> Rows:
+    """Rows of our own: in a private segment where a device copies from it, so that its path is that of a daemon's."""
+    if map_rows is None:
+        dense = [torch.empty((layout.rows, *f.shape), dtype=DTYPES[f.dtype], device="cpu") for f in layout.dense]
+        return Rows(layout, dense, {f.name: np.empty(layout.rows, f.dtype) for f in layout.scalars})
+    fd = create_segment("prepclient-inline", layout.nbytes)
+    try:
+        Mapping(fd, 0, layout.nbytes, writable=True).populate(write=True)
+        return map_rows(fd, layout)
+    finally:
+        os.close(fd)  # the mapping keeps the memory

@@ -225,10 +225,11 @@ class HostPin:
         return self._reason
 
     def start(self) -> None:
-        """Begins locking in the background (about 0.1 s per GB of memory that is already there)."""
-        # A daemon, so that an exit runs the owner's hook (which waits for it) instead of waiting here first.
-        self._thread = threading.Thread(target=self._lock, name="prepclient-pin", daemon=True)
-        self._thread.start()
+        """Begins locking in the background (about 0.1 s per GB of memory that is already there). Idempotent."""
+        if self._thread is None:
+            # A daemon, so that an exit runs the owner's hook (which waits for it) instead of waiting here first.
+            self._thread = threading.Thread(target=self._lock, name="prepclient-pin", daemon=True)
+            self._thread.start()
 
     def _lock(self) -> None:
         self._await_pages()

@@ -1,7 +1,8 @@
 """A ring as the client sees it: runs of rows as torch tensors.
 
 What user code can touch is mapped read-only, so that an in-place operation cannot reach another job's batch:
-it is a segmentation fault instead. Page-locking needs a writable mapping, which no user code ever sees.
+it is a segmentation fault instead. Page-locking needs a writable mapping: rows that a device copies from are mapped
+so, and no user code ever sees them.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 import numpy.typing as npt
 import torch
 
+from prepclient.pinning import HostPin, PinDriver
 from prepserver.memory.mapping import Mapping
 from prepserver.memory.ring import field_array
 from prepserver.memory.segment import check_segment
@@ -49,6 +51,7 @@ class Rows:
         self._cuts = cuts or [()] * len(dense)
         self._dense = dense
         self._scalars = dict(scalars)
+        self._pin: HostPin | None = None
 
     @property
     def dense_fields(self) -> int:
@@ -131,6 +134,33 @@ class Rows:
             cuts.append(range(step, layout.rows, step) if layout.nbytes > chunk_bytes else ())
         dense = [_tensor(whole, field, layout.offset(field.name), layout.rows) for field in layout.dense]
         return cls(layout, dense, _scalars(whole, layout), cuts), whole
+
+    @classmethod
+    def map_pinned(cls, fd: int, layout: RingLayout, driver: PinDriver) -> Rows:
+        """Maps a segment as `map_writable` does, to be page-locked from `lock` to `close`.
+
+        Raises:
+            SegmentError: The descriptor does not fit the layout.
+        """
+        rows, mapping = cls.map_writable(fd, layout)
+        rows._pin = HostPin(
+            mapping.address, mapping.nbytes, driver, keep=mapping, cuts=rows.cut_bytes, absent_from=mapping.absent_from
+        )
+        return rows
+
+    def lock(self) -> None:
+        """Begins to page-lock what `map_pinned` has mapped, the first time; later says once if that was refused.
+
+        Whoever will call `close` has the rows by then: what is locked must not be unmapped.
+        """
+        if self._pin is not None:
+            self._pin.start()
+            self._pin.warn_once()
+
+    def close(self) -> None:
+        """Ends the page-lock: no copy reads these rows any more. They stay mapped as long as a tensor is over them."""
+        if self._pin is not None:
+            self._pin.close()
 
 
 def _scalars(mapping: Mapping, layout: RingLayout) -> dict[str, npt.NDArray[Any]]:

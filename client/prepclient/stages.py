@@ -8,22 +8,21 @@ on a side stream and gives rows back when a copy has completed.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import torch
 
 from prepclient.blocks import HostBlocks
-from prepclient.chain import RingChain
-from prepclient.device import DeviceStage
+from prepclient.device import DeviceStage, Engine
 from prepclient.feed import Feed
 from prepclient.finish import Finish, Finisher, RowLook
-from prepclient.pinning import HostPin
 from prepclient.rows import Rows
 from prepclient.session import Bad, Session
-from prepclient.spec import VALID
+from prepclient.spec import VALID, Spec
 from prepserver.pipeline.batches import Batch, BatchLine
+from prepserver.protocol.layout import RingLayout
 
 _POLL_S = 0.0005  # while copies are under way, whose rows the daemon may be waiting for
 _BUSY_POLL_S = 0.005  # while the device still works: how exactly the end of that is known
@@ -162,52 +161,34 @@ class HostStage:
         self._return_lent()
 
 
-@dataclass(frozen=True, slots=True)
-class _Pinned:
-    """A page-locked ring."""
-
-    rows: Rows
-    pin: HostPin
-
-
 class CudaStage:
     """Tensors on a CUDA device, copied ahead of the training loop.
 
     Args:
         session: Whose batches.
-        feed: Whose rows; its ring is page-locked.
+        feed: Whose rows; its rings are page-locked.
         stage: The device's side.
     """
 
-    def __init__(
-        self,
-        session: Session,
-        feed: Feed,
-        stage: DeviceStage,
-    ) -> None:
+    def __init__(self, session: Session, feed: Feed, stage: DeviceStage) -> None:
         self._session = session
         self._feed = feed
         self._stage = stage
-        self._driver = stage.pin_driver()
-        self._pins: dict[int, _Pinned] = {}
-        first = feed.rows.links[0]
-        self._rings = first.number + 1  # how many are followed
-        try:
-            self._rows = RingChain(self._pinned(first.rows))
-        except BaseException:
-            self.close()
-            raise
+        self._lock()
+
+    def _lock(self) -> None:
+        for link in self._feed.rows.links:
+            link.rows.lock()
 
     def step(self, timeout_s: float) -> Step:
         """See `Stage`."""
-        for pinned in self._pins.values():
-            pinned.pin.warn_once()
+        self._lock()
         self._take_back()
-        self._stage.advance()
+        self._stage.delivery.ask()
         self._feed.poll(self._session)
         self._submit()
         wait_ns = 0
-        if not self._stage.waiting:
+        if not self._stage.delivery.waiting:
             wait_ns = self._wait(timeout_s)
             self._submit()
         taken = self._stage.take()
@@ -226,65 +207,98 @@ class CudaStage:
         def is_ready() -> bool:
             nonlocal idle_since_ns
             self._take_back()
-            if idle_since_ns is None and self._stage.caught_up:
+            if idle_since_ns is None and self._stage.delivery.caught_up:
                 idle_since_ns = time.monotonic_ns()
             return self._session.next_ready() is not None
 
         def pace_s() -> float | None:
-            if self._stage.travelling:
+            if self._stage.delivery.travelling:
                 return _POLL_S
             return _BUSY_POLL_S if idle_since_ns is None else None
 
         self._feed.wait(self._session, timeout_s, is_ready, pace_s, lambda: idle_since_ns is not None)
         return 0 if idle_since_ns is None else time.monotonic_ns() - idle_since_ns
 
-    def _pinned(self, shown: Rows) -> Rows:
-        """A second mapping of a ring, to write, which is page-locked from now on."""
-        rows, mapping = self._feed.map_writable(shown)
-        pin = HostPin(
-            mapping.address, mapping.nbytes, self._driver, keep=mapping, cuts=rows.cut_bytes,
-            absent_from=mapping.absent_from,
-        )  # fmt: skip
-        self._pins[id(rows)] = _Pinned(rows, pin)
-        pin.start()
-        return rows
-
-    def _follow(self) -> None:
-        """Does for this chain what has happened to the feed's: a ring more, or one less."""
-        # By their numbers: the feed may have let go of a ring that this chain still begins with, and a ring may begin
-        # where another one did that was never reached.
-        for link in self._feed.rows.links:
-            if link.number >= self._rings:
-                self._unpin(self._rows.add(link.start, self._pinned(link.rows)))
-        self._rings = self._feed.rows.rings
-        if len(self._rows.links) > 1:
-            self._unpin(self._rows.forget_below(self._session.released_upto))
-
-    def _unpin(self, gone: list[Rows]) -> None:
-        # Rows go back only when their copies have completed: nothing reads a ring that is let go.
-        for rows in gone:
-            self._pins.pop(id(rows)).pin.close()
-
     def _submit(self) -> None:
-        self._follow()
-        while self._stage.room and (batch := self._session.next_ready()) is not None:
-            small = {name: [column] for name, column in self._rows.scalars(batch.start, batch.stop).items()}
+        rows = self._feed.rows
+        while self._stage.delivery.room and (batch := self._session.next_ready()) is not None:
+            small = {name: [column] for name, column in rows.scalars(batch.start, batch.stop).items()}
             if VALID in self._stage.small:
                 small[VALID] = [valid_rows(batch, self._session.bad_of(batch))]
-            self._stage.submit(batch.start, self._rows.parts(batch.start, batch.stop), small)
+            self._stage.submit(batch.start, rows.parts(batch.start, batch.stop), small)
             self._session.stage()
 
     def _take_back(self) -> None:
-        moved = [self._session.give_back(start) for start in self._stage.poll()]
+        moved = [self._session.give_back(start) for start in self._stage.delivery.poll()]
         if any(moved):
             self._feed.release(self._session)
 
     def close(self) -> None:
         """See `Stage`."""
-        # ORDER: no copy may read the ring when its lock goes, and the lock goes before the mapping.
-        try:
-            self._stage.drain()
-        finally:
-            for pinned in self._pins.values():
-                pinned.pin.close()
-            self._pins.clear()
+        # ORDER: no copy may read the ring when its feed ends the page-lock.
+        self._stage.delivery.drain()
+
+
+class Staging:
+    """How the rows of a client become tensors, whatever feed they come from.
+
+    Args:
+        spec: What is read.
+        device: Where batches go.
+        looks: How the rows look, for each column of more than one number a row.
+        finish: What is computed on top of images.
+        zero_copy: Lend memory instead of handing out fresh tensors.
+        has_valid: Whether batches have the field ``valid``.
+
+    Attributes:
+        device: As above.
+        engine: Of the device; None for CUDA's.
+    """
+
+    def __init__(
+        self,
+        spec: Spec,
+        device: torch.device,
+        looks: Sequence[RowLook],
+        finish: Finish,
+        *,
+        zero_copy: bool,
+        has_valid: bool,
+    ) -> None:
+        self.device = device
+        self.engine: Engine[Any] | None = None
+        self._looks = looks
+        self._finish = finish
+        self._zero_copy = zero_copy
+        self._max_batch = spec.shape.batch_size  # a run of batches may end in a smaller one, never in a larger one
+        self._small = {field.name: getattr(torch, field.dtype) for field in spec.pipeline.fields if not field.shape}
+        if has_valid:
+            self._small[VALID] = torch.bool
+        self._on_device: DeviceStage | None = None
+
+    def map_rows(self) -> Callable[[int, RingLayout], Rows] | None:
+        """How a device wants the rings of the next attachment mapped; None where there is no device.
+
+        Raises:
+            DeviceUnavailable: No such device.
+        """
+        if self.device.type == "cpu":
+            return None
+        if self._on_device is None or not self._on_device.reset():
+            self._on_device = DeviceStage(
+                self.device, self._looks, self._max_batch, finish=self._finish, small=self._small,
+                zero_copy=self._zero_copy, engine=self.engine,
+            )  # fmt: skip
+        return partial(Rows.map_pinned, driver=self._on_device.engine.pin_driver())
+
+    def stage(self, session: Session, feed: Feed) -> Stage:
+        """The stage of a new attachment, after `map_rows`; that of the one before is closed."""
+        if self._on_device is not None:
+            return CudaStage(session, feed, self._on_device)
+        return HostStage(session, feed, self._looks, self._finish, self._max_batch, zero_copy=self._zero_copy)
+
+    def close(self) -> None:
+        """Gives the device's memory back. Idempotent."""
+        stage, self._on_device = self._on_device, None
+        if stage is not None:
+            stage.close()

@@ -77,7 +77,7 @@ class Lease:
 
     Attributes:
         welcome: The daemon's answer.
-        segment_fd: Descriptor of the ring; whoever maps it closes it.
+        segment_fd: Descriptor of the ring, until `let_go_of_segment`.
 
     Raises:
         PrepClientError: One of `prepclient.errors`, naming why not.
@@ -270,6 +270,10 @@ class Lease:
         for _, fd in self._moves:
             os.close(fd)
         self._moves = []
+        self.let_go_of_segment()
+
+    def let_go_of_segment(self) -> None:
+        """The ring is mapped. Idempotent."""
         if self.segment_fd >= 0:
             os.close(self.segment_fd)
             self.segment_fd = -1

@@ -1,6 +1,6 @@
-"""What each job was given, on disk, and the proof of it: a compact log per job, its history, the verdict.
+"""The log of what each job was given, and the proof from it that each sample came exactly once.
 
-The daemon writes the log (`prepserver.daemon.ledger`), `prepserver audit` and `prepserver replay` read it, while the
-job runs and after. Everything here but `logfile` is a pure function of the log's lines; nothing here knows sockets,
-pixels or a running scheduler.
+The daemon writes the log (`prepserver.daemon.ledger`); `prepserver audit` and `prepserver replay` read it while the job
+runs and afterwards. In reading order: `records` (the lines), `logfile` (the file), `stays` (attachments), `history`
+(epochs), `training` (shards), `proof` (samples). All but `logfile` are pure functions of the log's lines.
 """

@@ -1,8 +1,7 @@
-"""What a training took, epoch by epoch: the stays of its ranks put together.
+"""What a training took in each epoch: the stays of its ranks combined.
 
-A training may stop, come back, or go back to a checkpoint: what it took beyond the place to which it goes back is not
-part of what it learnt from, and is taken again. So the last word on a position counts. All positions are of one
-shard's line; `prepserver.audit.training` puts together what was read of several.
+A training may stop, come back, or go back to a checkpoint: what it took beyond that checkpoint it takes again. So what
+was taken last at a position counts. All positions are of one shard; `prepserver.audit.training` combines several.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ class Piece:
     stop: int
 
     def runs(self) -> Iterator[tuple[int, int]]:
-        """Their positions."""
+        """The positions of these batches."""
         if self.first >= self.stop:
             return
         if self.plan.world_size == 1:
@@ -40,11 +39,11 @@ class Piece:
 
     @property
     def end(self) -> int:
-        """Where all ranks stand after it."""
+        """The position of all ranks after these batches."""
         return self.plan.resume_position(self.stop) if self.stop < len(self.plan) else self.plan.stop
 
     def below(self, position: int) -> Piece:
-        """The part of it whose batches start below `position`."""
+        """Those of the batches that start below `position`."""
         return replace(self, stop=min(self.stop, _number_at(self.plan, position, self.first)))
 
     def __len__(self) -> int:
@@ -58,19 +57,18 @@ class Epoch:
 
     Attributes:
         rows: What is read.
-        number: From 0, as the client counts.
+        number: Number of the epoch, from 0.
         start: Position at which it began.
-        plan: How the ranks cut it, as of the last attachment; its `rank` says nothing.
+        plan: Its batches, according to the last attachment; the `rank` in it has no meaning.
         here: The ranks that this daemon serves.
         pieces: What each rank took.
-        stands: For each rank, the plan that it followed last and the batch of it that comes next.
+        stands: For each rank, its last plan and the number of its next batch in that plan.
         bad: Rows with a replacement: position to (index, reason).
-        more_bad: There were more of those than the log holds.
-        by_word: Rows that count as taken by the client's word alone: the daemon was killed before it wrote them down.
-        again: Rows that were taken, and taken again after the training had gone back.
-        before: The epoch before, whose last batches may reach into this one.
-        first: Where the log begins with it: a checkpoint said that what comes before was taken.
-        until: Where these stays ended, as a checkpoint went on with others; None if none did.
+        more_bad: Whether the log lacks some of them.
+        by_word: Rows that only the client reported as taken, because the daemon was killed before it logged them.
+        before: The previous epoch, if its last batches may reach into this one.
+        first: Where the log begins to cover it: according to a checkpoint, the rows before were taken.
+        until: Where these stays end and others went on from a checkpoint; None if none did.
     """
 
     rows: Rows
@@ -83,19 +81,18 @@ class Epoch:
     bad: dict[int, tuple[int, str]] = field(default_factory=dict)
     more_bad: bool = False
     by_word: int = 0
-    again: int = 0
     before: Epoch | None = None
     first: int = 0
     until: int | None = None
 
     @property
     def own(self) -> tuple[int, int]:
-        """The run of positions on which the log has the last word."""
+        """The run of positions that these stays account for."""
         return self.first, self.start + self.rows.positions if self.until is None else self.until
 
     @property
     def is_whole(self) -> bool:
-        """Whether that is all of them."""
+        """Whether that is the whole epoch."""
         return self.own == (self.start, self.start + self.rows.positions)
 
     def taken(self) -> list[tuple[int, int]]:
@@ -106,18 +103,18 @@ class Epoch:
         return [run for pieces in self.pieces.values() for piece in pieces for run in piece.runs()]
 
     def untaken(self) -> list[tuple[int, int]]:
-        """What the ranks of this daemon have before them: nothing, where others went on."""
+        """What the ranks of this daemon have still to take: nothing if other stays went on."""
         return self._with_before(Epoch._untaken) if self.until is None else []
 
     def _untaken(self) -> list[tuple[int, int]]:
-        found: list[tuple[int, int]] = []
-        for rank in self.here:
-            plan, number = self.stands.get(rank, (replace(self.plan, rank=rank), 0))
-            found += Piece(plan, number, len(plan)).runs()
-        return found
+        return [run for rank in self.here for run in self._left_of(rank).runs()]
+
+    def _left_of(self, rank: int) -> Piece:
+        plan, number = self.stands.get(rank, (replace(self.plan, rank=rank), 0))
+        return Piece(plan, number, len(plan))
 
     def end_before(self, position: int) -> None:
-        """Others went on at `position`: up to there if a rank came so far, else from where all ranks had come."""
+        """Other stays went on at `position`, or from where all ranks of these stays were if none reached `position`."""
         taken = [[p for p in self.pieces.get(rank, []) if p.first < p.stop] for rank in self.here]
         ends = [max((p.end for p in pieces), default=0) for pieces in taken]
         self.until = position if max(ends) >= position else max(min(ends), self.plan.start)
@@ -138,11 +135,11 @@ class Epoch:
         return [(end, plan.stop)] if end < plan.stop else []
 
     def replaced(self) -> dict[int, tuple[int, str]]:
-        """Rows of it with a replacement: position to (index, reason)."""
+        """Rows with a replacement: position to (index, reason)."""
         return {**(self.before.bad if self.before is not None else {}), **self.bad}
 
     def _with_before(self, runs_of: Callable[[Epoch], list[tuple[int, int]]]) -> list[tuple[int, int]]:
-        """Runs of this epoch; where batches cross epochs, without those of the next and with those from before."""
+        """Runs of this epoch. If batches cross epochs, the previous epoch's batches have a part of it."""
         runs = runs_of(self)
         if not self.plan.crossing:
             return runs
@@ -154,34 +151,28 @@ class Epoch:
         return runs + _within(runs_of(self.before), self.start, first)
 
     def batches(self, rank: int) -> list[Batch]:
-        """The batches of a rank in the order in which it got them, and those that it has before it."""
-        plan, number = self.stands.get(rank, (replace(self.plan, rank=rank), 0))
-        pieces = [*self.pieces.get(rank, [])]
-        if self.until is None:
-            pieces.append(Piece(plan, number, len(plan)))
+        """The batches of a rank: those that it took, in order, and those that it has still to take."""
+        pieces = [*self.pieces.get(rank, []), *([self._left_of(rank)] if self.until is None else [])]
         return [piece.plan.batch(k) for piece in pieces for k in range(piece.first, piece.stop)]
 
 
 class History:
-    """A training, from its stays.
+    """The epochs of a training.
 
     Args:
-        stays: In the order of the log; all with the same rows.
-        later: Stays with which the training went on, of maybe another shard: they have the last word.
+        stays: Its stays in the order of the log, all with the same rows.
+        later: Stays with which the training went on, perhaps with another shard: what they took counts.
 
     Attributes:
-        rows: What it reads.
-        epochs: By number.
-        stays: As given.
-        again: By number of an epoch: rows that were taken, and taken again.
+        rows: What the training reads.
+        again: Rows that were taken again, by number of the epoch.
     """
 
     def __init__(self, stays: Sequence[Stay], later: Sequence[Stay] = ()) -> None:
         self.rows = stays[-1].rows
-        self.stays = stays
         self._epochs: dict[int, Epoch] = {}
         self.again: Counter[int] = Counter()
-        self._there: dict[int, Stay] = {}  # by rank: its last stay, not counted yet
+        self._there: dict[int, Stay] = {}  # each rank's last stay, not counted yet
         self._run: Run | None = None
         for stay in stays:
             self._enter(stay)
@@ -190,21 +181,21 @@ class History:
         for rank in list(self._there):
             self._settle(rank, None)
         for epoch in self._epochs.values():
-            epoch.again = self.again[epoch.number]
             before = self._epochs.get(epoch.number - 1)
             if before is not None and before.plan.crossing and before.plan.stop == epoch.start:
                 epoch.before, epoch.first = before, epoch.start
 
     @property
     def epochs(self) -> list[Epoch]:
-        """By number."""
+        """The epochs by number."""
         return [self._epochs[number] for number in sorted(self._epochs)]
 
     def _enter(self, stay: Stay) -> None:
         a = stay.attached
         line = stay.line()
         goes_on = self._goes_on(stay)
-        # One that joins its siblings' run speaks for itself; a new run (after a checkpoint, or cut otherwise) for all.
+        # A rank that joins the run of its siblings moves alone; a new run (after a checkpoint, or with other batches)
+        # moves all ranks.
         ranks = [a.rank] if goes_on else self._ranks()
         start, stands = (line.epoch_start, line.peek().start) if goes_on else (a.epoch_start, a.position)
         for rank in ranks:
@@ -222,7 +213,7 @@ class History:
         return sorted({*self._there, *(rank for epoch in self._epochs.values() for rank in epoch.pieces)})
 
     def _give_way(self, stay: Stay) -> None:
-        """The training went on with `stay`, and not with those of this history."""
+        """The training went on with `stay` and not with the stays of this history."""
         number = stay.attached.epoch
         start, position = place_in(self.rows, stay)
         ranks = self._ranks()
@@ -231,7 +222,7 @@ class History:
         self._go_back(ranks, number, -1 if start is None else start, position, for_all=True)
         before = self._epochs.get(number - 1)
         if start is not None and before is not None and before.plan.end > before.plan.stop == start < position:
-            # its last round is of this epoch, too
+            # its last round reaches into this epoch
             plan = replace(before.plan, start=before.plan.end, stop=start + self.rows.positions)
             self._epochs.setdefault(number, Epoch(self.rows, number, start, plan, before.here, first=start))
         epoch = self._epochs.get(number)
@@ -261,7 +252,7 @@ class History:
         return epoch
 
     def _settle(self, rank: int, stands: int | None) -> None:
-        """Counts the last stay of `rank`, now that it is known how it ended."""
+        """Counts what the last stay of `rank` took; `stands` is the position that the rank reported afterwards."""
         stay = self._there.pop(rank, None)
         if stay is None:
             return
@@ -281,11 +272,11 @@ class History:
             line.advance()
 
     def _go_back(self, ranks: Iterable[int], number: int, start: int, position: int, *, for_all: bool) -> None:
-        """What `ranks` took at or after `position` of epoch `number` will be taken again."""
+        """The training takes again what `ranks` took at or after `position` of epoch `number`."""
         for epoch in self.epochs:
             if epoch.number < number:
                 continue
-            moved = epoch.start != start  # the same epoch was begun anew at another place
+            moved = epoch.start != start  # the same epoch began again at another position
             for rank in ranks:
                 before = epoch.pieces.pop(rank, [])
                 epoch.stands.pop(rank, None)
@@ -300,9 +291,9 @@ class History:
 
 
 def place_in(rows: Rows, stay: Stay) -> tuple[int | None, int]:
-    """Where `stay`, of maybe another shard, began: (epoch_start, position) in the line of `rows`.
+    """(epoch_start, position) where `stay`, perhaps of another shard, began, as positions of the shard of `rows`.
 
-    An epoch that began inside a pass is in no shard's line: then None, and the position says nothing.
+    An epoch that began inside a pass has no start in a shard: then None, and the position has no meaning.
     """
     a = stay.attached
     if stay.rows.shard == rows.shard:
@@ -316,7 +307,7 @@ def place_in(rows: Rows, stay: Stay) -> tuple[int | None, int]:
 
 
 def goes_on(run: Run, stay: Stay) -> bool:
-    """Whether `stay` is cut into batches as `run` of its siblings is, maybe epochs later."""
+    """Whether the batches of `stay` are those of `run`, perhaps epochs later."""
     epoch_start, position, *shape = run_of(stay)
     first_start, first_position, *first_shape = run
     later = epoch_start - first_start
@@ -333,7 +324,7 @@ def goes_on(run: Run, stay: Stay) -> bool:
 
 
 def run_of(stay: Stay) -> Run:
-    """Where its batches begin, and how they are cut."""
+    """Where the batches of `stay` begin, and what they are."""
     a = stay.attached
     return a.epoch_start, a.position, a.batch_size, a.world_size, a.drop_last, a.batching
 

@@ -1,7 +1,7 @@
 """A job's log on disk: one file per (job, uid), and the one before it.
 
-Written by one process at a time, which holds a lock on it; read by anybody at any time. A file that has grown is put
-aside when nobody writes to it, once: so a job's log is bounded, and its last megabytes are there.
+One process at a time writes it and holds a lock on it; anybody may read it at any time. A file that has grown is
+renamed when a new attachment finds no other writer, so a job's log is bounded and keeps its last megabytes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import os
 import re
 import time
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,32 +22,32 @@ FOLDER = "audit"
 """In the state directory."""
 
 MAX_FILE_BYTES = 4 << 20
-"""No log grows past it: about 10,000 attachments, or every row of a bad dataset of 16,000 samples."""
+"""Limit of a file: about 10,000 attachments, or every row of a bad dataset of 16,000 samples."""
 
 ASIDE_BYTES = 1 << 20
-"""A file larger than this is put aside before a new attachment, if nobody writes to it."""
+"""A new attachment renames a larger file first (see `aside`), if nobody else writes to it."""
 
 MAX_JOBS = 256
-"""Where there are more, the user who has most of them loses the one that was written to longest ago."""
+"""Beyond this number, the user who has most logs loses the one whose last write is oldest."""
 
 _LOOKS = 5
 _LOOK_AGAIN_S = 0.02
 
 
 class LogError(OSError):
-    """The log cannot be written, for a reason that is no error of the system's."""
+    """The log cannot be written, for a reason other than an error of the system."""
 
 
 class LogFile:
     """The log of a job, open for writing.
 
     Args:
-        folder: Of all logs; made with mode 0700 if need be.
+        folder: The folder of all logs; made with mode 0700 if it is missing.
         job: The run's name.
-        uid: Whose.
+        uid: The user whose job it is.
 
     Raises:
-        OSError: It cannot be written.
+        OSError: The file cannot be written.
     """
 
     def __init__(self, folder: Path, job: str, uid: int) -> None:
@@ -63,7 +62,7 @@ class LogFile:
                 self._fd = self._open()
             data = os.pread(self._fd, MAX_FILE_BYTES + 1, 0)
             self._lines = data.count(b"\n")
-            self._size = data.rfind(b"\n") + 1  # a line that was not written to its end is written over
+            self._size = data.rfind(b"\n") + 1  # a line without an end is overwritten
             os.ftruncate(self._fd, self._size)
             if self._size == 0:
                 _tidy(folder, self.path, uid)
@@ -85,33 +84,22 @@ class LogFile:
         return _head(os.pread(self._fd, 4096, 0)) == Job(VERSION, job, uid)
 
     def append(self, record: Record) -> int:
-        """Writes a line.
-
-        Returns:
-            Its number.
-
-        Raises:
-            OSError: It does not fit.
-        """
+        """Writes a line and returns its number; `OSError` if it does not fit."""
         line = to_line(self._lines, record)
         if self._size + len(line) > MAX_FILE_BYTES:
-            raise LogError(f"it has its {MAX_FILE_BYTES >> 20} MiB")
+            raise LogError(f"it has reached {MAX_FILE_BYTES >> 20} MiB, the limit of a log")
         self._write(line, self._size)
         self._size += len(line)
         self._lines += 1
         return self._lines - 1
 
     def slot(self, progress: Progress) -> tuple[int, int]:
-        """Writes a line that `rewrite` can write again: returns its number and place."""
+        """Writes a line that `rewrite` can replace; returns its number and its offset."""
         place = self._size
         return self.append(progress), place
 
     def rewrite(self, slot: tuple[int, int], progress: Progress) -> None:
-        """Writes the line of `slot` again.
-
-        Raises:
-            OSError: It cannot be.
-        """
+        """Replaces the line of `slot`; `OSError` if that fails."""
         number, place = slot
         self._write(to_line(number, progress), place)
 
@@ -120,18 +108,18 @@ class LogFile:
             raise LogError("the disk is full")
 
     def close(self) -> None:
-        """Gives the lock back."""
+        """Releases the lock."""
         os.close(self._fd)
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The log of a job as it lies on disk.
+    """A job's log on disk.
 
     Attributes:
-        paths: Its files, the oldest first.
-        records: Of each file, with their line numbers.
-        wrong: What is wrong with them.
+        paths: Its files, oldest first.
+        records: The records of each file, with their line numbers.
+        wrong: Damage, one sentence each.
     """
 
     paths: list[Path]
@@ -140,22 +128,12 @@ class Found:
 
 
 def jobs(folder: Path) -> list[Job]:
-    """The jobs that have a log, the one that was written to last first."""
-    found = []
-    for path in _newest_first(folder):
-        with contextlib.suppress(OSError):
-            head = _head(_read(path)[:4096])
-            if head is not None:
-                found.append(head)
-    return found
+    """The jobs that have a log, the one with the latest write first."""
+    return [head for head in map(_job_of, _newest_first(folder)) if head is not None]
 
 
 def read(folder: Path, job: str, uid: int) -> Found:
-    """The log of a job; one that is being written to is looked at again where a line is not whole.
-
-    Raises:
-        OSError: It cannot be read.
-    """
+    """The log of a job, read again a few times if a line is damaged, because that may just be half written."""
     path = path_of(folder, job, uid)
     found = Found([], [], [])
     for each in (aside(path), path):
@@ -168,7 +146,7 @@ def read(folder: Path, job: str, uid: int) -> Found:
             if look < _LOOKS - 1:
                 time.sleep(_LOOK_AGAIN_S)
         if records and (not isinstance(records[0][1], Job) or records[0][1].version != VERSION):
-            wrong.append(f"it is no log of version {VERSION}")
+            wrong.append(f"this is not a log of version {VERSION}")
         found.paths.append(each)
         found.records.append(records)
         found.wrong.extend(f"{each.name}: {what}" for what in wrong)
@@ -176,13 +154,13 @@ def read(folder: Path, job: str, uid: int) -> Found:
 
 
 def path_of(folder: Path, job: str, uid: int) -> Path:
-    """Where the log of a job is: readable as far as a file name can be, and unique."""
+    """Path of a job's log: a unique name, as similar to the job's as a file name can be."""
     name = re.sub(r"[^A-Za-z0-9._-]", "_", job)[:60].lstrip(".") or "_"
     return folder / f"{name}-{hashlib.sha256(f'{uid} {job}'.encode()).hexdigest()[:12]}.log"
 
 
 def aside(path: Path) -> Path:
-    """The file that was put aside before this one."""
+    """The older file of the same job: where `path` is moved when it has grown."""
     return path.with_suffix(".old")
 
 
@@ -200,7 +178,8 @@ def _read(path: Path) -> bytes:
 
 
 def _tidy(folder: Path, new: Path, owner: int) -> None:
-    uids = {path: owner if path == new else _uid_of(path) for path in _newest_first(folder)}
+    heads = {path: _job_of(path) for path in _newest_first(folder)}
+    uids = {path: owner if path == new else head.uid if head else None for path, head in heads.items()}
     while len(uids) > MAX_JOBS:
         held = Counter(uids.values())
         most = max(held, key=lambda uid: (held[uid], uid == owner))
@@ -210,21 +189,18 @@ def _tidy(folder: Path, new: Path, owner: int) -> None:
             path.unlink(missing_ok=True)
 
 
-def _uid_of(path: Path) -> int | None:
-    """Whose log it is; None where that cannot be read."""
+def _job_of(path: Path) -> Job | None:
+    """The job whose log it is; None if its first line cannot be read."""
     try:
         with path.open("rb") as file:
-            head = _head(file.read(4096))
+            return _head(file.read(4096))
     except OSError:
         return None
-    return head.uid if head is not None else None
 
 
 def _newest_first(folder: Path) -> list[Path]:
-    return [path for _, path in sorted(_dated(folder), reverse=True)]
-
-
-def _dated(folder: Path) -> Iterator[tuple[int, Path]]:
+    dated = []
     for path in folder.glob("*.log"):
         with contextlib.suppress(FileNotFoundError):
-            yield path.stat().st_mtime_ns, path
+            dated.append((path.stat().st_mtime_ns, path))
+    return [path for _, path in sorted(dated, reverse=True)]

@@ -1,7 +1,7 @@
 """The proof for one epoch: which samples came exactly once, and which did not.
 
-Pure: an order, runs of positions, and out comes what became of every sample. It counts by sample and not by position,
-so that it does not rest on the order being a permutation.
+A pure function of an order and runs of positions. It counts samples and not positions, so it does not rely on the order
+being a permutation.
 """
 
 from __future__ import annotations
@@ -17,25 +17,26 @@ from prepserver.order import NO_SAMPLE, Order
 Run = tuple[int, int]
 """Positions [start, stop)."""
 
-_STEP = 1 << 16  # positions that are turned into indices at a time
-_UNTAKEN, _LEFT_OUT, _ELSEWHERE, _OUTSIDE = 1, 2, 3, 4
+_STEP = 1 << 16  # positions that are mapped to indices at a time
+_WHY = ("missing", "untaken", "left_out", "elsewhere", "outside")
+"""Why a sample did not come; arrays hold the place in this tuple."""
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What became of the samples of an epoch. Each of them is in exactly one of these.
+    """The fate of the samples of an epoch. Each sample is in exactly one of these groups.
 
     Attributes:
-        samples: Of the epoch.
-        once: Came exactly once, themselves.
-        missing: Indices of samples that never came, for no reason that the log knows.
+        samples: Samples of the epoch.
+        once: Number of samples that came exactly once, not replaced.
+        missing: Indices of samples that never came, for no reason in the log.
         repeated: Indices of samples that came more than once.
         replaced: (index, position, reason) of samples that could not be made: another came in their place.
-        untaken: Samples that the job has not taken: it has not come so far, or left before.
-        left_out: Samples that `drop_last` leaves out.
-        elsewhere: Samples of ranks and shards that other daemons serve.
-        outside: Samples that were taken by what a checkpoint says, and of which the log does not know by whom: before
-            it begins, or between two of its runs.
+        untaken: Number of samples that the job has not taken yet, or not before it left.
+        left_out: Number of samples that `drop_last` leaves out.
+        elsewhere: Number of samples of ranks and shards that other daemons serve.
+        outside: Number of samples that were taken according to a checkpoint, before this log begins or between two of
+            its runs.
     """
 
     samples: int
@@ -50,23 +51,23 @@ class Account:
 
     @property
     def exact(self) -> bool:
-        """Whether all that was taken is right: each sample at most once, and none passed over."""
+        """Whether everything so far is right: each sample came at most once, and none was skipped."""
         return not (self.missing or self.repeated or self.replaced)
 
     @property
     def whole(self) -> bool:
-        """Whether the epoch is through: nothing is left to take."""
+        """Whether nothing is left to take."""
         return self.untaken == 0
 
 
 class Tally:
-    """Counts by sample what came of it, in all the lines in which it may come.
+    """Counts for each sample how often it came, in every shard in which it may come.
 
-    Nine bytes of memory per sample, and five per position of a line while that is added. Of a shard, only its own
-    samples count.
+    It takes nine bytes of memory per sample, and five per position of a shard while that is added. If one shard was
+    read, only its samples count.
 
     Args:
-        samples: Of the source.
+        samples: Samples of the source.
     """
 
     def __init__(self, samples: int) -> None:
@@ -76,12 +77,12 @@ class Tally:
         self._bad: list[tuple[int, int, str]] = []
 
     def lay(self, order: Order, start: int, stop: int, why: Literal["outside", "elsewhere"]) -> None:
-        """The samples at [start, stop) count, and have this reason not to come; before all `add`."""
+        """Expects the samples at [start, stop), and notes why they may not come. Call it before `add`."""
         for offset in range(start, stop, _STEP):
             indices = np.asarray(order.indices(offset, min(stop - offset, _STEP)), np.int64)
             indices = indices[indices != NO_SAMPLE]
             self._own[indices] = True
-            self._why[indices] = _OUTSIDE if why == "outside" else _ELSEWHERE
+            self._why[indices] = _WHY.index(why)
 
     def add(
         self,
@@ -95,19 +96,18 @@ class Tally:
         elsewhere: Iterable[Run] = (),
         replaced: Mapping[int, tuple[int, str]] | None = None,
     ) -> None:
-        """What came in one line, of `order`, of the epoch of `order.n` positions that begins at `start`.
+        """Counts the samples of one shard's epoch of `order.n` positions.
 
         Args:
-            order: Positions to indices.
-            start: Where the epoch began.
-            taken: What the job took, of all ranks. A position in several runs was taken several times. Positions
-                outside of the epoch count as another time for their samples.
-            own: The positions that are this line's to give, to which the runs that follow apply; None for all. Those
-                of `taken` count anyway.
-            untaken: What it has still to take.
+            order: Maps positions to indices.
+            start: Position at which the epoch begins.
+            taken: What all ranks of the job took. A position in several runs was taken several times. A position
+                outside of the epoch counts as another time for its sample.
+            own: The positions to which `untaken`, `left_out` and `elsewhere` apply; None for all.
+            untaken: What the job has still to take.
             left_out: See `Account`.
             elsewhere: See `Account`.
-            replaced: Position to (index, reason) of rows that held another sample than their own.
+            replaced: Rows that held another sample than their own: position to (index, reason).
         """
         n = order.n
         self._own |= n == order.samples
@@ -120,9 +120,9 @@ class Tally:
             if b > start + n:
                 stray.append((max(a, start + n), b))
         kind = np.zeros(n, np.uint8)
-        for code, runs in ((_UNTAKEN, untaken), (_LEFT_OUT, left_out), (_ELSEWHERE, elsewhere)):
+        for why, runs in (("untaken", untaken), ("left_out", left_out), ("elsewhere", elsewhere)):
             for a, b in runs:
-                kind[max(0, a - start) : max(0, b - start)] = code
+                kind[max(0, a - start) : max(0, b - start)] = _WHY.index(why)
         first, until = own if own is not None else (start, start + n)
         covered = np.flatnonzero(cover)
         low = min([first - start, *covered[:1]])
@@ -131,7 +131,7 @@ class Tally:
             stop = min(high, offset + _STEP)
             indices = np.asarray(order.indices(start + offset, stop - offset), np.int64)
             there = indices != NO_SAMPLE
-            # add.at and not +=: an index that comes twice in a run must count twice
+            # add.at, not +=, which would count an index only once per run
             np.add.at(self._seen, indices[there], cover[offset:stop][there])
             self._own[indices[there]] = True
             at = np.arange(start + offset, start + stop)
@@ -146,7 +146,7 @@ class Tally:
                 self._bad.append((index, position, reason))
 
     def account(self) -> Account:
-        """The sum."""
+        """The result."""
         seen, why = self._seen, self._why
         is_bad = np.zeros(len(seen), bool)
         is_bad[[index for index, _, _ in self._bad]] = True
@@ -154,11 +154,8 @@ class Tally:
         return Account(
             samples=int(np.count_nonzero(self._own)),
             once=int(np.count_nonzero((seen == 1) & ~is_bad)),
-            missing=np.flatnonzero(never & (why == 0)).tolist(),
+            missing=np.flatnonzero(never & (why == _WHY.index("missing"))).tolist(),
             repeated=np.flatnonzero((seen > 1) & ~is_bad).tolist(),
             replaced=self._bad,
-            untaken=int(np.count_nonzero(never & (why == _UNTAKEN))),
-            left_out=int(np.count_nonzero(never & (why == _LEFT_OUT))),
-            elsewhere=int(np.count_nonzero(never & (why == _ELSEWHERE))),
-            outside=int(np.count_nonzero(never & (why == _OUTSIDE))),
+            **{name: int(np.count_nonzero(never & (why == code))) for code, name in enumerate(_WHY) if code},
         )

@@ -1,9 +1,8 @@
-"""The lines of a job's log: what they say, and how they are spelled.
+"""The lines of a job's log: their content and their format.
 
-A line is ``NUMBER JSON CHECKSUM``: numbered from 0, so that a lost line is seen, with the CRC-32 of what stands before
-it, so that a changed one is. That finds accidents and careless hands, not a forger: nothing here is secret. Lines are
-only ever appended, but for `Progress`: each attachment has one line of fixed width, rewritten in place, so that a week
-of batches takes 128 bytes.
+A line is ``NUMBER JSON CHECKSUM``. Numbers count from 0 and reveal a lost line; the CRC-32 of the rest reveals a
+changed one. Both find accidents, not forgeries. Lines are appended and never changed, except `Progress`: each
+attachment has one line of fixed width that is rewritten in place, so that a week of batches takes 128 bytes.
 """
 
 from __future__ import annotations
@@ -42,13 +41,7 @@ MAX_REASON_CHARS = 512
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """First line of a file.
-
-    Attributes:
-        version: Of this format.
-        job: The run's name, as its client gives it.
-        uid: Whose.
-    """
+    """First line of a file: the version of this format, the job's name as its client gives it, and its user."""
 
     version: Small
     job: Word
@@ -57,19 +50,19 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """What the rows of the attachments that name this line are made from.
+    """What an attachment reads; it names this line by its number.
 
     Attributes:
         source: Wire form of the dataset.
-        digest: Of its listing.
-        index: Path of the listing, which is never changed.
+        digest: Digest of its listing.
+        index: Path of the listing, which never changes.
         n: Samples of the source.
         shuffle: The order.
-        seed: Of order and augmentation.
+        seed: Seed of order and augmentation.
         pipeline: Wire form.
-        num_shards: Parts into which each pass is dealt;
-        shard_index: which of them the job reads. Positions are of its own line.
-        batch_rows: Rows of the batches that are shuffled as a whole, 0 where samples are.
+        num_shards: Shards of each pass.
+        shard_index: The job's shard; positions count along that shard only.
+        batch_rows: Rows of the batches that are shuffled as a whole; 0 if single samples are shuffled.
     """
 
     source: Tree
@@ -85,34 +78,34 @@ class Rows:
 
     @property
     def shard(self) -> Shard:
-        """Which part of the samples."""
+        """The job's shard."""
         return Shard(self.num_shards, self.shard_index)
 
     @property
     def positions(self) -> int:
-        """Positions of an epoch."""
+        """Positions of an epoch of the job's shard."""
         return self.shard.positions(self.n)
 
 
 @dataclass(frozen=True, slots=True)
 class Attached:
-    """A rank of the job got its place. Its batches follow from these numbers, see `pipeline.batches.BatchLine`.
+    """A rank of the job attached. Its batches follow from these numbers: see `pipeline.batches.BatchLine`.
 
     Attributes:
-        rows: Line of the `Rows` that it reads.
-        daemon: Names one run of the daemon: two attachments of one daemon may be there at once, of two cannot.
+        rows: Number of the `Rows` line that it reads.
+        daemon: Names one run of the daemon. Only attachments of the same run can exist at once.
         time: When, UTC.
-        rank: Of world_size.
+        rank: Its rank.
         world_size: Ranks of the job.
         local_ranks: (first, count) of the ranks that this daemon serves, None for all.
         batch_size: Rows of a full batch.
-        drop_last: Whether rows that fill no round are left out.
+        drop_last: Whether rows that do not fill a round are left out.
         epoch: Number of the epoch that begins at `epoch_start`.
-        epoch_start: Position.
-        position: Where the run of batches begins, in that epoch.
-        rounds: Batches of that run that this rank had before.
-        ring: Rows of its ring: it cannot be told of more than that beyond what it has given back.
-        resumed: It said where it stands (a checkpoint, or after a lost connection), so all before was taken.
+        epoch_start: Position at which that epoch begins.
+        position: Position in that epoch at which the run of batches begins.
+        rounds: Batches of that run that this rank took before.
+        ring: Rows of its ring: the daemon announces at most so many beyond what the rank has released.
+        resumed: The rank named its position (a checkpoint, or a lost connection), so everything before was taken.
         batching: Whether its batches cross the ends of epochs.
     """
 
@@ -135,7 +128,7 @@ class Attached:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where an attachment stands: it was told of its batches below `told`, and has given back those below `back`."""
+    """Progress of attachment `of`: batches below `told` were announced to it, those below `back` it has released."""
 
     of: Count
     told: Position
@@ -144,9 +137,9 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """The end of attachment `of`; `at` is the start of the first batch that its training loop did not take.
+    """Attachment `of` ended; `at` is the start of the first batch that its training loop did not take.
 
-    None where the client did not say: it was killed, or the connection broke.
+    None if the client did not report it: it was killed, or the connection broke.
     """
 
     of: Count
@@ -156,9 +149,9 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Bad:
-    """Rows of attachment `of` that hold a replacement: (position, index of the sample that should be there, why).
+    """Rows of attachment `of` that hold a replacement: (position, index of the sample that was expected, reason).
 
-    `more` says that there were others which are not written down, because the log is full of them.
+    `more` means that there were others, which this log has no room for.
     """
 
     of: Count
@@ -169,18 +162,13 @@ class Bad:
 Record = Job | Rows | Attached | Progress | Left | Bad
 
 _KINDS: dict[str, type[Record]] = {
-    "job": Job,
-    "rows": Rows,
-    "attached": Attached,
-    "at": Progress,
-    "left": Left,
-    "bad": Bad,
-}
+    "job": Job, "rows": Rows, "attached": Attached, "at": Progress, "left": Left, "bad": Bad,
+}  # fmt: skip
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 
 
 class BrokenLine(ValueError):
-    """A line that the daemon did not write like this."""
+    """The daemon did not write this line."""
 
 
 def to_line(number: int, record: Record) -> bytes:
@@ -194,17 +182,13 @@ def to_line(number: int, record: Record) -> bytes:
 
 
 def from_line(number: int, line: bytes) -> Record:
-    """The record of line `number` (without its newline), every field checked.
-
-    Raises:
-        BrokenLine: The checksum, the number or a field is wrong.
-    """
+    """The record in line `number` (without its newline); `BrokenLine` if checksum, number or a field is wrong."""
     head, _, checksum = line.rpartition(b" ")
     if checksum != b"%08x" % zlib.crc32(head):
-        raise BrokenLine("its checksum does not fit: it was changed, or not written to the end")
+        raise BrokenLine("its checksum is wrong: it was changed, or not written to the end")
     said, _, text = head.partition(b" ")
     if said != b"%d" % number:
-        raise BrokenLine(f"it says that it is line {said[:20].decode(errors='replace')}: lines are missing before it")
+        raise BrokenLine(f"its number is {said[:20].decode(errors='replace')}: lines are missing before it")
     try:
         fields: Any = json.loads(text)
         kind = _KINDS[fields.pop("k")]
@@ -215,7 +199,7 @@ def from_line(number: int, line: bytes) -> Record:
 
 
 def parse(data: bytes) -> tuple[list[tuple[int, Record]], list[str]]:
-    """All records of a file with their line numbers, and what is wrong with the lines that gave none."""
+    """All records of a file with their line numbers, and an error for each line that holds none."""
     records: list[tuple[int, Record]] = []
     wrong: list[str] = []
     lines = data.split(b"\n")

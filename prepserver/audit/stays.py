@@ -1,4 +1,4 @@
-"""From the records of a log to its attachments: what each read, how far it got, and how it ended."""
+"""The attachments that a log describes: what each read, how far it got, and how it ended."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Stay:
     Attributes:
         rows: What it read.
         attached: Where it began.
-        told: It was told of its batches below.
-        back: It has given back those below.
-        left: How it ended; None while it is there, or if its daemon was killed.
+        told: Batches below this position were announced to it.
+        back: Batches below this position it has released.
+        left: How it ended; None while it lasts, or if its daemon was killed.
         bad: Rows that held a replacement, position to (index, reason).
-        more_bad: There were more of them than were written down.
+        more_bad: Whether the log lacks some of them.
     """
 
     rows: Rows
@@ -33,7 +33,7 @@ class Stay:
     more_bad: bool = False
 
     def line(self) -> BatchLine:
-        """Its batches, from the first one on."""
+        """Its batches, from the first on."""
         a = self.attached
         shape = (a.batch_size, a.drop_last, a.rank, a.world_size)
         return BatchLine(self.rows.n, a.epoch_start, a.position, *shape, a.rounds, self.rows.shard, a.batching)
@@ -44,15 +44,15 @@ class Stay:
         return self.line().peek().start
 
     def end(self, stands: int | None) -> int:
-        """The batches of this stay that start below were taken by the training loop.
+        """The training loop took the batches of this stay that start below this position.
 
         Args:
-            stands: Where the rank says that it stands, coming back afterwards; None if it never said.
+            stands: The position that the rank reported when it came back; None if it did not.
         """
         if self.left is not None and self.left.at is not None:
             return min(self.left.at, self.told)
-        # Its last words may have been lost: with a daemon that was killed, or in its own death. What it says when it
-        # comes back counts, within what the daemon can have told it; the log itself may be a ring behind.
+        # Its last messages may be lost, because the daemon or the rank itself was killed. What the rank reports when it
+        # comes back counts, within what the daemon can have announced; the log itself may be a ring behind.
         if stands is not None and self.back <= stands <= self.told + self.attached.ring:
             return stands
         return self.back
@@ -62,25 +62,24 @@ Key = tuple[str, str, int, int, str]
 
 
 def key_of(rows: Rows) -> Key:
-    """What two stays must agree in to be of one training: listing, order, seed and pipeline.
+    """What all stays of one training have in common: listing, order, seed and pipeline.
 
-    Not in the shard: a training goes on from a checkpoint with another number of them, or a machine with another one.
+    The shard is not part of it: from a checkpoint a training may go on with other shards.
     """
     return rows.digest, rows.shuffle, rows.seed, rows.batch_rows, json.dumps(rows.pipeline, sort_keys=True)
 
 
 def chains(files: Sequence[list[tuple[int, Record]]]) -> tuple[list[list[Stay]], list[str]]:
-    """The stays of a job, sorted into chains: one for each training, in the order of the log.
+    """The stays of a job in chains, one for each training, in the order of the log.
 
-    Two clients of one process share a job's name (training and validation, say): they read other rows, or were there
-    at the same time. A script that is started anew begins with epoch 0 and from no checkpoint, after its rank was there
-    before.
+    Two clients of one process may share a job's name, for training and validation: they read different rows, or exist
+    at the same time. A restarted script attaches a rank again with epoch 0 and without a checkpoint.
 
     Args:
-        files: Records with their line numbers, the oldest file first.
+        files: Records with their line numbers, oldest file first.
 
     Returns:
-        The chains, and records that contradict each other.
+        The chains, and an error for each record that contradicts others.
     """
     found: list[tuple[Key, list[Stay]]] = []
     wrong: list[str] = []
@@ -99,14 +98,14 @@ def _read(records: list[tuple[int, Record]], found: list[tuple[Key, list[Stay]]]
             case Attached():
                 stay = _stay(record, specs)
                 if stay is None:
-                    yield f"line {number + 1}: an attachment whose numbers contradict each other"
+                    yield f"line {number + 1}: the numbers of this attachment contradict each other"
                     continue
                 stays[number] = stay
                 _chain_for(stay, found).append(stay)
             case Progress() | Left() | Bad():
                 of = stays.get(record.of)
                 if of is None:
-                    yield f"line {number + 1}: of an attachment that is not there"
+                    yield f"line {number + 1}: its attachment is missing"
                 else:
                     _note(of, record)
             case Job():
@@ -137,7 +136,7 @@ def _note(stay: Stay, record: Progress | Left | Bad) -> None:
 
 
 def _chain_for(stay: Stay, found: list[tuple[Key, list[Stay]]]) -> list[Stay]:
-    """The chain that it goes on with: the last that came to its place, else the last; a new one if it begins one."""
+    """The chain that `stay` continues: the last that reached its position, else the last; a new one if none fits."""
     key = key_of(stay.rows)
     fit = [c for other, c in reversed(found) if other == key and (not _is_fresh(stay) or _is_joined(c, stay))]
     fit = [c for c in fit if not any(_at_once(earlier, stay) for earlier in c)]
@@ -153,9 +152,9 @@ def _is_fresh(stay: Stay) -> bool:
 
 
 def _is_joined(chain: Sequence[Stay], stay: Stay) -> bool:
-    """Whether a fresh stay is a further rank (or shard) of a training that others have begun.
+    """Whether a fresh stay is another rank (or shard) of a training that others have begun.
 
-    That one has not had this rank, and a rank of it is there, or may come back because its daemon went away under it.
+    That training has not had this rank, and one of its ranks is attached, or may come back because its daemon ended.
     """
     return all(_who(earlier) != _who(stay) for earlier in chain) and any(
         _shape(earlier) == _shape(stay)
@@ -173,7 +172,7 @@ def _shape(stay: Stay) -> tuple[object, ...]:
 
 
 def _came_to(chain: Sequence[Stay], stay: Stay) -> bool:
-    """Whether a client of it may have stood where `stay` begins."""
+    """Whether a client of `chain` may have reached the position where `stay` begins."""
     now = stay.attached
     return any(
         earlier.rows.shard == stay.rows.shard
@@ -185,7 +184,7 @@ def _came_to(chain: Sequence[Stay], stay: Stay) -> bool:
 
 
 def _at_once(earlier: Stay, stay: Stay) -> bool:
-    """Whether two stays of one rank, or of other numbers of shards, were there at once: they are of two clients."""
+    """Whether the stays are of two clients: of one rank, or with other numbers of shards, and both there at once."""
     return (
         earlier.left is None
         and earlier.attached.daemon == stay.attached.daemon

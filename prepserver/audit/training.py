@@ -1,10 +1,9 @@
-"""A training over all that its log holds: other shards before and after a checkpoint, or several at one daemon.
+"""A whole training, with different shards before and after a checkpoint, or several shards at one daemon.
 
-A machine reads shard i of S, and after a checkpoint maybe another one, or of another number. Its log holds what it
-made itself, and the checkpoint says only how many samples all machines had taken together. So the proof is of the
-machine's own part: what its shards gave out before and after, each sample once. What its runs left to other shards is
-`elsewhere`. What was taken before the log begins, or between two of its runs, is `outside`: which machine took it is
-not written here, so that this log neither proves it nor refutes it.
+A machine reads shard i of S, and after a checkpoint perhaps another shard, or one of another S. Its log holds what it
+delivered itself; the checkpoint says only how many samples all machines had taken together. So the log proves the
+machine's own part: its shards delivered each sample once. What they left to other shards is `elsewhere`. What was taken
+before the log begins, or between two of its runs, is `outside`: this log neither proves nor refutes it.
 """
 
 from __future__ import annotations
@@ -21,21 +20,18 @@ from prepserver.pipeline.shard import WHOLE, Shard
 
 
 class Training:
-    """See the module.
-
-    Args:
-        stays: In the order of the log.
+    """One training.
 
     Attributes:
-        stays: As given.
-        histories: One for each shard of each leg, see `_legs`.
+        stays: Its stays in the order of the log.
+        histories: One for each shard of each leg (`_legs`).
     """
 
     def __init__(self, stays: Sequence[Stay]) -> None:
         self.stays = stays
         self.histories: list[History] = []
         legs = _legs(stays)
-        later: list[Stay] = []  # where the next leg begins, and where the lowest of all the next ones does
+        later: list[Stay] = []  # the first stay of the next leg, and the lowest start of all later legs
         for leg in reversed(legs):
             shards = sorted({stay.rows.shard_index for stay in leg})
             parts = [[stay for stay in leg if stay.rows.shard_index == shard] for shard in shards]
@@ -44,34 +40,32 @@ class Training:
 
     @property
     def shards(self) -> list[Shard]:
-        """Those that it read, in the order of the log."""
+        """The shards that it read, in the order of the log."""
         return list(dict.fromkeys(history.rows.shard for history in self.histories))
 
     @property
     def epochs(self) -> list[list[Epoch]]:
-        """By number: what each history has of it."""
+        """What each history has of each epoch, by number of the epoch."""
         found = sorted((epoch for history in self.histories for epoch in history.epochs), key=lambda e: e.number)
         return [list(epochs) for _, epochs in groupby(found, key=lambda e: e.number)]
 
     def again(self, number: int) -> int:
-        """Rows of epoch `number` that were taken, and taken again after it had gone back."""
+        """Rows of epoch `number` that were taken again after the training went back to a checkpoint."""
         return sum(history.again[number] for history in self.histories)
 
 
 def judged(parts: Sequence[Epoch]) -> Account:
-    """What became of the samples of an epoch.
-
-    Of one shard its own samples count, where more than one was read all of them.
+    """The fate of the samples of an epoch: of all samples, or of one shard's if the log has only that shard.
 
     Args:
-        parts: What each history has of it.
+        parts: What each history has of the epoch.
     """
     rows, start = parts[0].rows, parts[0].start
     tally = Tally(rows.n)
     if len({part.rows.shard for part in parts}) > 1:
         tally.lay(_order(rows, WHOLE), 0, rows.n, "outside")
         for part in parts:
-            here = [other.rows.shard for other in parts if other.first == part.first]  # at once, so no other daemon's
+            here = [other.rows.shard for other in parts if other.first == part.first]  # read here at the same time
             for shard in (Shard(part.rows.num_shards, index) for index in range(part.rows.num_shards)):
                 if shard not in here:
                     tally.lay(_order(part.rows, shard), *part.own, "elsewhere")
@@ -95,11 +89,11 @@ def _offset(stay: Stay) -> tuple[int, int]:
 
 
 def _legs(stays: Sequence[Stay]) -> list[list[Stay]]:
-    """The stays, parted where a checkpoint may have gone through other machines' hands.
+    """The stays, split where the training may have gone on at other machines in between.
 
-    That is where the number of shards changes, or which one this machine reads; and at every checkpoint of a training
-    of which other daemons have a part. One that was all here before and after was not elsewhere in between: what it
-    lacks is missing. Shards that were read here at once are in one leg.
+    That is where the number of shards or this machine's shard changes, and at every checkpoint of a training that other
+    daemons serve too. A training that was whole here before and after was not elsewhere in between: what it lacks is
+    missing. Shards that were read here at the same time are in one leg.
     """
     legs: list[list[Stay]] = []
     run: Run | None = None

@@ -16,7 +16,7 @@ from prepserver.audit.records import Rows
 from prepserver.audit.training import Training, judged
 from prepserver.cli import exits
 from prepserver.cli.joblog import JobLog, open_log
-from prepserver.pipeline.sources import source_from_wire
+from prepserver.pipeline.sources import place_of, source_from_wire
 
 _NAMED, _NAMED_JSON = 20, 10_000
 """Most samples of one kind that the text and the JSON name."""
@@ -140,12 +140,11 @@ def _show(verdict: dict[str, Any]) -> None:
     lines = [f"job {verdict['job']!r} of uid {verdict['uid']}, from {', '.join(verdict['log'])}"]
     lines += [f"the log is damaged: {what}" for what in verdict["damage"]]
     for number, training in enumerate(verdict["trainings"]):
-        where = training["source"].get("root") or training["source"].get("path") or training["source"].get("source")
         shards = [f"shard {index} of {count}" if count > 1 else "all" for index, count in training["shards"]]
         part = f"{', '.join(shards)} of " if shards != ["all"] else ""
         lines.append(f"training {number} since {training['since']}: {_SAID[training['verdict']]}")
         lines.append(
-            f"  {part}{training['samples']} samples of {where}, shuffle {training['shuffle']}, "
+            f"  {part}{training['samples']} samples of {place_of(training['source'])}, shuffle {training['shuffle']}, "
             f"seed {training['seed']}, {training['world_size']} ranks, {training['attachments']} attachments"
         )
         for epoch in training["epochs"]:

@@ -1,8 +1,9 @@
-"""What the log says of peers that misbehave: some lines of each user, then how many more there were."""
+"""Bounds what the log says about misbehaving peers: some lines for each user, then how many more there were."""
 
 from __future__ import annotations
 
 import logging
+import math
 import time
 from dataclasses import dataclass
 
@@ -29,7 +30,7 @@ class Complaints:
         self._log_or_count(uid, logging.WARNING, None, text, arguments)
 
     def error(self, uid: int, error: Exception, text: str, *arguments: object) -> None:
-        """Logs `text` with the traceback of `error`, which is no fault of the user's; or counts it."""
+        """Logs `text` with the traceback of `error`, a bug of the daemon; or counts it."""
         self._log_or_count(uid, logging.ERROR, error, text, arguments)
 
     def _log_or_count(
@@ -43,23 +44,19 @@ class Complaints:
             window.dropped += 1
 
     def tick(self, now_s: float) -> None:
-        """Says what was counted, where a window has ended."""
+        """Logs the counts of windows that have ended."""
         for uid in [uid for uid, window in self._windows.items() if window.ends_s <= now_s]:
-            self._say(uid)
+            window = self._windows.pop(uid)
+            if window.dropped:
+                self._log.warning("%d more warnings about uid %d were not logged", window.dropped, uid)
 
     def close(self) -> None:
-        """Says what was counted."""
-        for uid in list(self._windows):
-            self._say(uid)
-
-    def _say(self, uid: int) -> None:
-        window = self._windows.pop(uid)
-        if window.dropped:
-            self._log.warning("%d more warnings about uid %d were not logged", window.dropped, uid)
+        """Logs all counts."""
+        self.tick(math.inf)
 
 
 class OneLine(logging.Formatter):
-    """Escapes control characters: names come from clients, and a name must not forge a line or drive a terminal."""
+    """Escapes control characters, because names come from clients: none may forge a line or control a terminal."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
         """See `logging.Formatter`."""

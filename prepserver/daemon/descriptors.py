@@ -1,4 +1,4 @@
-"""How many clients the limit on open files allows. Checked at the start, so that a full house is no accident."""
+"""How many clients the limit on open files allows: checked at the start, so that descriptors never run out later."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ _FEWEST_CLIENTS = 4
 _OWN = 64  # the daemon's files, libzmq's, the log's, indexers, and a reserve
 _PER_WORKER = 6
 _PER_CLIENT = 8
-"""Connection, pidfd, the control line's two, its ring and one that it leaves, and moves that wait to be sent."""
+"""Connection, pidfd, two of the control line, its ring and the one before, and moves that wait to be sent."""
 
 
 class DescriptorsShort(RuntimeError):
-    """The limit holds no clients; the text says what to raise."""
+    """The limit leaves no room for clients; the text says what to raise."""
 
 
 def raise_limit() -> int:
-    """As many open files as we may have; shells commonly start us with 1024. Returns the limit that holds now."""
+    """Raises the limit on open files as far as allowed (shells usually set 1024), and returns it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -27,11 +27,7 @@ def raise_limit() -> int:
 
 
 def clients_allowed(limit: int, workers: int) -> int:
-    """How many connections a daemon may have on its attach socket.
-
-    Args:
-        limit: Of open files (RLIMIT_NOFILE).
-        workers: Worker processes.
+    """Most connections on the attach socket of a daemon with `workers` workers and a `limit` of open files.
 
     Raises:
         DescriptorsShort: Fewer than `_FEWEST_CLIENTS`.

@@ -1,4 +1,4 @@
-"""The machine's GPUs as NVML sees them, asked in a thread of its own: a driver may take its time to answer."""
+"""The machine's GPUs as NVML reports them, asked in a thread because a driver may be slow."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _RETRY_S = 60.0  # a driver may be installed, or come back, while we run
 
 
 class Gpus:
-    """Keeps the last reading. Where there is no driver, there is none.
+    """Keeps the last reading.
 
     Attributes:
         last: A list with a map per GPU (``index``, ``name``, ``utilisation_percent``, ``memory_used_bytes``,

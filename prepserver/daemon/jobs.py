@@ -25,7 +25,7 @@ from prepserver.pipeline.batches import BatchLine, batch_rows
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.pipeline.shard import Shard
-from prepserver.pipeline.sources import source_from_wire
+from prepserver.pipeline.sources import place_of, source_from_wire
 from prepserver.pipeline.spec import Codes
 from prepserver.protocol import work
 from prepserver.protocol.layout import Field, ring_fields
@@ -427,8 +427,7 @@ class Jobs:
         """Where the source with this digest is, for people."""
         for stream_id, setup in self._setups.items():
             if self._scheduler.streams[stream_id].source == source:
-                spec = setup.add.source
-                return str(spec.get("root") or spec.get("path") or spec.get("source", ""))
+                return place_of(setup.add.source)
         return ""
 
     # -- inside -------------------------------------------------------------------------------------

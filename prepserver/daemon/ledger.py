@@ -1,7 +1,7 @@
-"""Writes down what each job is given: the daemon's side of the audit.
+"""Logs what each job is given: the daemon's side of the audit.
 
-The loop only notes numbers and puts them in a queue; a thread writes, because a disk may be slow, full or gone, and
-nobody shall wait for it. What cannot be written ends the log of that job, with one warning.
+The loop only queues numbers; a thread writes them, because a disk may be slow, full or gone and no job should wait for
+it. A write that fails ends the log of that job, with one warning.
 """
 
 from __future__ import annotations
@@ -23,22 +23,23 @@ from prepserver.audit.logfile import LogFile
 from prepserver.audit.records import MAX_BAD_ROWS, MAX_REASON_CHARS, Attached, Bad, Left, Progress, Rows
 from prepserver.pipeline.batches import batch_rows
 from prepserver.protocol.messages import Attach
+from prepserver.protocol.work import Indexed
 
 log = logging.getLogger(__name__)
 
 MAX_BAD_OF_STAY = 4096
-"""Bad rows of one attachment that are written down."""
+"""Most bad rows that are logged for one attachment."""
 
-_MOST_QUEUED = 10_000  # the disk does not answer: then this is lost, and memory is not
+_MOST_QUEUED = 10_000  # beyond it, the disk does not answer: entries are dropped, to bound memory
 _CLOSE_S = 2.0
 _REST_S = 0.05
-"""The thread's rest, which mere progress does not end: to wake it with every batch would cost the loop its interpreter
-just when a job is to be told. What a kill of the daemon loses of it, the client says when it comes back."""
+"""The thread's pause, which mere progress does not interrupt: waking it for each batch would take the interpreter from
+the loop just when that announces a batch. What a killed daemon did not log, the client reports when it comes back."""
 
 
 @dataclass(slots=True)
 class _Stay:
-    """One attachment. The loop writes `told`, `back` and `queued`; the thread the rest."""
+    """One attachment. The loop sets `told`, `back`, `bad_left` and `queued`, the thread the rest."""
 
     key: tuple[str, int]
     first: int
@@ -52,11 +53,16 @@ class _Stay:
 
 @dataclass(slots=True)
 class _Log:
-    """An open file, or None for one that failed."""
+    """A job's file, None if it failed; its attachments, and the numbers of its `Rows` lines."""
 
-    file: LogFile | None
+    file: LogFile | None = None
     stays: int = 0
     rows: dict[str, int] = field(default_factory=dict)
+
+    def close(self) -> None:
+        if self.file is not None:
+            self.file.close()
+            self.file = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +72,11 @@ class _Begin:
 
 
 _Note = _Begin | Left | Bad | None
-"""What the thread is to write; None: how far it got."""
+"""What the thread writes next; None for progress only."""
 
 
 class Ledger:
-    """See the module.
-
-    Args:
-        folder: Of the logs; made when the first job comes.
-    """
+    """The logs of all jobs in `folder`, which is made when the first job comes."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -92,15 +94,15 @@ class Ledger:
     def attached(
         self, cursor: int, uid: int, attach: Attach, rows: Rows, epoch_start: int, position: int, first: int, ring: int
     ) -> None:
-        """A rank has its place.
+        """A rank has attached.
 
         Args:
-            cursor: The daemon's number.
-            uid: Of its process.
-            attach: What it asked for.
+            cursor: The daemon's number for it.
+            uid: User of its process.
+            attach: Its request.
             rows: What it reads.
-            epoch_start: Where its epoch began.
-            position: Where its run of batches begins.
+            epoch_start: Position at which its epoch began.
+            position: Position at which its run of batches begins.
             first: Start of its own first batch.
             ring: Rows of its ring.
         """
@@ -113,7 +115,7 @@ class Ledger:
         self._put(stay, _Begin(rows, attached))
 
     def announced(self, cursor: int, upto: int, bad: Sequence[tuple[int, int, str]]) -> None:
-        """A rank is being told that all rows below `upto` are there; again and again, maybe."""
+        """All rows below `upto` are announced to a rank, perhaps repeatedly; `bad` are those with a replacement."""
         stay = self._stays.get(cursor)
         if stay is None or upto <= stay.told:
             return
@@ -128,20 +130,20 @@ class Ledger:
         stay.bad_left = max(0, stay.bad_left - len(new))
 
     def released(self, cursor: int, upto: int) -> None:
-        """A rank has given back what lies below `upto`."""
+        """A rank has released all rows below `upto`."""
         stay = self._stays.get(cursor)
         if stay is not None and upto > stay.back:
             stay.back = upto
             self._touch(stay)
 
     def left(self, cursor: int, at: int | None = None) -> None:
-        """A rank is gone; its training loop took the batches that start below `at`, if it said so."""
+        """A rank has left; if it reported `at`, its training loop took the batches that start below."""
         stay = self._stays.pop(cursor, None)
         if stay is not None:
             self._put(stay, Left(0, _now(), at if at is not None and at >= stay.first else None))
 
     def close(self) -> None:
-        """Writes what is left, as far as the disk takes it."""
+        """Writes what is queued, for at most two seconds."""
         for cursor in list(self._stays):
             self.left(cursor)
         self._queue.put(None)
@@ -160,7 +162,7 @@ class Ledger:
                 self._more_than_progress.set()
         elif not self._is_full:
             self._is_full = True
-            log.warning("the disk under %s does not answer: the audit logs will have gaps", self._folder)
+            log.warning("the audit logs in %s will have gaps: %d entries wait for the disk", self._folder, _MOST_QUEUED)
 
     # -- the thread's side --------------------------------------------------------------------------
 
@@ -168,7 +170,7 @@ class Ledger:
         while (found := self._queue.get()) is not None:
             stay, note = found
             if note is None:
-                stay.queued = False  # before the numbers are read: what comes later is queued again
+                stay.queued = False  # before the numbers are read, so that a later change is queued again
             try:
                 self._write(stay, note)
             except OSError as e:
@@ -182,8 +184,7 @@ class Ledger:
                 self._more_than_progress.wait(_REST_S)
                 self._more_than_progress.clear()
         for each in self._logs.values():
-            if each.file is not None:
-                each.file.close()
+            each.close()
 
     def _write(self, stay: _Stay, note: _Note) -> None:
         if isinstance(note, _Begin):
@@ -197,13 +198,11 @@ class Ledger:
             file.append(dataclasses.replace(note, of=stay.number))
 
     def _begin(self, stay: _Stay, note: _Begin) -> None:
-        each = self._logs.get(stay.key)
-        if each is None:
-            each = self._logs[stay.key] = _Log(None)
-            each.stays += 1
+        is_new = stay.key not in self._logs
+        each = self._logs.setdefault(stay.key, _Log())
+        each.stays += 1
+        if is_new:
             each.file = LogFile(self._folder, *stay.key)
-        else:
-            each.stays += 1
         if each.file is None:
             return
         what = json.dumps(dataclasses.asdict(note.rows), sort_keys=True)
@@ -219,29 +218,19 @@ class Ledger:
             return
         each.stays -= 1
         if each.stays <= 0:
-            if each.file is not None:
-                each.file.close()
+            each.close()
             del self._logs[stay.key]
 
     def _fail(self, stay: _Stay, why: OSError | None) -> None:
         if why is not None:
             text = why.strerror or str(why)
             log.warning("the audit log of job %r in %s cannot be written: %s", stay.key[0], self._folder, text)
-        each = self._logs.get(stay.key)
-        if each is not None and each.file is not None:
-            each.file.close()
-            each.file = None
+        if stay.key in self._logs:
+            self._logs[stay.key].close()
 
 
-def rows_of(attach: Attach, source: dict[str, Any], pipeline: list[dict[str, Any]], listing: Any) -> Rows:
-    """What a job reads.
-
-    Args:
-        attach: What it asked for.
-        source: Wire form, checked.
-        pipeline: Wire form, checked.
-        listing: A `prepserver.protocol.work.Indexed`.
-    """
+def rows_of(attach: Attach, source: dict[str, Any], pipeline: list[dict[str, Any]], listing: Indexed) -> Rows:
+    """What a job reads; `source` and `pipeline` are checked wire forms, `listing` is its `Indexed`."""
     return Rows(
         source, listing.digest, listing.path, listing.samples, attach.shuffle, attach.seed, pipeline,
         attach.num_shards, attach.shard_index, batch_rows(attach.batching, attach.batch_size),

@@ -1,9 +1,8 @@
-"""Listings of sources: made by an indexer process, asked for by any number of jobs at once.
+"""Listings of sources: an indexer process makes each, for any number of jobs that wait for it.
 
-Every attach asks anew, because the dataset may have changed: with a warm cache the indexer only compares
-times, which takes milliseconds. An indexer walks where its user sends it, and storage may hang: so the indexers are
-bounded in number, in all and for each user, and each ends with the last job that waits for it, or when it has said
-nothing for too long.
+Every attach asks again, because the dataset may have changed: with a warm cache the indexer only compares times, which
+takes milliseconds. Storage may hang, so the number of indexers is bounded, overall and for each user, and an indexer
+ends when no job waits for it any more, or when it has reported nothing for too long.
 """
 
 from __future__ import annotations
@@ -19,50 +18,53 @@ from prepserver.daemon.access import Reading
 from prepserver.protocol import work
 
 MOST = 16
-"""Indexers at a time."""
+"""Most indexers at a time."""
 
 MOST_PER_UID = 4
-"""Of one user; the others wait for their turn."""
+"""Most indexers of one user; further listings wait."""
 
 SILENT_S = 300.0
-"""An indexer says twice a second how many samples it has found. One that says nothing for so long hangs with its
-storage; a busy network file system may take a minute over one folder."""
+"""An indexer reports twice a second how many samples it has found. One that reports nothing for this time hangs with
+its storage; a busy network file system may take a minute for one folder."""
+
+
+_UNLIMITED = Reading()
 
 
 class Indexing(Protocol):
-    """Who starts indexers."""
+    """Starts indexers: `WorkerPool`."""
 
     def build_index(self, request: work.BuildIndex, report: Callable[[Any], None]) -> Callable[[], None]:
         """See `WorkerPool.build_index`."""
 
 
 class Waiting(Protocol):
-    """Who waits for a listing."""
+    """A job that waits for a listing."""
 
     @property
     def is_gone(self) -> bool:
-        """Whether nobody is there any more to hear of it."""
+        """Whether the job has ended."""
 
     def scanning(self, samples: int) -> None:
-        """So many were found so far."""
+        """The indexer has found `samples` so far."""
 
     def listed(self, listing: work.Indexed) -> None:
-        """Here it is."""
+        """The listing is made."""
 
     def unlistable(self, reason: str) -> None:
-        """There is none."""
+        """The source cannot be listed."""
 
 
 @dataclass(slots=True)
 class _Listing:
-    """One source to be listed.
+    """One source to list.
 
     Attributes:
-        uid: Of who asked first.
+        uid: The user who asked first.
         request: For the indexer.
-        waiting: Who is told.
-        cancel: Ends the indexer; None while it has not been started.
-        heard_s: When it gave its last sign of life.
+        waiting: The jobs that wait.
+        cancel: Ends the indexer; None until it is started.
+        heard_s: Time of the indexer's last report.
     """
 
     uid: int
@@ -73,10 +75,10 @@ class _Listing:
 
 
 class Listings:
-    """See the module.
+    """All listings in progress.
 
     Args:
-        indexing: Who starts indexers.
+        indexing: Starts indexers.
         cache_dir: Where indexes are kept.
         clock: Monotonic seconds.
     """
@@ -87,20 +89,14 @@ class Listings:
         self._clock = clock
         self._listings: dict[str, _Listing] = {}  # in the order of their first questions
 
-    def want(
-        self,
-        source: dict[str, Any],
-        waiting: Waiting,
-        uid: int,
-        reading: Reading = Reading(),  # noqa: B008
-    ) -> None:
-        """Lists `source` (a wire form that was validated) and tells `waiting`, maybe before this returns.
+    def want(self, source: dict[str, Any], waiting: Waiting, uid: int, reading: Reading = _UNLIMITED) -> None:
+        """Lists `source` and reports to `waiting`, perhaps before this returns.
 
         Args:
-            source: Which.
-            waiting: Who is told.
-            uid: Of the user who asks.
-            reading: How it may be read.
+            source: Its wire form, validated.
+            waiting: The job that waits.
+            uid: The user who asks.
+            reading: The folders that may be read.
         """
         key = json.dumps([source, reading.roots, reading.roots_only], sort_keys=True)
         if key in self._listings:
@@ -111,7 +107,7 @@ class Listings:
         self._start()
 
     def tick(self) -> None:
-        """Ends listings that nobody waits for, and those that hang; call it several times a second."""
+        """Ends listings that no job waits for, and those that hang; call it several times a second."""
         for key, listing in list(self._listings.items()):
             listing.waiting = [waiting for waiting in listing.waiting if not waiting.is_gone]
             hangs = listing.cancel is not None and self._clock() - listing.heard_s > SILENT_S
@@ -119,11 +115,11 @@ class Listings:
                 continue
             if listing.cancel is not None:
                 listing.cancel()
-            text = f"listing the source made no progress for {SILENT_S:g} s: does its storage answer?"
+            text = f"the indexer of the source reported nothing for {SILENT_S:g} s: does the storage answer?"
             self._report(key, work.IndexFailed(text))
 
     def _start(self) -> None:
-        """Starts as many indexers as may run, in the order of the questions."""
+        """Starts as many indexers as may run, in the order in which they were asked for."""
         for key, listing in list(self._listings.items()):
             running = [other.uid for other in self._listings.values() if other.cancel is not None]
             if listing.cancel is None and len(running) < MOST and running.count(listing.uid) < MOST_PER_UID:

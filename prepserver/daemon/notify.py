@@ -1,7 +1,4 @@
-"""What systemd is told, where it started us: readiness, state, signs of life. Silent elsewhere.
-
-The protocol is one datagram per message (sd_notify(3)); it needs no library.
-"""
+"""Tells systemd that the daemon is ready, its state, and that it is alive: one datagram per message (sd_notify(3))."""
 
 from __future__ import annotations
 
@@ -11,14 +8,14 @@ import socket
 
 
 class Notifier:
-    """Sends to ``$NOTIFY_SOCKET``; does nothing where there is none.
+    """Sends to ``$NOTIFY_SOCKET``; does nothing if systemd did not start this process.
 
     Attributes:
-        watchdog_s: How often systemd wants a sign of life (half of WatchdogSec), or None.
+        watchdog_s: Interval of ``WATCHDOG=1`` messages (half of WatchdogSec), or None.
     """
 
     def __init__(self) -> None:
-        # taken out of the environment: children must not speak for us
+        # Removed from the environment: children must not send in our name.
         self._address = os.environ.pop("NOTIFY_SOCKET", "")
         usec = os.environ.pop("WATCHDOG_USEC", "")
         for_us = os.environ.pop("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())

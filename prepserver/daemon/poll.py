@@ -16,22 +16,27 @@ class Poll:
     def __init__(self) -> None:
         self._epoll = select.epoll()
         self._callbacks: dict[int, Callable[[], None]] = {}
+        self._writing: set[int] = set()  # also watched for room to write
         self._fresh: set[int] = set()  # registered in this round
 
-    def watch(self, fd: int, callback: Callable[[], None], *, write: bool = False) -> None:
-        """Calls `callback` when `fd` is readable or hung up; with `write`, also when it is writable."""
-        events = READ | (WRITE if write else 0)
-        if fd in self._callbacks:
-            self._epoll.modify(fd, events)
-        else:
-            self._epoll.register(fd, events)
+    def watch(self, fd: int, callback: Callable[[], None]) -> None:
+        """Calls `callback` when `fd` is readable or hung up."""
+        if fd not in self._callbacks:
+            self._epoll.register(fd, READ)
             self._fresh.add(fd)
         self._callbacks[fd] = callback
 
+    def watch_writing(self, fd: int, wanted: bool) -> None:
+        """Whether to call back also when `fd` is writable: only while messages wait. Ignores unknown descriptors."""
+        if fd in self._callbacks and wanted != (fd in self._writing):
+            self._epoll.modify(fd, READ | WRITE if wanted else READ)
+            self._writing ^= {fd}
+
     def forget(self, fd: int) -> None:
-        """Stops watching; call it before the number can be used again. Unknown ones are ignored."""
+        """Stops watching; call it before the number can be used again. Ignores unknown descriptors."""
+        self._writing.discard(fd)
         if self._callbacks.pop(fd, None) is not None:
-            # closed already (a zygote's line is, when it is lost): then the kernel forgot it
+            # The kernel forgets a descriptor that is closed already, such as the line of a lost zygote.
             with contextlib.suppress(OSError):
                 self._epoll.unregister(fd)
 
@@ -39,8 +44,8 @@ class Poll:
         """Waits up to `timeout_s` and calls back whatever is ready."""
         self._fresh.clear()
         for fd, _ in self._epoll.poll(timeout_s):
-            # An earlier callback of this round may have closed it, and another may have got its number: what
-            # was seen was of the old one. Nothing is lost, the next round sees what is of the new.
+            # An earlier callback of this round may have closed this descriptor, and another may have opened one with
+            # its number. The event was the old one's; the next round brings any of the new one.
             callback = None if fd in self._fresh else self._callbacks.get(fd)
             if callback is not None:
                 callback()

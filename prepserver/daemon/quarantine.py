@@ -1,7 +1,7 @@
-"""Samples that killed workers, remembered over restarts: one small file for each, or for each pipeline to blame.
+"""Samples that killed workers, remembered over restarts: a small file for each sample, or for each pipeline to blame.
 
-A file appears whole, by rename, and is never changed but for its path; so the command line may list them, and clear
-them by removing them, whether a daemon runs or not, without a lock.
+A file appears whole, by a rename, and only the path in it ever changes. So the command line may list files and remove
+them without a lock, whether a daemon runs or not.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FOLDER = "quarantine"
 """In the state directory."""
 
 MAX_ENTRIES = 4096
-"""As many as a worker is told of. More than that is a broken machine, not a broken dataset."""
+"""Most samples that a worker is told of. More than that mean a broken machine, not a broken dataset."""
 
 _MAX_BYTES = 16 << 10
 _SUFFIX = ".json"
@@ -40,13 +40,12 @@ class Entry:
 
     Attributes:
         source: Digest of the listing that the index belongs to.
-        index: Of the sample.
-        reason: Why, one line.
+        index: Index of the sample.
+        reason: One line.
         time: When, UTC.
-        path: As the dataset names it; empty until a worker has passed over it.
+        path: The dataset's name for it; empty until a worker has skipped the sample.
         dataset: Where the dataset is, for people.
-        pipeline: Digest of the only pipeline for which it is bad; empty where reading or decoding it is to blame, and
-            it is bad for all.
+        pipeline: Digest of the only pipeline for which the sample is bad; empty if reading or decoding is to blame.
         ops: The ops of that pipeline, for people.
     """
 
@@ -61,34 +60,21 @@ class Entry:
 
     @property
     def sample(self) -> Sample:
-        """What it is about."""
+        """The sample, and the pipeline to blame."""
         return self.source, self.index, self.pipeline
 
 
 class Quarantine:
-    """The samples of one daemon, and their files.
-
-    Args:
-        folder: Of the files; made when the first sample comes.
-    """
+    """The samples of one daemon, and their files in `folder`, which is made with the first one."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._unsaved: dict[Sample, Entry] = {}
         self._unnamed: set[Sample] = set()
-        self._known: tuple[int, list[Entry]] = (-1, [])  # time of the folder, and what was there then
+        self._known: tuple[int, list[Entry]] = (-1, [])  # the folder's mtime, and its entries then
 
     def add(self, source: str, index: int, reason: str, dataset: str, pipeline: str = "", ops: str = "") -> None:
-        """A sample is not to be tried again: for as long as the daemon lives, and longer if the disk takes it.
-
-        Args:
-            source: Digest of the listing.
-            index: Of the sample.
-            reason: Why, one line.
-            dataset: Where it is, for people.
-            pipeline: See `Entry`.
-            ops: See `Entry`.
-        """
+        """Remembers a sample (see `Entry`) while the daemon lives, and longer if its file can be written."""
         now = datetime.now(UTC).isoformat(timespec="seconds")
         entry = Entry(source, index, reason, now, dataset=dataset, pipeline=pipeline, ops=ops[:1000])
         self._unsaved[entry.sample] = entry
@@ -99,7 +85,7 @@ class Quarantine:
         self._save(entry)
 
     def name(self, source: str, index: int, reason: str) -> None:
-        """A worker passed over a sample; its `reason` begins with the path."""
+        """A worker skipped a sample; its `reason` begins with the path."""
         path, quarantined, _ = reason.partition(": quarantined")
         meant = {sample for sample in self._unnamed if sample[:2] == (source, index)}
         if not meant:
@@ -110,7 +96,7 @@ class Quarantine:
                 self._save(dataclasses.replace(known, path=path))
 
     def of(self, source: str) -> Collection[Entry]:
-        """What is known of a source's samples: from the files as they are now, and what could not be written."""
+        """The samples of a source: those in the files now, and those that could not be written."""
         found = {e.sample: e for e in self._kept()} | self._unsaved
         return [e for e in found.values() if e.source == source]
 
@@ -119,8 +105,7 @@ class Quarantine:
             changed_ns = self._folder.stat().st_mtime_ns
         except OSError:
             return []
-        # Times of folders are coarse, but our own changes forget this, and a user clears no sample within the tick in
-        # which a job came.
+        # The mtime is coarse, but our own changes reset this, and no user clears a sample within the same tick.
         if self._known[0] != changed_ns:
             self._known = changed_ns, entries(self._folder)
         return self._known[1]
@@ -133,7 +118,7 @@ class Quarantine:
             unfinished.write_text(json.dumps(dataclasses.asdict(entry)))
             unfinished.replace(path)
         except OSError as e:
-            log.warning("the quarantine of sample %d cannot be kept in %s: %s", entry.index, self._folder, e.strerror)
+            log.warning("cannot write the quarantine of sample %d to %s: %s", entry.index, self._folder, e.strerror)
             self._unsaved[entry.sample] = entry
         else:
             self._unsaved.pop(entry.sample, None)
@@ -141,7 +126,7 @@ class Quarantine:
 
 
 def entries(folder: Path) -> list[Entry]:
-    """All that is kept in a folder, in order. What is no entry is passed over; no folder is no entry."""
+    """All entries in a folder, sorted; other files are skipped, and a missing folder has none."""
     found = {}
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         for name in sorted(os.listdir(folder))[: 2 * MAX_ENTRIES]:
@@ -152,17 +137,13 @@ def entries(folder: Path) -> list[Entry]:
 
 
 def clear(folder: Path, chosen: Collection[Entry]) -> None:
-    """Forgets samples: they are tried again when the next job opens their source and no other reads it.
-
-    Raises:
-        OSError: A file cannot be removed.
-    """
+    """Removes the files of samples; the next job that opens their source while no other reads it tries them again."""
     for entry in chosen:
         (folder / file_name(entry)).unlink(missing_ok=True)
 
 
 def file_name(entry: Entry) -> str:
-    """Where an entry is kept."""
+    """Name of an entry's file."""
     pipeline = f"-{entry.pipeline[:16]}" if entry.pipeline else ""
     return f"{entry.source[:32]}-{entry.index}{pipeline}{_SUFFIX}"
 
@@ -173,7 +154,7 @@ def _read(path: Path) -> Entry | None:
             fields: Any = json.loads(f.read(_MAX_BYTES))
         entry = build(Entry, fields)
     except (OSError, ValueError, TypeError, AttributeError, RecursionError) as e:
-        log.warning("%s is passed over, it is no quarantined sample: %s", path, e)
+        log.warning("skipping %s, which holds no quarantined sample: %s", path, e)
         return None
-    # the name is what clearing goes by
+    # Only under its own name can `clear` remove it.
     return entry if file_name(entry) == path.name else None

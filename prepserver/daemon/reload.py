@@ -1,4 +1,4 @@
-"""What a running daemon takes from settings that were read again, and what has to wait for a restart."""
+"""Which settings a running daemon changes when it reads them again, and which need a restart."""
 
 from __future__ import annotations
 
@@ -7,26 +7,20 @@ import dataclasses
 from prepserver.config import Settings
 
 LIVE = (
-    "log_level",
-    "memory_bytes",
-    "drain_s",
-    "source_roots",
-    "memory_per_uid_bytes",
-    "jobs_per_uid",
-    "streams_per_uid",
-)
-"""Fields of `Settings` that a running daemon can change. They hold for what comes: jobs that are attached keep
-their place, rings keep their memory, and workers log at the level that they were started with."""
+    "log_level", "memory_bytes", "drain_s", "source_roots", "memory_per_uid_bytes", "jobs_per_uid", "streams_per_uid",
+)  # fmt: skip
+"""Fields of `Settings` that a running daemon can change. They apply to new jobs and rings; workers keep the log level
+with which they were started."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Reloaded:
-    """What came of reading settings again.
+    """The result of reading settings again.
 
     Attributes:
-        settings: As they hold from now on.
+        settings: The settings from now on.
         now: Names of those that have changed.
-        at_restart: Names of those that were changed and stay as they were.
+        at_restart: Names of those that change only at a restart.
     """
 
     settings: Settings
@@ -35,7 +29,7 @@ class Reloaded:
 
 
 def reload(old: Settings, read: Settings) -> Reloaded:
-    """Goes from the settings that hold to those that were read."""
+    """Applies `read` to the `old` settings, as far as a running daemon can."""
     differing = [f.name for f in dataclasses.fields(Settings) if getattr(old, f.name) != getattr(read, f.name)]
     now = tuple(name for name in differing if name in LIVE)
     settings = dataclasses.replace(old, **{name: getattr(read, name) for name in now})

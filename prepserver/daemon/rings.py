@@ -1,4 +1,4 @@
-"""The rings that the daemon makes: within its budget, prefaulted by a thread, counted until nobody has them."""
+"""The rings that the daemon makes: within its budget, prefaulted by a thread, counted until no process has them."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from prepserver.memory.mapping import Mapping
 from prepserver.memory.segment import create_segment, is_open_elsewhere, open_again
 from prepserver.protocol.layout import Field, RingLayout, whole_page_rows
 
-_ROUNDS_WANTED = 4  # one in the client's hands, one on its way, two to absorb a slow sample
+_ROUNDS_WANTED = 4  # one with the client, one in progress, two to absorb a slow sample
 _ROUNDS_NEEDED = 2  # with fewer, filling and reading would take turns
 MOST_LEFT = 64
-"""Rings of one user that were dropped and not let go of: each costs the daemon a descriptor, however small it is."""
+"""Most dropped rings of one user that processes still hold: each costs the daemon a descriptor, however small it is."""
 _SMALL_RING_BYTES = 256 << 20
-_SMALL_RING_ROWS = 512  # where rows are small, a longer ring costs little and lets jobs drift and join
+_SMALL_RING_ROWS = 512  # if rows are small, a longer ring costs little and lets jobs drift and join
 
 
 def ring_rows(fields: Sequence[Field], round_rows: int, prefetch: int, rows_in_work: int) -> tuple[int, int]:
-    """Rows of a new ring: (wanted, needed).
+    """Rows of a new ring.
 
     Args:
-        fields: Of a row.
+        fields: Fields of a row.
         round_rows: ``batch_size * world_size`` of the job that makes the lane.
-        prefetch: Rows that it wants ahead, or 0.
-        rows_in_work: Rows that the pool has in its hands when it is busy.
+        prefetch: Rows that the job wants ahead, or 0.
+        rows_in_work: Rows that a busy pool fills at a time.
 
     Returns:
-        Wanted rows, and the fewest that work. Wanted fills whole pages where that is cheap, so that
-        clients can map it twice end to end.
+        Wanted rows, and the fewest that work. The wanted rows fill whole pages if that is cheap, so that clients can
+        map the ring twice end to end.
     """
     needed = _ROUNDS_NEEDED * round_rows
     wanted = max(_ROUNDS_WANTED * round_rows, needed + 2 * rows_in_work, prefetch + round_rows)
@@ -52,10 +52,10 @@ class LaneRing:
     """One lane's memory.
 
     Attributes:
-        owner: uid of the user for whom it was made.
-        layout: What lies where.
-        fd: What workers and clients are given.
-        watch_fd: Another opening of it, which tells whether that one is still in use.
+        owner: uid of its user.
+        layout: Its fields and rows.
+        fd: The descriptor that workers and clients get.
+        watch_fd: A second opening, which tells whether other processes still use the first.
     """
 
     owner: int
@@ -65,51 +65,43 @@ class LaneRing:
 
 
 class Rings:
-    """All of them.
-
-    Args:
-        budget_bytes: The daemon's limit for rings together.
-    """
+    """All rings; `budget_bytes` is the daemon's limit for all of them together."""
 
     def __init__(self, budget_bytes: int) -> None:
         self.budget_bytes = budget_bytes
         self.held: dict[int, LaneRing] = {}
-        self._left: list[LaneRing] = []  # of dropped lanes, whose memory somebody may still have
+        self._left: list[LaneRing] = []  # of dropped lanes; processes may still have their memory
         self._to_touch: queue.SimpleQueue[tuple[int, int] | None] = queue.SimpleQueue()
         self._toucher = threading.Thread(target=self._touch, name="prefault", daemon=True)
         self._toucher.start()
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of all rings; pages that nobody touched yet count, and rings that were dropped but not let go of."""
+        """Bytes of all rings, including untouched pages and dropped rings that processes still hold."""
         return sum(ring.layout.nbytes for ring in self._all())
 
     def bytes_of(self, uid: int) -> int:
-        """The same for the rings that were made for one user."""
+        """The same for the rings of one user."""
         return sum(ring.layout.nbytes for ring in self._all() if ring.owner == uid)
 
     @property
     def are_leaving(self) -> bool:
-        """Whether a dropped ring is still in somebody's hands, and its memory may soon come back."""
+        """Whether a process still holds a dropped ring, whose memory may soon be free."""
         self.forget_free()
         return bool(self._left)
 
     def create(
-        self,
-        lane: int,
-        owner: int,
-        fields: tuple[Field, ...],
-        rows: tuple[int, int],
+        self, lane: int, owner: int, fields: tuple[Field, ...], rows: tuple[int, int],
         allow: Callable[[int], None] = lambda _nbytes: None,
-    ) -> LaneRing:
-        """A ring for `lane`, of `rows` = (wanted, needed) rows: as many as fit.
+    ) -> LaneRing:  # fmt: skip
+        """Makes a ring for `lane`.
 
         Args:
             lane: Its number.
             owner: uid of its user.
-            fields: Of a row.
-            rows: (wanted, needed).
-            allow: Raises `MemoryShort` for a size that its user may not have.
+            fields: Fields of a row.
+            rows: (wanted, needed) rows; if the first do not fit, the second.
+            allow: Raises `MemoryShort` for a size above the user's limit.
 
         Raises:
             MemoryShort: Not even the needed rows fit, or this user has too many dropped rings.
@@ -118,24 +110,26 @@ class Rings:
         layout = RingLayout(wanted, fields)
         self.forget_free()
         if sum(ring.owner == owner for ring in self._left) >= MOST_LEFT:
-            raise MemoryShort(
-                layout.nbytes,
-                0,
-                f"processes of uid {owner} still have {MOST_LEFT} rings of jobs that are gone, the most that one user "
-                "may (end these processes, or let their tensors go)",
+            limit = (
+                f"processes of uid {owner} still hold {MOST_LEFT} rings of jobs that have ended, the limit of a user "
+                "(end these processes, or delete their tensors)"
             )
-        try:
+            raise MemoryShort(layout.nbytes, 0, limit)
+
+        def check() -> None:
             allow(layout.nbytes)
             check_fits(layout.nbytes, self.held_bytes, self.budget_bytes)
+
+        try:
+            check()
         except MemoryShort:
             layout = RingLayout(needed, fields)
-            allow(layout.nbytes)
-            check_fits(layout.nbytes, self.held_bytes, self.budget_bytes)
+            check()
         with contextlib.ExitStack() as on_error:
             made = create_segment(f"prepserver-lane-{lane}", layout.nbytes)
             try:
                 fds = []
-                for _ in range(3):  # ours, everybody's, and the thread's
+                for _ in range(3):  # to watch, to give away, and for the thread
                     fds.append(open_again(made))
                     on_error.callback(os.close, fds[-1])
             finally:
@@ -146,13 +140,13 @@ class Rings:
         return ring
 
     def drop(self, lane: int) -> None:
-        """Gives up a lane's ring; it counts until all who were given it have let go."""
+        """Drops a lane's ring; its bytes count until no process holds it."""
         ring = self.held.pop(lane)
         os.close(ring.fd)
         self._left.append(ring)
 
     def forget_free(self) -> None:
-        """Lets go of dropped rings that nobody else has any more; call it several times a second."""
+        """Closes dropped rings that no other process holds; call it several times a second."""
         still = [ring for ring in self._left if is_open_elsewhere(ring.watch_fd)]
         for ring in self._left:
             if ring not in still:
@@ -174,10 +168,10 @@ class Rings:
         self._left = []
 
     def _touch(self) -> None:
-        # In a thread of its own: a GiB takes a quarter of a second and more, and the poll loop must not
-        # wait for it. Workers may write meanwhile; populating does not change what a page holds.
+        # In a thread, because a GiB takes a quarter of a second or more. Workers may write at the same time: populating
+        # does not change the contents of a page.
         while (work := self._to_touch.get()) is not None:
             fd, nbytes = work
-            with contextlib.suppress(SegmentError):  # no address space: pages come at first touch then
+            with contextlib.suppress(SegmentError):  # no address space is left: the first write faults the pages in
                 Mapping(fd, 0, nbytes, writable=True).populate(write=True)
             os.close(fd)

@@ -1,7 +1,7 @@
 """The daemon's place in the file system: one directory, one lock, one socket that clients find.
 
-The lock decides who is the daemon of a directory. Sockets do not: binding over a live daemon's socket would
-take its clients away without either noticing.
+The lock decides which process is the daemon of a directory. The socket cannot: binding over a live daemon's socket
+would take its clients away unnoticed.
 """
 
 from __future__ import annotations
@@ -28,51 +28,38 @@ class AlreadyRunning(RuntimeDirError):
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """Who may connect to a socket that the daemon makes.
-
-    Attributes:
-        mode: Of the socket.
-        group: Its group's number, or None for the daemon's own.
-    """
+    """Who may connect to a socket that the daemon makes: its mode, and its group (None for the daemon's own)."""
 
     mode: int = 0o660
     group: int | None = None
 
     def hang(self, path: Path) -> None:
-        """Gives a socket its group and mode.
-
-        Raises:
-            OSError: The daemon may not give it to that group.
-        """
+        """Gives a socket its group and mode; raises `OSError` if the daemon is not allowed to."""
         _give_to(path, self.group)
         path.chmod(self.mode)
 
 
 class RuntimeDir:
-    """Takes a runtime directory, and gives it back empty.
+    """Takes a runtime directory and locks it; `close` removes the sockets.
 
     Args:
-        path: Where, or None for the first usable of the usual places.
-        attach_is_ours: False if somebody else has made the attach socket, and keeps it.
-        group: A group whose members may pass through the directory to the sockets, if any.
-        is_private: The directory is this daemon's alone, and is removed with it, unless others keep files there.
+        path: The directory, or None for the first usable default place.
+        attach_is_ours: False if systemd has made the attach socket and keeps it.
+        group: A group whose members may reach the sockets through the directory, if any.
+        is_private: The directory is only for this daemon and is removed with it, unless it holds other files.
 
     Attributes:
         path: The directory.
 
     Raises:
-        RuntimeDirError: It cannot be made, belongs to somebody else, or its path is too long for a socket.
+        RuntimeDirError: It cannot be made, belongs to another user, or its path is too long for a socket.
         AlreadyRunning: A daemon runs there.
     """
 
     def __init__(
-        self,
-        path: Path | None = None,
-        *,
-        attach_is_ours: bool = True,
-        group: int | None = None,
+        self, path: Path | None = None, *, attach_is_ours: bool = True, group: int | None = None,
         is_private: bool = False,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.path = _make(path) if path is not None else _first_usable()
         self._attach_is_ours = attach_is_ours
         self._is_private = is_private
@@ -83,14 +70,14 @@ class RuntimeDir:
         if longest > MAX_SOCKET_PATH_BYTES:
             raise RuntimeDirError(
                 f"runtime_dir = {self.path} is too long: a socket's path has at most {MAX_SOCKET_PATH_BYTES} bytes, "
-                f"this would have {longest}. Choose a shorter one with --runtime-dir"
+                f"this one would have {longest}. Choose a shorter directory with --runtime-dir"
             )
         self._lock = self._take()
 
     def _take(self) -> int:
         try:
             fd = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        except OSError as e:  # a link, or a file of somebody else
+        except OSError as e:  # a link, or a file of another user
             raise RuntimeDirError(f"runtime_dir = {self.path}: its lock file cannot be opened: {e.strerror}") from e
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -98,16 +85,16 @@ class RuntimeDir:
             holder = os.read(fd, 32).decode(errors="replace").strip()
             os.close(fd)
             raise AlreadyRunning(
-                f"a prepserver daemon (pid {holder or 'unknown'}) runs in {self.path} already. Use it as it is "
+                f"a prepserver daemon (pid {holder or 'unknown'}) already runs in {self.path}. Use it "
                 "(`prepserver status`), stop it (`prepserver stop`), or choose another --runtime-dir"
             ) from None
         self._write_pid(fd)
-        # left over from one that was killed; nobody listens there, we hold the lock
+        # A killed daemon may have left them; this process holds the lock, so no daemon listens there.
         self._remove_sockets()
         return fd
 
     def remove_attach_socket(self) -> None:
-        """Nobody finds the daemon any more, unless the socket is somebody else's, where they queue."""
+        """Clients no longer find the daemon; if systemd made the socket, they queue there for the next one."""
         if self._attach_is_ours:
             self.attach_socket.unlink(missing_ok=True)
 
@@ -125,9 +112,9 @@ class RuntimeDir:
         os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
 
     def close(self) -> None:
-        """Removes the sockets and gives the lock back.
+        """Removes the sockets and releases the lock.
 
-        The lock file stays: removing it would race with the next daemon. A private directory has no next one.
+        The lock file stays, because removing it would race with the next daemon; only a private directory has none.
         """
         if self._lock < 0:
             return
@@ -161,7 +148,7 @@ def _first_usable() -> Path:
 
 
 def _give_to(path: Path, group: int | None) -> None:
-    # A daemon whose own group it is, or whose directory is setgid, needs no chown, which a sandbox may deny.
+    # No chown if it has the group already (the daemon's own, or a setgid directory): a sandbox may deny chown.
     if group is not None and path.stat().st_gid != group:
         os.chown(path, -1, group)
 
@@ -171,7 +158,7 @@ def _let_pass(path: Path, group: int | None) -> None:
         return
     try:
         _give_to(path, group)
-        if not path.stat().st_mode & 0o010:  # a chmod by an owner outside the group would take the setgid bit away
+        if not path.stat().st_mode & 0o010:  # a needless chmod by an owner outside the group would clear setgid
             path.chmod(path.stat().st_mode & 0o7777 | 0o010)
     except OSError as e:
         raise RuntimeDirError(
@@ -184,7 +171,7 @@ def _make(path: Path) -> Path:
     path = path.absolute()
     try:
         path.mkdir(mode=0o700, parents=False, exist_ok=True)
-        # A name under /tmp could have been put there by somebody else, as a link or a directory of theirs.
+        # Another user may have put a link or a directory of this name under /tmp.
         info = path.lstat()
     except OSError as e:
         raise RuntimeDirError(f"runtime_dir = {path}: {e.strerror}") from e

@@ -20,7 +20,7 @@ from prepserver.schedule.stream import Cursor, Spent, Stream
 from prepserver.telemetry.window import Window
 
 Key = tuple[Literal["busy", "images", "waited"], int]
-"""A count: seconds of work of a worker (by ticket), images and seconds of waiting of a job's rank (by cursor)."""
+"""A count: a worker's seconds of work (by ticket), or a rank's images or seconds of waiting (by cursor)."""
 
 _BUSY_MARKS = 10
 
@@ -29,7 +29,7 @@ class Rates:
     """How fast counts have grown over the last ten seconds: rows made, and whatever else `mark` is given.
 
     Attributes:
-        filled: Rows filled since the start, of all streams, also those that are gone.
+        filled: Rows filled since the start, in all streams, including those that have ended.
     """
 
     def __init__(self) -> None:
@@ -39,11 +39,11 @@ class Rates:
         self._busy: deque[tuple[float, float]] = deque(maxlen=_BUSY_MARKS)
 
     def count(self, rows: int) -> None:
-        """`rows` more were filled."""
+        """Adds rows that were filled."""
         self.filled += rows
 
     def mark(self, now_s: float, counts: Mapping[Key, float] | None = None) -> None:
-        """Call it about once a second, with the other counts; one that is missing is forgotten."""
+        """Notes all counts; call it about once a second. A count that is missing is forgotten."""
         last = self._rows.last
         if last is not None and self.filled > last[1]:
             self._busy.append((now_s - last[0], self.filled - last[1]))
@@ -54,30 +54,30 @@ class Rates:
             self._others[key].mark(now_s, count)
 
     def per_s(self, key: Key) -> float | None:
-        """Growth of another count; None while too little is known."""
+        """Growth of another count; None if too little is known."""
         window = self._others.get(key)
         return window.per_s if window is not None else None
 
     @property
     def rows_per_s(self) -> float:
-        """0 while too little is known."""
+        """Rows filled per second; 0 if too little is known."""
         return self._rows.per_s or 0.0
 
     @property
     def busy_rows_per_s(self) -> float:
-        """Over the last ten seconds in which rows were made; 0 before. What to expect of a job that has paused."""
+        """The rate in the last ten seconds in which rows were made: what to expect when a paused job goes on."""
         seconds = sum(s for s, _ in self._busy)
         return sum(rows for _, rows in self._busy) / seconds if seconds > 0 else 0.0
 
 
 def counts(scheduler: Scheduler, jobs: Jobs, pool: WorkerPool) -> dict[Key, float]:
-    """What `Rates` follows of each worker and each job."""
+    """The counts of each worker and each job for `Rates`."""
     found: dict[Key, float] = {}
     now_ns = time.monotonic_ns()
     for seat in pool.seats:
         if seat.child is not None:
             stats = seat.child.page.read()
-            # A task is added up at its end: until then, count at least the sample in hand.
+            # The page counts a task when it ends; until then, count at least the current sample.
             in_hand_ns = max(0, now_ns - stats.started_ns) if stats.busy else 0
             found["busy", seat.child.ticket] = (stats.read_ns + stats.make_ns + in_hand_ns) / 1e9
     for number, attachment in jobs.attachments.items():
@@ -91,7 +91,7 @@ def snapshot(
     *, started_s: float, runtime_dir: str, state: str, scheduler: Scheduler, jobs: Jobs, pool: WorkerPool,
     rings: Rings, rates: Rates, gpus: Gpus, state_dir: str,
 ) -> dict[str, Any]:  # fmt: skip
-    """Everything at once; sizes in bytes, times in seconds, rates and fractions over the last ten seconds."""
+    """The whole state; sizes in bytes, times in seconds, rates and fractions over the last ten seconds."""
     now_s = time.monotonic()
     found: dict[str, Any] = {
         "version": __version__,
@@ -205,10 +205,10 @@ def _job(attachment: Any, scheduler: Scheduler, rates: Rates, now_s: float) -> d
 
 
 def _waits_for(cursor: Cursor, stream: Stream, scheduler: Scheduler) -> str | None:
-    """What a rank waits for at this moment: None while it has rows to read.
+    """What a rank waits for now; None if it has rows to read.
 
-    ``workers``, ``job ID`` (whose unreleased rows fill the ring), ``ranks`` (of its own job, which have not come),
-    ``stream ID`` (the shared one, which is to come by) or ``place`` (the position at which it may begin).
+    ``workers``, ``job ID`` (its unreleased rows fill the ring), ``ranks`` (of its own job, not attached yet),
+    ``stream ID`` (the shared stream that it will join) or ``place`` (its start position).
     """
     if not cursor.waits_now:
         return None
@@ -225,7 +225,7 @@ def _waits_for(cursor: Cursor, stream: Stream, scheduler: Scheduler) -> str | No
 
 
 def _sample_ms(spent: Spent) -> float | None:
-    """CPU time for a sample; None where nothing was measured, because only one lane was ever there."""
+    """CPU time for a sample; None if it was never measured, because there was only one lane."""
     return round(spent.sample_ns / 1e6, 3) if spent.samples else None
 
 
@@ -234,5 +234,5 @@ def _fraction(seconds_per_s: float | None) -> float | None:
 
 
 def _sharing_factor(stream: Stream) -> float:
-    """Rows handed to jobs for each that was made; 0 before the first."""
+    """Rows delivered per row made; 0 before the first."""
     return round(stream.rows_delivered / stream.rows_filled, 3) if stream.rows_filled else 0.0

@@ -1,4 +1,4 @@
-"""WebDataset shards: which files a tar holds, which of them make a sample, and reading one sample.
+"""WebDataset shards: which files a tar holds, and which of them make a sample.
 
 A shard is listed by its headers alone, which is one read of a kilobyte for each file; of a class number, which is in
 the same kilobyte, its text too. Tars of all dialects that WebDataset writers use are read: ustar, GNU long names, pax.
@@ -9,21 +9,14 @@ from __future__ import annotations
 import itertools
 import os
 import re
-from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
-from prepserver.source.container import Container
-from prepserver.source.errors import SampleError, SourceError, printable, unusable
-from prepserver.source.files import FileSource
+from prepserver.source.errors import SourceError, printable, unusable
+from prepserver.source.ranges import MISSING, Listed
 from prepserver.source.roots import Roots, open_below
-from prepserver.source.samples import MAX_ENCODED_BYTES, Record
-from prepserver.source.shards import Shards
 
 BLOCK = 512
-MISSING = (1 << 64) - 1
-"""In the place of an offset: the sample has no such file."""
 
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2", b"\xfd7zXZ": "xz"}
 _MOST_SHARDS = 1_000_000
@@ -61,34 +54,15 @@ def expand(pattern: str) -> list[str]:
     return [f"{head}{name}{each}" for name in names for each in tails]
 
 
-@dataclass(slots=True)
-class ListedShard:
-    """What a shard holds.
-
-    Attributes:
-        size: Bytes of the file.
-        mtime_ns: Its time, taken before it was listed.
-        keys: Of the samples.
-        labels: Their class numbers; 0 without labels.
-        places: For each column that is read from the shard, (offsets, lengths) by sample; see `MISSING`.
-    """
-
-    size: int
-    mtime_ns: int
-    keys: list[bytes] = field(default_factory=list)
-    labels: array[int] = field(default_factory=lambda: array("q"))
-    places: list[tuple[array[int], array[int]]] = field(default_factory=list)
-
-
 def list_shard(
-    path: str, extensions: Sequence[str], label: str | None, roots: Roots | None, found: Callable[[], None]
-) -> ListedShard:
+    path: str, extensions: Sequence[str], label: str, roots: Roots | None, found: Callable[[], None]
+) -> Listed:
     """List one shard.
 
     Args:
         path: Absolute.
         extensions: Of each column that is read, several separated by ``;``.
-        label: Extension of the class number.
+        label: Extension of the class number, or empty.
         roots: Where it must lie.
         found: Called for each sample.
 
@@ -101,9 +75,9 @@ def list_shard(
         raise unusable("the shard", path, error) from error
     try:
         status = os.fstat(descriptor)
-        listed = ListedShard(status.st_size, status.st_mtime_ns, places=[(array("Q"), array("I")) for _ in extensions])
+        listed = Listed.of(status, len(extensions))
         wanted = [each.lower().encode().split(b";") for each in extensions]
-        labelled = [] if label is None else label.lower().encode().split(b";")
+        labelled = label.lower().encode().split(b";") if label else []
         members = _members(path, descriptor, status.st_size)
         for key, files in itertools.groupby(members, key=lambda member: member.key):
             sample: dict[bytes, _Member] = {}
@@ -121,7 +95,7 @@ def list_shard(
 
 def _add(
     path: str,
-    listed: ListedShard,
+    listed: Listed,
     key: bytes,
     sample: dict[bytes, _Member],
     wanted: list[list[bytes]],
@@ -145,7 +119,7 @@ def _add(
     listed.labels.append(number)
     for member, (offsets, lengths) in zip(chosen, listed.places, strict=True):
         offsets.append(MISSING if member is None else member.offset)
-        lengths.append(0 if member is None else min(member.size, MAX_ENCODED_BYTES + 1))
+        lengths.append(0 if member is None else member.size)
 
 
 @dataclass(slots=True)
@@ -243,56 +217,3 @@ def _pax(text: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 def _shown(text: bytes) -> str:
     return printable(os.fsdecode(text[:100]))
-
-
-class TarSource:
-    """A `Source` over listed shards.
-
-    Its index has the sections of `FileTable`, in which a shard is a folder that keys lie in; the further numbers of
-    each sample are the number of the shard (uint32), then (offset, length) of each column (uint64, uint32).
-    """
-
-    def __init__(self, container: Container, columns: Sequence[str], label: bool, roots: Roots | None) -> None:
-        """Look where the sections are.
-
-        Args:
-            container: The index.
-            columns: That are read from shards.
-            label: Whether samples have one.
-            roots: Where shards must lie.
-        """
-        self._columns, self._has_label = columns, label
-        self._files = FileSource(container, "/", more="I" + "QI" * len(columns))
-        meta = container.meta
-        self._shards = Shards(meta["shards"], meta["sizes"], roots, meta["mtimes_ns"])
-
-    def __len__(self) -> int:
-        return len(self._files)
-
-    def read(self, index: int) -> Record:
-        """As `Source.read`."""
-        label, _, shard, *places = self._files.more(index)
-        record: dict[str, Any] = {}
-        for column, offset, length in zip(self._columns, places[::2], places[1::2], strict=True):
-            if offset == MISSING:
-                raise SampleError(f"{self._shards.name(shard)} has no {column} for it")
-            if length > MAX_ENCODED_BYTES:
-                raise SampleError(f"its {column} has more than the {MAX_ENCODED_BYTES} bytes that one may have")
-            record[column] = self._shards.read(shard, offset, length)
-            if len(record[column]) != length or not length:
-                raise SampleError(f"its {column} is {'cut off' if length else 'empty'} in {self._shards.name(shard)}")
-        if self._has_label:
-            record["label"] = label
-        return record
-
-    def label(self, index: int) -> int:
-        """As `Source.label`."""
-        return self._files.label(index)
-
-    def name(self, index: int) -> str:
-        """As `Source.name`: the shard and the key."""
-        return self._files.name(index)
-
-    def classes(self) -> list[str]:
-        """As `Source.classes`: none."""
-        return []

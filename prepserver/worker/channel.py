@@ -1,6 +1,6 @@
 """Messages and descriptors over a SEQPACKET pair: blocking for a child, never blocking for the daemon.
 
-One packet is one message, so nothing is ever half received, and the end of the peer is an end of file.
+One packet is one message, so no message arrives in parts, and the peer's end is an end of file.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from prepserver.protocol.schema import ProtocolError
 
 MAX_FDS = 4
 _FD_BYTES = array.array("i").itemsize
-_CUT_SHORT = int(socket.MSG_TRUNC | socket.MSG_CTRUNC)  # a plain number: enumerations are slow, and each message asks
+_CUT_SHORT = int(socket.MSG_TRUNC | socket.MSG_CTRUNC)  # a plain number, because enumerations are slow
 _ANCILLARY_BYTES = socket.CMSG_SPACE(MAX_FDS * _FD_BYTES)
 MAX_QUEUED = 4096
-"""Messages waiting for a peer that does not read: many times the honest most (a stream of 64 lanes)."""
+"""Most messages that wait for a peer to read: many times what an honest peer needs (a stream of 64 lanes)."""
 
 
 class ChannelClosed(ConnectionError):
@@ -29,16 +29,12 @@ class ChannelClosed(ConnectionError):
 
 
 def pair() -> tuple[socket.socket, socket.socket]:
-    """Two ends of a new line."""
+    """The two ends of a new line."""
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
 def send(sock: socket.socket, message: Any, fds: Sequence[int] = ()) -> None:
-    """Sends `message`, waiting for room.
-
-    Raises:
-        ChannelClosed: The peer is gone.
-    """
+    """Sends `message` and waits for room; raises `ChannelClosed` if the peer is gone."""
     _send(sock, encode(message), fds)
 
 
@@ -65,12 +61,12 @@ def receive(sock: socket.socket, allowed: Mapping[str, type]) -> tuple[Any, list
 def _receive(sock: socket.socket) -> tuple[bytes, list[int], int]:
     for _attempt in range(2):
         try:
-            # not socket.recv_fds: it leaves out the flags (seen in CPython 3.11), so the descriptors would leak
-            # into every program that is started from here
+            # Not socket.recv_fds: CPython 3.11 does not pass its flags on, so every program that is started from here
+            # would inherit the descriptors.
             data, ancillary, flags, _ = sock.recvmsg(MAX_MESSAGE_BYTES + 1, _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC)
         except ConnectionResetError:
-            # The peer died with unread messages of ours. The kernel says so once, ahead of the peer's own
-            # last messages, which are still there to be read.
+            # The peer died with unread messages of ours. The kernel reports it once, before the peer's own last
+            # messages, which can still be read.
             continue
         if not ancillary:
             return data, [], flags
@@ -93,11 +89,11 @@ def _send(sock: socket.socket, data: bytes, fds: Sequence[int]) -> None:
 
 
 class Channel:
-    """The daemon's end: sends never wait, what does not fit is kept until `flush`.
+    """The daemon's end: sends never wait; messages without room are queued until `flush`.
 
     Args:
-        sock: Taken over and made non-blocking.
-        allowed: What the peer may say.
+        sock: Becomes non-blocking and is closed by this object.
+        allowed: The messages that the peer may send.
     """
 
     def __init__(self, sock: socket.socket, allowed: Mapping[str, type]) -> None:
@@ -107,19 +103,19 @@ class Channel:
         self._queued: collections.deque[tuple[bytes, list[int]]] = collections.deque()
 
     def fileno(self) -> int:
-        """For poll."""
+        """Descriptor of the line, for poll; -1 after `close`."""
         return self.sock.fileno()
 
     @property
     def blocked(self) -> bool:
-        """Whether messages wait for the peer to read: poll for writing and call `flush`."""
+        """Whether messages wait for room: poll for writing and call `flush`."""
         return bool(self._queued)
 
     def send(self, message: Any, fds: Sequence[int] = ()) -> None:
-        """Sends `message`, now or after what is queued; the caller may close `fds` at once.
+        """Sends `message`, or queues it; the caller may close `fds` at once.
 
         Raises:
-            ChannelClosed: The peer is gone, or has read nothing for `MAX_QUEUED` messages.
+            ChannelClosed: The peer is gone, or `MAX_QUEUED` messages wait for it.
         """
         data = encode(message)
         if not self._queued:
@@ -133,11 +129,7 @@ class Channel:
         self._queued.append((data, [os.dup(fd) for fd in fds]))
 
     def flush(self) -> None:
-        """Sends what is queued, as far as there is room.
-
-        Raises:
-            ChannelClosed: The peer is gone.
-        """
+        """Sends queued messages while there is room; raises `ChannelClosed` if the peer is gone."""
         while self._queued:
             data, fds = self._queued[0]
             try:
@@ -148,15 +140,15 @@ class Channel:
             close_all(fds)
 
     def receive(self, most: int | None = None) -> Iterator[tuple[Any, list[int]]]:
-        """Yields what has arrived: messages with their descriptors (the caller's own).
+        """Yields the messages that have arrived, with their descriptors, which the caller closes.
 
         Args:
-            most: Messages that are yielded; None for all. A poll by level comes back for the rest, so where one
-                message is what there usually is, one costs no second system call that finds nothing.
+            most: Yield at most so many; None for all. With 1, the usual single message costs no second system call;
+                level-triggered polling reports the rest.
 
         Raises:
             ChannelClosed: The peer is gone; everything that it had sent was yielded before.
-            ProtocolError: The peer sends what it may not.
+            ProtocolError: The peer broke the protocol.
         """
         while most is None or most > 0:
             try:
@@ -167,7 +159,7 @@ class Channel:
                 most -= 1
 
     def close(self) -> None:
-        """Hangs up. What is queued is dropped. Again does nothing."""
+        """Hangs up and drops queued messages. A second call does nothing."""
         for _, fds in self._queued:
             close_all(fds)
         self._queued.clear()

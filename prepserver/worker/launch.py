@@ -1,7 +1,7 @@
-"""The daemon's hold on its processes: starts the zygote, asks it for children, hears of their ends.
+"""Starts the zygote for the daemon, asks it for children, and reports how they end.
 
-Nothing here waits, but for `wait_ready` and `close`, which have deadlines: a request is sent, and what came
-of it arrives later as an event. Knows nothing of tasks: what goes over a child's line is the caller's.
+Only `wait_ready` and `close` wait, and they have deadlines: results of other requests arrive later as events. Nothing
+here knows about tasks: the caller decides what to send to a child.
 """
 
 from __future__ import annotations
@@ -10,24 +10,23 @@ import contextlib
 import os
 import select
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import prepserver
 from prepserver.protocol import work
 from prepserver.protocol.schema import ProtocolError
 from prepserver.telemetry.page import StatsPage, create_page
 from prepserver.worker.channel import Channel, ChannelClosed, close_all, pair
+from prepserver.worker.child import Child
 
 START_TIMEOUT_S = 60.0
-"""It comes up in 1 s from a warm disk, 3 s from a cold one; a busy network file system takes its time."""
+"""The zygote comes up in 1 s from a warm disk and in 3 s from a cold one; a busy network file system takes longer."""
 
 _ONE_THREAD = {
     # One compute thread per worker: with more, two workers on two cores were 29 times slower.
@@ -41,92 +40,16 @@ _ONE_THREAD = {
 
 
 class ZygoteError(RuntimeError):
-    """The zygote did not come up; the text says how it ended. Its own messages are on stderr."""
+    """The zygote cannot do what was asked; the text says why. Its own messages are on stderr."""
 
 
-class Child:
-    """A worker or an indexer, from the moment it was asked for.
-
-    Attributes:
-        number: The caller's; given again to the process that replaces this one.
-        kind: ``worker`` or ``indexer``.
-        pid: None until it runs.
-        pidfd: Readable when the process has ended, None until it runs. Belongs to this object.
-        page: What it is doing, readable also after its death.
-        sock: The daemon's end of its line, non-blocking; for poll.
-    """
-
-    def __init__(self, ticket: int, number: int, kind: work.Kind, sock: socket.socket, page: StatsPage) -> None:
-        self.ticket: Final = ticket
-        self.number: Final = number
-        self.kind: Final = kind
-        self.pid: int | None = None
-        self.pidfd: int | None = None
-        self.page: Final = page
-        self._channel = Channel(sock, work.FROM_WORKER if kind == "worker" else work.FROM_INDEXER)
-        self.sock: Final = sock
-
-    def fileno(self) -> int:
-        """Of its line, for poll; -1 after `close`."""
-        return self.sock.fileno()
-
-    @property
-    def blocked(self) -> bool:
-        """Whether messages wait for it to read: poll for writing and call `flush`."""
-        return self._channel.blocked
-
-    def send(self, message: Any, fds: Sequence[int] = ()) -> None:
-        """Sends now, or as soon as it reads; never waits. May be called before the process runs.
-
-        Raises:
-            ChannelClosed: It is gone.
-        """
-        self._channel.send(message, fds)
-
-    def flush(self) -> None:
-        """Sends what had to wait, as far as there is room.
-
-        Raises:
-            ChannelClosed: It is gone.
-        """
-        self._channel.flush()
-
-    def receive(self, most: int | None = None) -> Iterator[Any]:
-        """Yields the messages that have arrived, `most` of them.
-
-        Raises:
-            ChannelClosed: It is gone; what it had sent before was yielded.
-            ProtocolError: It says what it may not: kill it.
-        """
-        for message, fds in self._channel.receive(most):
-            close_all(fds)  # none is ever due in this direction
-            yield message
-
-    def kill(self) -> None:
-        """SIGKILL, to this very process and no other. Does nothing if it is not there."""
-        if self.pidfd is not None:
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
-
-    def ended_by(self, deadline_s: float) -> bool:
-        """Waits until it has ended, or `deadline_s` (monotonic) has passed; whether it has. One without pidfd has."""
-        if self.pidfd is None:
-            return True
-        poll = select.poll()  # not select.select: a daemon may have more than its 1024 descriptors
-        poll.register(self.pidfd, select.POLLIN)
-        return bool(poll.poll(max(0.0, deadline_s - time.monotonic()) * 1000))
-
-    def close(self) -> None:
-        """Hangs up, which an idle child takes as the order to end, and closes the pidfd. Again does nothing."""
-        self._channel.close()
-        if self.pidfd is not None:
-            os.close(self.pidfd)
-            self.pidfd = None
+class ZygoteAbsent(ZygoteError):
+    """The zygote has ended, as an event reports or will report."""
 
 
 @dataclass(frozen=True, slots=True)
 class ZygoteReady:
-    """Children can be forked from now on; those asked for before are on their way."""
+    """The zygote is up and forks the children that were asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +79,8 @@ class ZygoteGone:
 
     Attributes:
         reason: For the log.
-        children: Those whose end was not told, now the caller's to close. One with a pidfd has ended when that
-            says so (storage that hangs can hold it); one without never ran, or has ended.
+        children: The children whose end was not reported; the caller closes them. One with a pidfd has ended when
+            that is readable (storage that hangs can delay it); one without never ran, or has ended.
     """
 
     reason: str
@@ -168,22 +91,21 @@ Event = ZygoteReady | ChildSpawned | ChildExited | ZygoteGone
 
 
 class Zygote:
-    """Starts processes and hears of their ends. One owner thread: the main thread.
+    """Starts processes and reports their ends. One owner thread: the main thread.
 
     Args:
         nice: Added to the children's niceness, so that training processes come first. 0 for none.
         log_level: Of the children, which log to this process's stderr.
-        sandbox: Whether children confine themselves: ``auto``, ``on`` or ``off``. ``on`` is not enforced here: see
+        sandbox: Whether children confine themselves: ``auto``, ``on`` or ``off``. The caller of ``on`` has to check
             `unconfined`.
         plugins: Names of what is loaded of the daemon's owner's code.
         plugin_read: Folders that children may read for it.
 
     Attributes:
         ready: Whether it has come up.
-        children: Those asked for and not known to have ended.
-        kernels: Which path makes rows, ``native`` or ``pure``, and why.
+        kernels: What makes rows, ``native`` or ``pure``, and why.
         sandbox: The parts of the sandbox that its children have, in words.
-        unconfined: Parts that are missing, and why; empty if none is.
+        unconfined: Missing parts and the reason; empty if none is missing.
         plugins: What is loaded; see `work.Ready`.
         broken: Why not all of it is.
     """
@@ -218,29 +140,28 @@ class Zygote:
 
     @property
     def pid(self) -> int | None:
-        """Of the zygote that was started last; None before the first."""
+        """Pid of the zygote that was started last; None before the first."""
         return self._process.pid if self._process else None
 
     @property
     def children(self) -> list[Child]:
-        """Those asked for and not known to have ended."""
+        """The children that were asked for and are not known to have ended."""
         return list(self._by_ticket.values())
 
     def start(self) -> None:
-        """Starts the process; that it is up arrives as an event. Children may be asked for at once.
+        """Starts the process; `ZygoteReady` follows. Children may be asked for at once.
 
         Raises:
-            ZygoteError: It cannot be started at all.
+            ZygoteError: It cannot be started.
         """
         if threading.current_thread() is not threading.main_thread():
-            # see `lifeline`: the zygote is killed when the thread that started it ends
+            # The zygote is killed when the thread that started it ends: see `lifeline`.
             raise ZygoteError("the zygote must be started from the main thread")
         ours, theirs = pair()
         command = [
             *(sys.executable, "-P", "-m", "prepserver.worker.zygote"),
             *("--fd", str(theirs.fileno()), "--parent", str(os.getpid())),
-            *("--nice", str(self._nice), "--log-level", self._log_level),
-            *("--sandbox", self._mode),
+            *("--nice", str(self._nice), "--log-level", self._log_level, "--sandbox", self._mode),
             *self._more,
         ]
         with theirs:
@@ -256,63 +177,61 @@ class Zygote:
         self._started_s = time.monotonic()
 
     def fileno(self) -> int:
-        """Of the line to the zygote, for poll; -1 when there is none."""
+        """Descriptor of the line to the zygote, for poll; -1 if there is none."""
         return self._channel.fileno() if self._channel else -1
 
     @property
     def blocked(self) -> bool:
-        """Whether requests wait for the zygote to read: poll for writing and call `flush`."""
+        """Whether requests wait for room: poll for writing and call `flush`."""
         return self._channel is not None and self._channel.blocked
 
     @property
     def overdue(self) -> bool:
-        """Whether it should have come up by now (`START_TIMEOUT_S`): close it and give up."""
+        """Whether it has not come up within `START_TIMEOUT_S`: close it."""
         return not self.ready and time.monotonic() - self._started_s > START_TIMEOUT_S
 
     def flush(self) -> None:
-        """Sends requests that had to wait."""
+        """Sends requests that wait for room."""
         if self._channel:
-            with contextlib.suppress(ChannelClosed):  # `receive` says so
+            with contextlib.suppress(ChannelClosed):  # `receive` reports it
                 self._channel.flush()
 
     def spawn(self, kind: work.Kind, number: int) -> Child:
-        """Asks for a child; it can be talked to at once, and runs when `ChildSpawned` says so.
+        """Asks for a child, which runs when `ChildSpawned` arrives. Messages to it may be sent before.
 
         Args:
             kind: ``worker`` or ``indexer``.
             number: Its name in logs and for the caller.
 
         Raises:
-            ZygoteError: There is no zygote (its end is an event of `receive`).
+            ZygoteAbsent: There is no zygote.
+            ZygoteError: No memory or no descriptor is left.
         """
         if self._channel is None:
-            raise ZygoteError("the zygote is not running")
+            raise ZygoteAbsent("the zygote is not running")
         self._tickets += 1
-        try:
-            page_fd = create_page(f"prepserver-stats-{number}")
-        except OSError as e:  # out of descriptors, say: what is there goes on
-            raise ZygoteError(f"cannot make a page for a new process: {e}") from e
-        try:
-            ours, theirs = pair()
-        except OSError as e:
-            os.close(page_fd)
-            raise ZygoteError(f"cannot make a line to a new process: {e}") from e
-        try:
+        with contextlib.ExitStack() as on_error, contextlib.ExitStack() as at_end:
+            try:
+                page_fd = create_page(f"prepserver-stats-{number}")
+                at_end.callback(os.close, page_fd)
+                ours, theirs = pair()
+            except OSError as e:
+                raise ZygoteError(f"cannot make a page and a line for a new process: {e}") from e
+            on_error.callback(ours.close)
             with theirs:
-                self._channel.send(work.Spawn(self._tickets, number, kind), [theirs.fileno(), page_fd])
+                try:
+                    self._channel.send(work.Spawn(self._tickets, number, kind), [theirs.fileno(), page_fd])
+                except ChannelClosed as e:
+                    raise ZygoteAbsent(f"the zygote is gone: {e}") from e
             child = Child(self._tickets, number, kind, ours, StatsPage(page_fd, writable=False))
-        except ChannelClosed as e:
-            ours.close()
-            raise ZygoteError(f"the zygote is gone: {e}") from e
-        finally:
-            os.close(page_fd)
+            on_error.pop_all()
         self._by_ticket[child.ticket] = child
         return child
 
     def receive(self) -> list[Event]:
-        """What has happened since the last call; never waits.
+        """The events since the last call; never waits.
 
-        An ended child is not closed: its last messages, its page and its pidfd stay until the caller does it.
+        The caller closes a child that has ended: until then its last messages, its page and its pidfd stay.
         """
         events, self._early = self._early, []
         if self._channel is None:
@@ -350,7 +269,7 @@ class Zygote:
         self._channel = None
         self.ready = False
         try:
-            # its line closes a moment before it ends
+            # Its line closes a moment before the process ends.
             reason = f"the zygote ended: {describe_status(self._process.wait(1.0))}"
         except subprocess.TimeoutExpired:
             reason = f"the zygote was killed: {what}"
@@ -360,7 +279,7 @@ class Zygote:
         return ZygoteGone(reason, children)
 
     def wait_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Waits until the zygote is up. Other events that arrive meanwhile are what `receive` returns next.
+        """Waits until the zygote is up. `receive` returns other events that arrive meanwhile.
 
         Raises:
             ZygoteError: It ended, or was not up in time.
@@ -378,15 +297,15 @@ class Zygote:
                     raise ZygoteError(event.reason)
 
     def close(self, timeout_s: float = 5.0) -> bool:
-        """Ends the zygote and all children, and closes everything. Again does nothing.
+        """Kills the zygote and all children, and closes everything. A second call does nothing.
 
-        Neither holds anything that is worth an orderly end: rows lie in shared memory, states in the daemon.
+        No process needs an orderly end: rows are in shared memory, and the daemon has all state.
 
         Args:
-            timeout_s: For all of it together.
+            timeout_s: For everything together.
 
         Returns:
-            False if a process was still there: one that waits for dead storage ends when the kernel lets it.
+            Whether all processes have ended. One that waits for dead storage ends only when the kernel lets it.
         """
         deadline_s = time.monotonic() + timeout_s
         if self._channel:
@@ -397,14 +316,14 @@ class Zygote:
             child.kill()
         clean = self._kill(timeout_s)
         for child in self._by_ticket.values():
-            # One that was asked for and never heard of has no pidfd; it went with the zygote.
+            # A child that never ran has no pidfd; it went with the zygote.
             clean &= child.ended_by(deadline_s)
             child.close()
         self._by_ticket.clear()
         return clean
 
     def _kill(self, timeout_s: float) -> bool:
-        """Whether the zygote is ended and reaped."""
+        """Kills the zygote; returns whether it has ended and was reaped."""
         if self._process is None:
             return True
         self._process.kill()
@@ -416,7 +335,7 @@ class Zygote:
 
 
 def describe_status(status: int) -> str:
-    """An exit status as `Exited` has it, in words."""
+    """The exit status of an `Exited` message in words."""
     if status >= 0:
         return f"exit status {status}"
     try:
@@ -429,6 +348,6 @@ def _environment() -> dict[str, str]:
     env = {**os.environ, **_ONE_THREAD}
     root = Path(prepserver.__file__).resolve().parents[1]
     if root.name not in ("site-packages", "dist-packages"):
-        # run from a checkout: -P keeps the current directory out of the child's path, and so this out too
+        # In a checkout: the option -P keeps the current directory, and so this package, out of the child's path.
         env["PYTHONPATH"] = os.pathsep.join(filter(None, (env.get("PYTHONPATH"), str(root))))
     return env

@@ -28,8 +28,9 @@ from prepserver.protocol.work import (
 )
 from prepserver.source import build_index
 from prepserver.worker.channel import ChannelClosed
+from prepserver.worker.child import Child
 from prepserver.worker.fill import fill
-from prepserver.worker.launch import Child, ChildExited, ChildSpawned, Event, Zygote, ZygoteGone
+from prepserver.worker.launch import ChildExited, ChildSpawned, Event, Zygote, ZygoteGone
 from tests.support.tiny_images import Lane, index_of, nothing, open_stream, photo_tree, tiny_pipeline
 from tests.support.waiting import PATIENCE_S
 
@@ -84,7 +85,7 @@ class Pool:
 
         def arrived() -> bool:
             child.flush()
-            got.extend(child.receive())
+            got.extend(child.messages())
             return bool(got)
 
         self.until(arrived, child)
@@ -184,7 +185,7 @@ def test_two_workers_share_a_run_of_positions_without_a_trace(pool: Pool, work: 
 
     def all_there() -> bool:
         for child in children:
-            answers.extend(child.receive())
+            answers.extend(child.messages())
         return len(answers) == ROWS // 4
 
     pool.until(all_there, *children)
@@ -204,7 +205,7 @@ def test_a_killed_worker_is_seen_and_its_page_says_its_work(pool: Pool, tmp_path
     assert stats.busy
     assert stats.index == stats.position % 64
     with pytest.raises(ChannelClosed):
-        pool.until(lambda: list(child.receive()) and False, child)
+        pool.until(lambda: list(child.messages()) and False, child)
     child.kill()  # its pidfd still means this very process, so nobody is hit
     child.close()
     assert pool.zygote.children == []
@@ -233,7 +234,7 @@ def test_what_is_sent_before_a_worker_runs_is_not_lost(work: Work) -> None:
     answers: list[Any] = []
     while not answers and time.monotonic() < deadline_s:
         zygote.receive()
-        answers += child.receive()
+        answers += child.messages()
         time.sleep(0.01)
     assert [type(a) for a in answers] == [Filled]
     assert zygote.close()
@@ -366,7 +367,7 @@ def test_an_indexer_scans_answers_and_ends(pool: Pool, tmp_path: Path) -> None:
 
     def hears_the_end() -> bool:
         with contextlib.suppress(ChannelClosed):
-            said.extend(child.receive())
+            said.extend(child.messages())
         return any(isinstance(m, Indexed | IndexFailed) for m in said)
 
     pool.until(hears_the_end, child)

@@ -74,14 +74,14 @@ def test_batches_are_right_while_released_rows_are_refilled(
     wrong, kept, filled, submitted = [], [], 0, 0
     with torch.cuda.stream(stream):
         for step in range(batches):
-            stage.advance()
-            while stage.room and submitted < batches * n:
-                for end in stage.poll():
+            stage.delivery.ask()
+            while stage.delivery.room and submitted < batches * n:
+                for end in stage.delivery.poll():
                     server.released.put(end)
                 while not server.filled.empty():
                     filled = server.filled.get()
                 if submitted + n > filled:
-                    if stage.waiting:
+                    if stage.delivery.waiting:
                         break
                     continue  # nothing in hand and nothing announced: poll on
                 parts = server.parts(submitted, n)
@@ -134,7 +134,7 @@ def test_rows_come_free_while_the_consumers_stream_is_still_busy(segment: Segmen
     stage.submit(1, [[segment.bytes[: 64 * LOOK.nbytes].view(64, *SHAPE)]], {})
     freed: list[int] = []
     while not freed:
-        freed = stage.poll()
+        freed = stage.delivery.poll()
     assert not behind.query()
     stage.close()
     pin.close()

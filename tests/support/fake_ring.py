@@ -92,9 +92,9 @@ class FakeRing:
     def run(self, stage: DeviceStage, device: FakeDevice, batches: int, step: Step) -> None:
         """A client's whole loop; `step` lets the device go on once per batch."""
         for _ in range(batches):
-            self.release(stage.poll())
-            stage.advance()
-            while stage.room and self.may_submit(self.batch):
+            self.release(stage.delivery.poll())
+            stage.delivery.ask()
+            while stage.delivery.room and self.may_submit(self.batch):
                 self.submit(stage, self.batch)
             self.take(stage, device)
             step(device)

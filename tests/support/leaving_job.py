@@ -45,10 +45,11 @@ def main() -> None:
     client = DeviceClient(SyntheticImages(200, 32), [RandomResizedCrop(16)], batch_size=8, inline=True, fake=Telling())
     batches = iter(client)
     next(batches)
-    stage = client._attachment._stage
-    assert stage is not None
-    for pinned in stage._pins.values():  # type: ignore[attr-defined]
-        assert pinned.pin.wait()
+    feed = client._attachment.feed
+    assert feed is not None
+    for link in feed.rows.links:
+        assert link.rows._pin is not None
+        assert link.rows._pin.wait()
     if sys.argv[1] == "close":
         client.close()
     elif sys.argv[1] == "drop":

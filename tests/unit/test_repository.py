@@ -133,7 +133,7 @@ def test_the_op_that_contributing_adds_can_be_added(monkeypatch: pytest.MonkeyPa
     op = what.Solarize(200)
     assert op.to_wire() == {"op": "Solarize", "threshold": 200}
     assert op.after(with_index(IMAGES)) == with_index(IMAGES)
-    drawn = how.SolarizeStage(op, FIRST).draw(1, 2, Draws(SampleKey(0, 0, 0), FIRST))
+    drawn = how.SolarizeStage(op, FIRST).draw(2, 3, Draws(SampleKey(0, 0, 0), FIRST))
     pixels = np.array([[[0, 199, 200], [201, 254, 255]]], np.uint8)
     assert drawn.step(pixels, None).tolist() == [[[0, 199, 55], [54, 1, 0]]]
 

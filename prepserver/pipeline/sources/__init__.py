@@ -35,3 +35,11 @@ def source_from_wire(wire: object) -> SourceSpec:
         return kind.from_params({key: value for key, value in wire.items() if key != "source"})
     except SpecError as error:
         raise SpecError(f"source.{error.field}", error.value, error.reason) from None
+
+
+def place_of(wire: Mapping[str, object]) -> str:
+    """Where the source lies that a map describes, for people; of one that another release wrote, its kind at least."""
+    try:
+        return source_from_wire(wire).place
+    except SpecError:
+        return str(wire.get("source", ""))

@@ -1,6 +1,9 @@
 # Written by `python -m tests.stubs`, which tests/unit/pipeline/test_members.py compares.
+from collections.abc import Mapping
+
 from prepserver.pipeline.source import SourceSpec as SourceSpec
 from prepserver.pipeline.sources.file_list import FileList as FileList
+from prepserver.pipeline.sources.hugging_face import HuggingFace as HuggingFace
 from prepserver.pipeline.sources.image_folder import ImageFolder as ImageFolder
 from prepserver.pipeline.sources.packed import Packed as Packed
 from prepserver.pipeline.sources.plugin import Plugin as Plugin
@@ -10,9 +13,11 @@ from prepserver.pipeline.sources.tar import Tar as Tar
 SOURCES: dict[str, type[SourceSpec]]
 
 def source_from_wire(wire: object) -> SourceSpec: ...
+def place_of(wire: Mapping[str, object]) -> str: ...
 
 __all__ = [
     "FileList",
+    "HuggingFace",
     "ImageFolder",
     "Packed",
     "Plugin",

@@ -35,7 +35,7 @@ class Tar(SourceSpec):
     paths = ("shards",)
     shards: str
     image: str
-    label: str | None = None
+    label: str
     mask: str | None = None
 
     def __init__(
@@ -45,8 +45,9 @@ class Tar(SourceSpec):
         label: str | None = "cls",
         mask: str | None = None,
     ) -> None:
-        for name, value in (("image", image), ("label", label), ("mask", mask)):
-            if (value is not None or name == "image") and not (isinstance(value, str) and _EXTENSIONS.fullmatch(value)):
+        label = label or ""  # None on the wire would be the default
+        for name, value in (("image", image), ("label", label or "cls"), ("mask", mask or "png")):
+            if not (isinstance(value, str) and _EXTENSIONS.fullmatch(value)):
                 raise SpecError(name, value, "must be an extension such as 'jpg', or several as 'jpg;png'")
         self._keep(shards=absolute("shards", shards), image=image, label=label, mask=mask)
 
@@ -56,6 +57,6 @@ class Tar(SourceSpec):
         columns: dict[str, Kind] = {"image": Image()}
         if self.mask is not None:
             columns["mask"] = Mask()
-        if self.label is not None:
+        if self.label:
             columns["label"] = Label()
         return columns

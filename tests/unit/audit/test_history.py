@@ -74,7 +74,7 @@ def test_a_fresh_start_vouches_for_nothing_before_it() -> None:
 def test_going_back_to_a_checkpoint_takes_later_rows_again() -> None:
     back = stay(200, 200, epoch=0, position=48, resumed=True, daemon="2", batch_size=13)
     history = History([stay(140, 132), back])
-    assert [e.again for e in history.epochs] == [52, 32]
+    assert [history.again[e.number] for e in history.epochs] == [52, 32]
     assert verdicts(stay(140, 132), back) == [(100, 0, 0, 0), (100, 0, 0, 0)]
 
 

@@ -65,7 +65,7 @@ def test_a_log_never_grows_past_its_limit(tmp_path: Path, monkeypatch: pytest.Mo
     log = LogFile(tmp_path, "a", 7)
     for _ in range(4):
         log.append(Left(1, "t" * 100))
-    with pytest.raises(OSError, match="has its"):
+    with pytest.raises(OSError, match="limit of a log"):
         log.append(Left(1, "t" * 800))
     log.close()
     assert logfile.path_of(tmp_path, "a", 7).stat().st_size <= 1000

@@ -95,5 +95,5 @@ def test_a_line_of_wrong_fields_and_right_checksum_is_refused(text: str) -> None
 
 
 def test_a_line_that_was_moved_says_so() -> None:
-    with pytest.raises(BrokenLine, match="says that it is line 3"):
+    with pytest.raises(BrokenLine, match="its number is 3"):
         from_line(1, to_line(3, replace(LOG[1])).rstrip(b"\n"))

@@ -170,4 +170,4 @@ def test_a_silent_scan_is_ended_and_one_that_goes_on_is_not() -> None:
     now_s += SILENT_S + 1
     listings.tick()
     assert indexing.cancelled == ["slow"]
-    assert "made no progress for 300 s" in waiting.heard[-1]
+    assert "reported nothing for 300 s" in waiting.heard[-1]

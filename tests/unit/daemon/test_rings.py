@@ -136,7 +136,7 @@ def test_rings_that_are_kept_cost_no_end_of_descriptors(rings: Rings) -> None:
     for lane in range(MOST_LEFT):
         kept.append(os.dup(rings.create(lane, 1000, fields, (1, 1)).fd))
         rings.drop(lane)
-    with pytest.raises(MemoryShort, match=f"uid 1000 still have {MOST_LEFT} rings"):
+    with pytest.raises(MemoryShort, match=f"uid 1000 still hold {MOST_LEFT} rings"):
         rings.create(1000, 1000, fields, (1, 1))
     rings.create(1001, 1001, fields, (1, 1))
     os.close(kept.pop())

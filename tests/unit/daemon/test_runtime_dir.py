@@ -122,7 +122,9 @@ def test_a_directory_of_another_owner_is_refused() -> None:
 
 def test_a_path_too_long_for_a_socket_is_refused(tmp_path: Path) -> None:
     long = tmp_path / ("x" * 110)
-    with pytest.raises(RuntimeDirError, match="is too long: a socket's path has at most 107 bytes, this would have"):
+    with pytest.raises(
+        RuntimeDirError, match="is too long: a socket's path has at most 107 bytes, this one would have"
+    ):
         RuntimeDir(long)
 
 

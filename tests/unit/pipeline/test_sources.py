@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prepserver.pipeline.errors import SpecError
-from prepserver.pipeline.sources import FileList, ImageFolder, SourceSpec, SyntheticImages, source_from_wire
+from prepserver.pipeline.sources import FileList, ImageFolder, SourceSpec, SyntheticImages, place_of, source_from_wire
 
 SPECS: list[SourceSpec] = [
     ImageFolder("/data/train"),
@@ -33,6 +33,11 @@ def test_the_wire_form_is_a_map_of_the_parameters() -> None:
     assert FileList("/l.txt").to_wire() == {"source": "FileList", "path": "/l.txt"}
     expected = {"source": "SyntheticImages", "n": 10, "size": [375, 500], "seed": 0, "num_classes": 1000}
     assert expected == SYNTHETIC
+
+
+def test_a_spec_says_where_its_source_lies() -> None:
+    assert [place_of(spec.to_wire()) for spec in SPECS[:3]] == ["/data/train", "/data/train.csv", "SyntheticImages"]
+    assert place_of({"source": "OfAnotherRelease", "where": "/data"}) == "OfAnotherRelease"
 
 
 def test_specs_that_differ_have_different_digests() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -72,7 +73,8 @@ class Reader:
     stage: Stage
     device: StageDevice
     say: Callable[..., None]
-    inodes: list[int] = field(default_factory=list)
+    inodes: list[int]
+    feed: ServedFeed
 
     def step(self) -> set[int]:
         """The values of the next batch."""
@@ -100,6 +102,10 @@ def ring_of(value: int) -> int:
 def reader(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Reader]:
     """A reader whose rows are in ring 0."""
 
+    device = StageDevice()
+    made = DeviceStage("cuda", [LOOK], 4, finish=Finish(), engine=device, small=SMALL)
+    map_rows = partial(Rows.map_pinned, driver=made.engine.pin_driver()) if request.param == "device" else Rows.map
+
     def attach() -> ServedFeed:
         return ServedFeed(
             tmp_path,
@@ -109,6 +115,7 @@ def reader(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Reader]:
             timeout_s=60.0,
             joining=Joining(wait_s=0.0, lag="wait"),
             on_scanning=print,
+            map_rows=map_rows,
         )
 
     fd = ring_of(0)
@@ -122,12 +129,10 @@ def reader(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Reader]:
         assert peer.send(Moved(start, LAYOUT.to_wire()), fd)
         os.close(fd)
 
-    device = StageDevice()
     session = Session(64, 0, 0, 0, SPEC.shape)
 
     stage: Stage
     if request.param == "device":
-        made = DeviceStage("cuda", [LOOK], 4, finish=Finish(), engine=device, small=SMALL)
         stage = CudaStage(session, feed, made)
     else:
         stage = HostStage(session, feed, [LOOK], Finish(), 4, zero_copy=request.param == "lent")
@@ -138,7 +143,7 @@ def reader(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Reader]:
         assert peer.send(Ready(upto, [], len(inodes) - 1))
         feed.poll(session)
 
-    yield Reader(session, stage, device, say, inodes)
+    yield Reader(session, stage, device, say, inodes, feed)
     stage.close()
     feed.close()
     peer.close()
@@ -193,4 +198,5 @@ def test_a_ring_that_is_never_reached_is_let_go_of(reader: Reader, again: int, s
     assert reader.step() == {2}
     assert reader.held() == [False, False, True]
     reader.stage.close()
+    reader.feed.close()
     assert not reader.device.locked

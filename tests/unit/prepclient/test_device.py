@@ -91,7 +91,7 @@ def test_views_that_do_not_fit_are_refused(views: list[list[torch.Tensor]], said
     stage = DeviceStage("cuda", [RowLook(SHAPE, views=2)], 3, engine=device, small=SMALL)
     with pytest.raises(ValueError, match=said):
         stage.submit(1, views, numbers(2))
-    assert stage.room == 3
+    assert stage.delivery.room == 3
     assert not any(device.queues.values())
 
 
@@ -109,7 +109,7 @@ def test_the_finishing_step_runs_on_the_consumers_stream() -> None:
     stage.submit(1, [[images(2)]], numbers(2))
     _key, fields = stage.take()
     device.run("copies")
-    assert stage.poll() == [1]
+    assert stage.delivery.poll() == [1]
     device.finish_all()
     assert fields["image"].dtype == torch.float16
     assert fields["image"].is_contiguous()
@@ -134,7 +134,7 @@ def test_lent_tensors_are_the_device_buffers_and_kept_are_not() -> None:
         stage = stage_on(device, depth=1, lend=lend)
         taken = []
         for key in range(4):
-            stage.advance()
+            stage.delivery.ask()
             stage.submit(key, [[images(2)]], numbers(2))
             taken.append(stage.take().fields)
         device.finish_all()
@@ -154,10 +154,10 @@ def test_only_a_lent_batch_makes_the_next_copy_wait_for_the_step(lend: bool, end
     device.run("consumer")
     ended: list[bool] = []
     device.queues["consumer"].append(lambda: bool(ended))  # the user's step, which takes long
-    stage.advance()
+    stage.delivery.ask()
     stage.submit(3, [[images(2)]], numbers(2))
     device.run("copies")
-    assert stage.poll() == ends
+    assert stage.delivery.poll() == ends
     ended.append(True)
     stage.close()
 
@@ -206,7 +206,7 @@ def test_an_empty_batch_comes_in_its_turn_and_starts_no_copy(parts: list[torch.T
     assert stage.take().key == 1
     key, fields = stage.take()
     device.finish_all()
-    assert stage.poll() == [1, 2]
+    assert stage.delivery.poll() == [1, 2]
     assert key == 2
     assert (fields["image"].shape, fields["image"].dtype) == ((0, 3, *images(2).shape[1:3]), torch.uint8)
     assert [(fields[name].shape, fields[name].dtype) for name in ("label", "index")] == [((0,), torch.int64)] * 2
@@ -232,7 +232,7 @@ def test_parts_that_do_not_fit_are_refused_before_the_start(
     stage = stage_on(device)
     with pytest.raises(ValueError, match=said):
         stage.submit(1, [parts], small)
-    assert stage.room == 3
+    assert stage.delivery.room == 3
     assert not any(device.queues.values())
 
 
@@ -357,5 +357,5 @@ def test_a_forked_child_ends_nothing_of_the_device(end: str) -> None:
         os._exit(7 + Counts.ended)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
     device.finish_all()
-    assert stage.poll() == [1]
+    assert stage.delivery.poll() == [1]
     stage.close()

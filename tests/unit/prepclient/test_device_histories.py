@@ -32,16 +32,16 @@ class StageHistory(RuleBasedStateMachine):
     @rule(sizes=st.lists(st.integers(1, MAX_BATCH), min_size=1, max_size=4))
     def next_batch(self, sizes: list[int]) -> None:
         """One step of the consumer, with as much ahead as there is room, rows and will for."""
-        self.ring.release(self.stage.poll())
-        self.stage.advance()
+        self.ring.release(self.stage.delivery.poll())
+        self.stage.delivery.ask()
         self.in_hand = 0
         for n in sizes:
-            if self.stage.room and self.ring.may_submit(n):
+            if self.stage.delivery.room and self.ring.may_submit(n):
                 self.ring.submit(self.stage, n)
-        if self.stage.waiting:
+        if self.stage.delivery.waiting:
             self.ring.take(self.stage, self.device)
             self.in_hand = 1
-        assert self.stage.waiting <= self.depth
+        assert self.stage.delivery.waiting <= self.depth
 
     @rule(times=st.integers(1, 6))
     def copies_go_on(self, times: int) -> None:
@@ -55,29 +55,29 @@ class StageHistory(RuleBasedStateMachine):
 
     @rule()
     def poll(self) -> None:
-        self.ring.release(self.stage.poll())
+        self.ring.release(self.stage.delivery.poll())
 
     @rule()
     def drain(self) -> None:
-        self.ring.release(self.stage.drain())
-        assert self.stage.travelling == 0
+        self.ring.release(self.stage.delivery.drain())
+        assert self.stage.delivery.travelling == 0
 
-    @precondition(lambda self: self.stage.waiting)
+    @precondition(lambda self: self.stage.delivery.waiting)
     @rule()
     def discard(self) -> None:
-        self.stage.discard()
+        self.stage.delivery.discard()
         self.ring.forget()
-        assert self.stage.waiting == 0
+        assert self.stage.delivery.waiting == 0
 
     @invariant()
     def every_buffer_is_free_or_waits_or_is_in_hand(self) -> None:
-        assert self.stage.room + self.stage.waiting + self.in_hand == self.depth + 1
+        assert self.stage.delivery.room + self.stage.delivery.waiting + self.in_hand == self.depth + 1
 
     def teardown(self) -> None:
         if not hasattr(self, "stage"):
             return
         self.device.finish_all()
-        self.ring.release(self.stage.poll())
+        self.ring.release(self.stage.delivery.poll())
         assert self.ring.released == self.ring.submitted
         assert self.ring.count_wrong() == 0
         if not self.lend:

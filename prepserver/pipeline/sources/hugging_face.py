@@ -1,0 +1,54 @@
+"""`HuggingFace`: a dataset directory as ``datasets`` writes it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from prepserver.pipeline.errors import SpecError
+from prepserver.pipeline.kinds import Image, Kind, Label, Mask
+from prepserver.pipeline.record import Record
+from prepserver.pipeline.source import PathLike, SourceSpec, absolute
+
+
+@dataclass(frozen=True, init=False)
+class HuggingFace(SourceSpec):
+    """A dataset that Hugging Face's ``Dataset.save_to_disk`` has written, read where it is.
+
+    Of a ``DatasetDict``, name one split: ``HuggingFace("/data/food101/train")``. Only listing it needs pyarrow on the
+    daemon's side (``pip install 'prepserver[arrow]'``).
+
+    Attributes:
+        path: The folder with ``state.json``, as the daemon's machine sees it; a relative path counts from the current
+            directory.
+        image: The column with images, of ``datasets``' feature Image, or of encoded bytes.
+        label: The column with integer labels; a ClassLabel names the classes. None for samples without labels.
+        mask: A column with masks, as `image`; None for samples without. It becomes the column ``mask``.
+
+    Raises:
+        SpecError: `path` is no path, or another argument no name.
+    """
+
+    paths = ("path",)
+    path: str
+    image: str
+    label: str
+    mask: str | None = None
+
+    def __init__(
+        self, path: str | PathLike, image: str = "image", label: str | None = "label", mask: str | None = None
+    ) -> None:
+        label = label or ""  # None on the wire would be the default
+        for name, value in (("image", image), ("label", label or "label"), ("mask", mask or "mask")):
+            if not (isinstance(value, str) and value):
+                raise SpecError(name, value, "must be the name of a column")
+        self._keep(path=absolute("path", path), image=image, label=label, mask=mask)
+
+    @property
+    def columns(self) -> Record:
+        """``image``, then ``mask`` and ``label`` where they are asked for."""
+        columns: dict[str, Kind] = {"image": Image()}
+        if self.mask is not None:
+            columns["mask"] = Mask()
+        if self.label:
+            columns["label"] = Label()
+        return columns

@@ -1,0 +1,146 @@
+"""Arrow files of a dataset that Hugging Face's ``datasets`` has written: where the bytes of each image lie.
+
+pyarrow lists them, once; what it writes without compression lies in the file as it is, so samples are read as ranges.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+from array import array
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from prepserver.source.errors import SourceError, unusable
+from prepserver.source.ranges import MISSING, Listed
+from prepserver.source.roots import Roots, open_below
+
+_INSTALL = "listing it needs pyarrow where the daemon runs: pip install 'prepserver[arrow]'"
+
+
+def data_files(folder: str, roots: Roots | None) -> list[str]:
+    """The Arrow files of a dataset's folder, in order.
+
+    Raises:
+        SourceError: The folder holds none, or several splits.
+    """
+    if os.path.exists(f"{folder}/dataset_dict.json"):
+        splits = _json(f"{folder}/dataset_dict.json", roots).get("splits", [])
+        raise SourceError(
+            f"{folder} holds several splits; name one: {', '.join(f'{folder}/{each}' for each in splits)}"
+        )
+    state = _json(f"{folder}/state.json", roots)
+    files = state.get("_data_files")
+    names = [each.get("filename") for each in files if isinstance(each, dict)] if isinstance(files, list) else []
+    if state.get("_indices_files"):
+        raise SourceError(f"{folder} is a selection of rows: call flatten_indices() before save_to_disk()")
+    if not names or not all(isinstance(name, str) and "/" not in name for name in names):
+        raise SourceError(f"{folder}/state.json names no files of this folder")
+    return [f"{folder}/{name}" for name in names]
+
+
+def class_names(folder: str, label: str, roots: Roots | None) -> list[str]:
+    """The names that a ClassLabel gives; none of another feature."""
+    features = _json(f"{folder}/dataset_info.json", roots).get("features")
+    feature = features.get(label) if isinstance(features, dict) else None
+    names = feature.get("names") if isinstance(feature, dict) else None
+    return [str(name) for name in names] if isinstance(names, list) else []
+
+
+def list_arrow(path: str, columns: Sequence[str], label: str, roots: Roots | None, found: Callable[[], None]) -> Listed:
+    """List one Arrow file.
+
+    Args:
+        path: Absolute.
+        columns: That are read from it.
+        label: The column of labels, or empty.
+        roots: Where it must lie.
+        found: Called for each batch of samples.
+
+    Raises:
+        SourceError: Missing, damaged, compressed, or without a column.
+    """
+    try:
+        import pyarrow
+    except ImportError as error:
+        raise SourceError(f"{path}: {_INSTALL} ({error})") from error
+    try:
+        descriptor = open_below(roots, "the file", path)
+    except OSError as error:
+        raise unusable("the file", path, error) from error
+    try:
+        status = os.fstat(descriptor)
+        listed = Listed.of(status, len(columns))
+        if status.st_size == 0:
+            raise SourceError(f"{path} is empty: write the dataset again")
+        # Closed with the last of the arrays that lie in it.
+        whole = pyarrow.py_buffer(mmap.mmap(descriptor, 0, prot=mmap.PROT_READ))
+        try:
+            with pyarrow.ipc.open_stream(whole) as stream:
+                for batch in stream:
+                    _add(path, listed, batch, columns, label, whole)
+                    found()
+        except (pyarrow.ArrowException, OSError) as error:
+            raise SourceError(f"{path} is damaged, or no Arrow stream: {error}. Write the dataset again") from error
+        return listed
+    finally:
+        os.close(descriptor)
+
+
+def _add(path: str, listed: Listed, batch: Any, columns: Sequence[str], label: str, whole: Any) -> None:
+    for name in (*columns, *filter(None, [label])):
+        if name not in batch.schema.names:
+            raise SourceError(f"{path} has no column {name!r}; it has: {', '.join(batch.schema.names)}")
+    first = len(listed.keys)
+    listed.keys += [b"%d" % number for number in range(first, first + batch.num_rows)]
+    if label:
+        numbers = batch.column(label)
+        if numbers.null_count or not _is_integer(numbers.type) or min(numbers.to_pylist(), default=0) < 0:
+            raise SourceError(
+                f"{path}: column {label!r} is {numbers.type}; labels must be integers from 0, and no nulls"
+            )
+        listed.labels.extend(numbers.to_pylist())
+    else:
+        listed.labels.extend([0] * batch.num_rows)
+    for name, (offsets, lengths) in zip(columns, listed.places, strict=True):
+        where, sizes = _ranges(path, name, batch.column(name), whole)
+        offsets.extend(array("Q", where.tobytes()))
+        lengths.extend(array("Q", sizes.tobytes()))
+
+
+def _is_integer(kind: Any) -> bool:
+    return str(kind) in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32")
+
+
+def _ranges(path: str, name: str, column: Any, whole: Any) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
+    """Where the values of a column lie in the file, and how long they are."""
+    values = column
+    if hasattr(column.type, "get_field_index") and column.type.get_field_index("bytes") >= 0:
+        values = column.field("bytes")  # of datasets' Image: the encoded file, and its path
+    wide = {"binary": np.int32, "large_binary": np.int64}.get(str(values.type))
+    if wide is None:
+        raise SourceError(f"{path}: column {name!r} is {column.type}; it must hold encoded images")
+    _, ends, data = values.buffers()
+    bounds = np.frombuffer(ends, wide)[values.offset : values.offset + len(values) + 1].astype(np.uint64)
+    begins = 0 if data is None else data.address - whole.address
+    if data is not None and not 0 <= begins <= begins + data.size <= whole.size:
+        raise SourceError(f"{path} is compressed, so no sample can be read alone: write it with save_to_disk()")
+    where, sizes = bounds[:-1] + np.uint64(begins), np.diff(bounds)
+    for each in (column, values):
+        where[each.is_null().to_numpy(zero_copy_only=False)] = MISSING
+    return where, sizes
+
+
+def _json(path: str, roots: Roots | None) -> dict[str, Any]:
+    try:
+        with open(open_below(roots, "the dataset's file", path), "rb") as file:
+            found = json.load(file)
+    except OSError as error:
+        raise unusable("the dataset's file", path, error) from error
+    except ValueError as error:
+        raise SourceError(f"{path} is no JSON: {error}") from error
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,207 @@
+"""Samples that are ranges of bytes in large files: listed file by file, read without knowing the format.
+
+The index holds for each sample its file, its label, and where the bytes of each other column lie.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from abc import abstractmethod
+from array import array
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from prepserver.pipeline.kinds import Label
+from prepserver.source.container import Container
+from prepserver.source.errors import SampleError, SourceError
+from prepserver.source.files import FileSource, FileTable, table_meta
+from prepserver.source.places import Places
+from prepserver.source.progress import Progress
+from prepserver.source.reader import Scan, ScanningReader
+from prepserver.source.roots import Roots
+from prepserver.source.samples import MAX_ENCODED_BYTES, Record, Source
+from prepserver.source.shards import Shards
+
+MISSING = (1 << 64) - 1
+"""In the place of an offset: the sample has no such column."""
+
+_AT_ONCE = 8
+"""Files that are listed at a time: listing waits for storage more than it computes."""
+
+_LOOK_S = 0.1
+
+
+@dataclass(slots=True)
+class Listed:
+    """What a file holds.
+
+    Attributes:
+        size: Bytes of the file.
+        mtime_ns: Its time, taken before it was listed.
+        keys: Names of its samples.
+        labels: Their class numbers; 0 without labels.
+        places: For each column that is read from the file, (offsets, lengths) by sample; see `MISSING`.
+    """
+
+    size: int
+    mtime_ns: int
+    keys: list[bytes] = field(default_factory=list)
+    labels: array[int] = field(default_factory=lambda: array("q"))
+    places: list[tuple[array[int], array[int]]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, status: os.stat_result, columns: int) -> Self:
+        """An empty listing of a file with that status."""
+        return cls(status.st_size, status.st_mtime_ns, places=[(array("Q"), array("Q")) for _ in range(columns)])
+
+
+class RangesReader(ScanningReader):
+    """A reader of files that hold many samples; they are listed side by side."""
+
+    @abstractmethod
+    def files(self, roots: Roots | None = None) -> list[str]:
+        """The absolute paths of the files, in order.
+
+        Raises:
+            SourceError: The spec names none.
+        """
+
+    @abstractmethod
+    def list_file(self, path: str, roots: Roots | None, found: Callable[[], None]) -> Listed:
+        """List one file, in a thread.
+
+        Args:
+            path: One of `files`.
+            roots: Where it must lie.
+            found: Called for each sample.
+
+        Raises:
+            SourceError: It cannot be used; the text names it and says what to do.
+        """
+
+    def classes(self, roots: Roots | None) -> list[str]:
+        """Names of the classes by label; empty where labels are only numbers."""
+        return []
+
+    @property
+    def columns(self) -> list[str]:
+        """What is read from the files; the label is in the index."""
+        return [name for name, kind in self.spec.columns.items() if not isinstance(kind, Label)]
+
+    def scan(self, progress: Progress, roots: Roots | None) -> Scan:
+        """As `ScanningReader.scan`."""
+        paths = self.files(roots)
+        places, table = Places(), FileTable()
+        more = [array("I"), *(array("Q") for _ in self.columns for _ in range(2))]
+        files = self._listed(paths, progress, roots)
+        for number, (path, listed) in enumerate(zip(paths, files, strict=True)):
+            places.add_file(os.fsencode(path))
+            folder = os.fsencode(path.lstrip("/")) + b"/"
+            for key, label in zip(listed.keys, listed.labels, strict=True):
+                below, slash, name = key.rpartition(b"/")
+                table.add(folder + below + slash, name, label)
+            more[0].extend(itertools.repeat(number, len(listed.keys)))
+            for column, found in zip(more[1:], itertools.chain.from_iterable(listed.places), strict=True):
+                column.extend(found)
+        if not len(table):
+            raise SourceError(f"{self.spec.place} holds no samples with {' or '.join(self.columns)}")
+        progress.finished(len(table))
+        meta: dict[str, Any] = table_meta(table, self.classes(roots), None)
+        times = [listed.mtime_ns for listed in files]
+        meta |= {"files": paths, "sizes": [listed.size for listed in files], "mtimes_ns": times}
+        return Scan(meta, table.sections(*more), times, places.found())
+
+    def _listed(self, paths: list[str], progress: Progress, roots: Roots | None) -> list[Listed]:
+        samples = 0
+
+        def found() -> None:
+            nonlocal samples
+            samples += 1  # for people: threads may lose one
+
+        with ThreadPoolExecutor(_AT_ONCE) as threads:
+            futures = [threads.submit(self.list_file, path, roots, found) for path in paths]
+            try:
+                left = set(futures)
+                while left:
+                    done, left = wait(left, _LOOK_S)
+                    for future in done:
+                        future.result()
+                    progress.found(samples)
+            except BaseException:
+                threads.shutdown(wait=True, cancel_futures=True)
+                raise
+        return [future.result() for future in futures]
+
+    def is_current(self, container: Container) -> bool:
+        """As `ScanningReader.is_current`."""
+        meta = container.meta
+        if meta["files"] != self.files():
+            return False
+        found = [(status.st_size, status.st_mtime_ns) for status in map(os.stat, meta["files"])]
+        return found == list(zip(meta["sizes"], meta["mtimes_ns"], strict=True))
+
+    def check_roots(self, sections: Callable[[str], memoryview], roots: Roots) -> None:
+        """As `ScanningReader.check_roots`."""
+        for path in self.files(roots):
+            roots.check_path("the file", path)
+
+    def read_by(self, container: Container, roots: Roots | None) -> Source:
+        """As `ScanningReader.read_by`."""
+        has_label = len(self.columns) < len(self.spec.columns)
+        return RangesSource(container, self.columns, has_label, roots)
+
+
+class RangesSource:
+    """A `Source` over listed files.
+
+    Its index has the sections of `FileTable`, in which a file is a folder that keys lie in; the further numbers of
+    each sample are the number of the file (uint32), then (offset, length) of each column (uint64 both).
+    """
+
+    def __init__(self, container: Container, columns: Sequence[str], has_label: bool, roots: Roots | None) -> None:
+        """Look where the sections are.
+
+        Args:
+            container: The index.
+            columns: That are read from files.
+            has_label: Whether samples have a label.
+            roots: Where files must lie.
+        """
+        self._columns, self._has_label = columns, has_label
+        self._samples = FileSource(container, "/", more="I" + "QQ" * len(columns))
+        meta = container.meta
+        self._shards = Shards(meta["files"], meta["sizes"], roots, meta["mtimes_ns"])
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def read(self, index: int) -> Record:
+        """As `Source.read`."""
+        label, _, file, *places = self._samples.more(index)
+        record: dict[str, Any] = {}
+        for column, offset, length in zip(self._columns, places[::2], places[1::2], strict=True):
+            if offset == MISSING:
+                raise SampleError(f"{self._shards.name(file)} has no {column} for it")
+            if length > MAX_ENCODED_BYTES:
+                raise SampleError(f"its {column} has {length} bytes, more than the limit of {MAX_ENCODED_BYTES}")
+            record[column] = self._shards.read(file, offset, length)
+            if len(record[column]) != length or not length:
+                raise SampleError(f"its {column} is {'cut off' if length else 'empty'} in {self._shards.name(file)}")
+        if self._has_label:
+            record["label"] = label
+        return record
+
+    def label(self, index: int) -> int:
+        """As `Source.label`."""
+        return self._samples.label(index)
+
+    def name(self, index: int) -> str:
+        """As `Source.name`: the file and the key."""
+        return self._samples.name(index)
+
+    def classes(self) -> list[str]:
+        """As `Source.classes`."""
+        return self._samples.classes()

@@ -1,0 +1,67 @@
+"""The daemon's hold on one child process: its line, its statistics page and its pidfd."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from typing import Any, Final
+
+from prepserver.protocol import work
+from prepserver.telemetry.page import StatsPage
+from prepserver.worker.channel import Channel, close_all
+
+
+class Child(Channel):
+    """A worker or an indexer, from the moment it was asked for, and the line to it.
+
+    Messages may be sent before the process runs.
+
+    Attributes:
+        ticket: Names this process; never used again.
+        number: The caller's; given again to the process that replaces this one.
+        kind: ``worker`` or ``indexer``.
+        page: Its statistics, readable also after its death.
+        pid: None until it runs.
+        pidfd: Readable when the process has ended, None until it runs. Belongs to this object.
+    """
+
+    def __init__(self, ticket: int, number: int, kind: work.Kind, sock: socket.socket, page: StatsPage) -> None:
+        super().__init__(sock, work.FROM_WORKER if kind == "worker" else work.FROM_INDEXER)
+        self.ticket: Final = ticket
+        self.number: Final = number
+        self.kind: Final = kind
+        self.page: Final = page
+        self.pid: int | None = None
+        self.pidfd: int | None = None
+
+    def messages(self, most: int | None = None) -> Iterator[Any]:
+        """Yields the messages that have arrived (`Channel.receive`), without descriptors: children send none."""
+        for message, fds in self.receive(most):
+            close_all(fds)
+            yield message
+
+    def kill(self) -> None:
+        """Sends SIGKILL to this very process; does nothing if it is not there."""
+        if self.pidfd is not None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+
+    def ended_by(self, deadline_s: float) -> bool:
+        """Waits until `deadline_s` (monotonic) for its end; returns whether it has ended. One without pidfd has."""
+        if self.pidfd is None:
+            return True
+        poll = select.poll()  # not select.select: a daemon may have more than its 1024 descriptors
+        poll.register(self.pidfd, select.POLLIN)
+        return bool(poll.poll(max(0.0, deadline_s - time.monotonic()) * 1000))
+
+    def close(self) -> None:
+        """Hangs up, which ends an idle child, and closes the pidfd. A second call does nothing."""
+        super().close()
+        if self.pidfd is not None:
+            os.close(self.pidfd)
+            self.pidfd = None

@@ -1,0 +1,152 @@
+"""Directories as Hugging Face's datasets writes them: the same samples, and what is said of those that it cannot be."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from prepserver.pipeline.errors import SpecError
+from prepserver.pipeline.sources import HuggingFace, source_from_wire
+from prepserver.source import SampleError, Source, SourceError, build_index, open_source
+from prepserver.source.roots import OutsideRootsError, Roots
+
+IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+
+
+def write(folder: Path, tables: list[pa.Table], **state: Any) -> HuggingFace:
+    """What ``Dataset.save_to_disk`` writes, in batches of 3 rows."""
+    folder.mkdir()
+    names = [f"data-{number:05}-of-{len(tables):05}.arrow" for number in range(len(tables))]
+    for name, table in zip(names, tables, strict=True):
+        with pa.OSFile(str(folder / name), "wb") as file, pa.ipc.new_stream(file, table.schema) as stream:
+            stream.write_table(table, max_chunksize=3)
+    (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": name} for name in names]} | state))
+    features = {"label": {"_type": "ClassLabel", "names": ["cat", "dog"]}, "image": {"_type": "Image"}}
+    (folder / "dataset_info.json").write_text(json.dumps({"features": features}))
+    return HuggingFace(folder)
+
+
+def table(count: int, first: int = 0, **columns: pa.Array) -> pa.Table:
+    images = [{"bytes": b"image %d" % number, "path": None} for number in range(first, first + count)]
+    labels = [number % 2 for number in range(first, first + count)]
+    return pa.table({"image": pa.array(images, IMAGE), "label": pa.array(labels, pa.int64())} | columns)
+
+
+def opened(spec: HuggingFace, tmp_path: Path) -> Source:
+    return open_source(spec, build_index(spec, tmp_path / "cache").path)
+
+
+def test_samples_are_those_of_the_arrow_files(tmp_path: Path) -> None:
+    source = opened(write(tmp_path / "data", [table(8), table(5, first=8)]), tmp_path)
+    assert len(source) == 13
+    assert [source.read(k) for k in range(13)] == [{"image": b"image %d" % k, "label": k % 2} for k in range(13)]
+    assert source.classes() == ["cat", "dog"]
+    assert source.name(9).endswith("data/data-00001-of-00002.arrow/1")
+
+
+def test_plain_bytes_other_names_masks_and_no_labels_are_read(tmp_path: Path) -> None:
+    """A slice, whose arrays begin in the middle of their buffers, too."""
+    rows = pa.table(
+        {"png": pa.array([b"a", b"bb", b"", b"dd"], pa.large_binary()), "seg": pa.array([b"1", b"2", b"3", b"4"])}
+    )
+    spec = write(tmp_path / "data", [rows.slice(1)])
+    source = opened(HuggingFace(spec.path, image="png", label=None, mask="seg"), tmp_path)
+    assert [source.read(k) for k in (0, 2)] == [{"image": b"bb", "mask": b"2"}, {"image": b"dd", "mask": b"4"}]
+    with pytest.raises(SampleError, match="its image is empty"):
+        source.read(1)
+
+
+def test_a_sample_without_its_image_is_bad_alone(tmp_path: Path) -> None:
+    images = pa.array([None, {"bytes": None, "path": "/x.jpg"}, {"bytes": b"x", "path": None}], IMAGE)
+    source = opened(write(tmp_path / "data", [table(3, image=images)]), tmp_path)
+    for index in range(2):
+        with pytest.raises(SampleError, match=r"data-00000-of-00001.arrow has no image for it"):
+            source.read(index)
+    assert source.read(2) == {"image": b"x", "label": 0}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda d: (d / "state.json").unlink(), r"state.json does not exist"),
+        (lambda d: (d / "state.json").write_text("{"), "state.json is no JSON"),
+        (lambda d: (d / "state.json").write_text('{"_data_files": [{"filename": "../x"}]}'), "names no files"),
+        (lambda d: (d / "state.json").write_text('{"_data_files": 3}'), "names no files"),
+        (lambda d: (d / "dataset_dict.json").write_text('{"splits": ["a", "b"]}'), "name one: .*/a, .*/b"),
+        (lambda d: _first(d).write_bytes(b""), "is empty: write the dataset again"),
+        (lambda d: _first(d).write_bytes(b"no arrow at all" * 10), "is damaged, or no Arrow stream"),
+        (lambda d: _first(d).write_bytes(_first(d).read_bytes()[:700]), "is damaged, or no Arrow stream"),
+        (lambda d: _first(d).unlink(), r"the file .*arrow does not exist"),
+    ],
+)  # fmt: skip
+def test_a_folder_that_cannot_be_used_is_named(change: Any, said: str, tmp_path: Path) -> None:
+    spec = write(tmp_path / "data", [table(5)])
+    change(tmp_path / "data")
+    with pytest.raises(SourceError, match=said):
+        build_index(spec, tmp_path / "cache")
+
+
+def _first(folder: Path) -> Path:
+    return folder / "data-00000-of-00001.arrow"
+
+
+@pytest.mark.parametrize(
+    ("columns", "arguments", "said"),
+    [
+        ({}, {"image": "photo"}, "has no column 'photo'; it has: image, label"),
+        ({}, {"image": "label"}, "column 'label' is int64; it must hold encoded images"),
+        ({"label": pa.array(["a", "b"])}, {}, "column 'label' is string; labels must be integers"),
+        ({"label": pa.array([1, None])}, {}, "and no nulls"),
+        ({"label": pa.array([1, -1])}, {}, "integers from 0"),
+    ],
+)
+def test_a_column_that_does_not_fit_is_named(
+    columns: dict[str, pa.Array], arguments: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    spec = write(tmp_path / "data", [table(2, **columns)])
+    with pytest.raises(SourceError, match=said):
+        build_index(HuggingFace(spec.path, **arguments), tmp_path / "cache")
+
+
+def test_compressed_files_and_selections_say_the_way_out(tmp_path: Path) -> None:
+    spec = write(tmp_path / "data", [table(5)])
+    with pa.OSFile(str(_first(tmp_path / "data")), "wb") as file:
+        options = pa.ipc.IpcWriteOptions(compression="zstd")
+        with pa.ipc.new_stream(file, table(900).schema, options=options) as stream:
+            stream.write_table(table(900))
+    with pytest.raises(SourceError, match="is compressed, so no sample can be read alone"):
+        build_index(spec, tmp_path / "cache")
+    with pytest.raises(SourceError, match=r"call flatten_indices\(\) before"):
+        build_index(write(tmp_path / "some", [table(5)], _indices_files=[{"filename": "i"}]), tmp_path / "cache")
+
+
+def test_files_outside_the_roots_are_refused(tmp_path: Path) -> None:
+    spec = write(tmp_path / "data", [table(2)])
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "link").symlink_to(tmp_path / "data")
+    roots = Roots([str(tmp_path / "in")])
+    for path in (spec.path, str(tmp_path / "in" / "link")):
+        with pytest.raises(OutsideRootsError):
+            build_index(HuggingFace(path), tmp_path / "cache", roots=roots)
+
+
+def test_it_is_what_datasets_writes(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["a", "b"])})
+    rows = {"image": [{"bytes": b"%d" % k, "path": None} for k in range(20)], "label": [k % 2 for k in range(20)]}
+    datasets.Dataset.from_dict(rows, features=features).save_to_disk(tmp_path / "data", num_shards=3)
+    source = opened(HuggingFace(tmp_path / "data"), tmp_path)
+    assert [source.read(k) for k in range(20)] == [{"image": b"%d" % k, "label": k % 2} for k in range(20)]
+    assert source.classes() == ["a", "b"]
+
+
+def test_the_spec_travels_and_checks_its_names() -> None:
+    for spec in (HuggingFace("/data/x", mask="seg"), HuggingFace("/data/x", label=None)):
+        assert source_from_wire(spec.to_wire()) == spec
+    assert list(HuggingFace("/x", mask="seg").columns) == ["image", "mask", "label"]
+    with pytest.raises(SpecError, match="must be the name of a column"):
+        HuggingFace("/x", image="")
