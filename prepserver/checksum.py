@@ -1,10 +1,10 @@
-"""CRC-32 as zlib has it, by the CPU's own instructions where the compiled kernels are there.
+"""CRC-32 as in zlib, by the CPU's own instructions if the compiled kernels are there.
 
-Nothing is decoded whose checksum is wrong, so every packed sample pays for one: zlib takes 60 to 100 us for 100 kB,
-the kernel some 5 us. The numbers are the same, so what is stored does not depend on which of them made it.
+Nothing is decoded whose checksum is wrong, so every packed sample costs one: zlib takes 60 to 100 us for 100 kB, the
+kernel some 5 us. Both give the same numbers, so it does not matter which of them wrote what is stored.
 
-The kernel lies in the library of `prepserver.transform.native`, which needs nothing else of it; it is opened here by
-its file, because sources are read without the decoders.
+The kernel lies in the library of `prepserver.transform.native` and uses nothing else of it. It is opened here by its
+file, because sources are read without the decoders.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from pathlib import Path
 
 _LIBRARY = Path(__file__).parent / "transform" / "native" / "_native.so"
 _LEAST_BYTES = 4096
-"""Below, zlib takes less time than it takes to call the kernel."""
+"""Below this size, zlib takes less time than a call of the kernel."""
 
 
 def crc32(data: bytes, start: int = 0, before: int = 0) -> int:
-    """Return the CRC-32 of `data` from `start` on; with `before`, that of what it follows, of both together."""
+    """Return the CRC-32 of `data` from `start` on, or of it and earlier data whose CRC is `before`."""
     size = len(data) - start
     kernel = _kernel() if size >= _LEAST_BYTES else None
     if kernel is None:
@@ -31,13 +31,13 @@ def crc32(data: bytes, start: int = 0, before: int = 0) -> int:
 
 
 def load() -> None:
-    """Load the kernel now: for the forks of this process, which may not be allowed to open it."""
+    """Load the kernel now, for forks of this process that may not open it."""
     _kernel()
 
 
 @cache
 def _kernel() -> Callable[[bytes, int, int, int], int] | None:
-    """Return the kernel; None where it is not built, turned off, not for this CPU, or not in agreement with zlib."""
+    """Return the kernel; None if it is not built, turned off, not for this CPU, or disagrees with zlib."""
     if os.environ.get("PREPSERVER_NATIVE") == "0":
         return None
     try:
@@ -48,6 +48,6 @@ def _kernel() -> Callable[[bytes, int, int, int], int] | None:
     size = ctypes.c_size_t
     kernel.argtypes, kernel.restype = (ctypes.c_char_p, size, size, ctypes.c_uint32), ctypes.c_uint32
     sample = bytes(range(251)) * 5
-    sizes = range(0, len(sample), 23)  # of all ways: byte by byte, 16, 64 and 256 at a time
+    sizes = range(0, len(sample), 23)  # all ways: byte by byte, 16, 64 and 256 at a time
     agrees = serves() and all(kernel(sample, 1, size, 7) == zlib.crc32(sample[1 : size + 1], 7) for size in sizes)
     return kernel if agrees else None

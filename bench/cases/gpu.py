@@ -39,7 +39,8 @@ from bench.harness.case import Case, Figures, Run, say
 from bench.harness.tables import Sheet
 
 try:
-    from prepclient.device import DeviceStage, cuda_device
+    from prepclient.device import DeviceStage
+    from prepclient.engine import cuda_device
     from prepclient.finish import Finish, RowLook
     from prepclient.pinning import PORTABLE, HostPin, LibCuda, open_driver
 except ImportError as error:

@@ -11,7 +11,7 @@ for images, labels in train:
 """
 
 from prepclient.client import PrepClient
-from prepclient.device import DeviceUnavailable
+from prepclient.engine import DeviceUnavailable
 from prepclient.errors import (
     BadSampleError,
     BatchTimeout,

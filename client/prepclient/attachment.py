@@ -10,11 +10,9 @@ import weakref
 from dataclasses import dataclass, replace
 from typing import Any
 
-from torch.utils.data import get_worker_info
-
-from prepclient.errors import ForkedClient, InvalidSpec, NoServer, PrepClientError, ServerGone, SourceChanged
+from prepclient.errors import InvalidSpec, NoServer, PrepClientError, ServerGone, SourceChanged
 from prepclient.feed import Feed, Listing, ServedFeed, Start
-from prepclient.forks import resume_threads, stop_threads
+from prepclient.forks import check_copies, check_process, resume_threads, stop_threads
 from prepclient.inline import InlineFeed
 from prepclient.joining import Joining
 from prepclient.places import candidates, find_runtime_dir, listens
@@ -131,6 +129,11 @@ class Attachment:
         epoch_start, position, rounds = session.place
         return Start(session.epoch, position, epoch_start, rounds, session.position)
 
+    def check_process(self) -> None:
+        """See `forks.check_process`."""
+        if self.session is not None:
+            check_process(self._pid)
+
     # -- coming and going -------------------------------------------------------------------------------
 
     def come(self) -> Session:
@@ -206,7 +209,7 @@ class Attachment:
             pause_s = min(_RETRY_MOST_S, 1.5 * pause_s)
 
     def _attach(self) -> None:
-        self._check_copies()
+        check_copies(self._pid)
         start = replace(self.start, first=self._service.joining.first)
         self._pid = os.getpid()
         self.feed = self._make_feed(start)
@@ -338,34 +341,6 @@ class Attachment:
         self.start = self.place
         self.goes_on = self.goes_on or self.session is not None
         self.detach()
-
-    # -- forks ------------------------------------------------------------------------------------------
-
-    def check_process(self) -> None:
-        """Called before anything that a fork breaks: mappings are not inherited, nor are the threads of a library.
-
-        Raises:
-            ForkedClient: This is not the process that attached.
-        """
-        if self.session is not None and os.getpid() != self._pid:
-            raise ForkedClient(
-                f"this PrepClient attached in process {self._pid} and is used in its fork {os.getpid()}, which has "
-                "none of its memory. Make a PrepClient in the process that uses it, or `close` this one here first; "
-                "a DataLoader around it takes num_workers=0"
-            )
-
-    def _check_copies(self) -> None:
-        """Called before it attaches in a process in which it was not made, or was not attached before.
-
-        Raises:
-            ForkedClient: Others like it will do the same there.
-        """
-        worker = get_worker_info()
-        if os.getpid() != self._pid and worker is not None and worker.num_workers > 1:
-            raise ForkedClient(
-                f"each of the {worker.num_workers} workers of this DataLoader has a copy of this PrepClient and would "
-                "get all of its batches. The daemon has the workers: the DataLoader takes num_workers=0"
-            )
 
 
 class _Changed(Exception):

@@ -19,7 +19,7 @@ from prepclient.checkpoint import read_state, state_of
 from prepclient.checks import choice, flag, invalid, names, path, seconds, whole
 from prepclient.dataset import BatchSampler, Dataset, Sampler, class_names
 from prepclient.deprecated import moved
-from prepclient.device import check_device
+from prepclient.engine import check_device
 from prepclient.epochs import Epoch
 from prepclient.equivalents import refuse_loader_arguments
 from prepclient.errors import BadSampleError, InvalidSpec

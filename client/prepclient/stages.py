@@ -15,7 +15,8 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from prepclient.blocks import HostBlocks
-from prepclient.device import DeviceStage, Engine
+from prepclient.device import DeviceStage
+from prepclient.engine import Engine
 from prepclient.feed import Feed
 from prepclient.finish import Finish, Finisher, RowLook
 from prepclient.rows import Rows

@@ -420,7 +420,7 @@ class Jobs:
         for stream in self._scheduler.streams.values():
             for lane in stream.lanes.values():
                 if lane.key[0] == pipeline:
-                    return ", ".join(op["op"] for op in self._setups[stream.id].lanes[lane.id].pipeline)
+                    return ", ".join(op.get("name", op["op"]) for op in self._setups[stream.id].lanes[lane.id].pipeline)
         return ""
 
     def dataset_of(self, source: str) -> str:

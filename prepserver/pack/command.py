@@ -133,7 +133,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _spec(arguments: argparse.Namespace) -> SourceSpec:
     from prepserver.pack.errors import PackError
     from prepserver.pipeline.sources import FileList, ImageFolder, Packed, SyntheticImages, Tar
-    from prepserver.source.packed import PLAN_NAME
+    from prepserver.source.readers.packed import PLAN_NAME
 
     if (arguments.source is None) == (arguments.synthetic is None):
         raise PackError("needs SOURCE and OUT, or --synthetic N and OUT", usage=True)

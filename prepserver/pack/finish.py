@@ -12,7 +12,7 @@ from prepserver.pack.shards import Table
 from prepserver.source import Source
 from prepserver.source.container import write_container
 from prepserver.source.files import FileTable
-from prepserver.source.packed import INDEX_KEY, index_name
+from prepserver.source.readers.packed import INDEX_KEY, index_name
 
 
 def write_index(

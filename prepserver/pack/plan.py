@@ -17,7 +17,7 @@ from typing import Any, Self
 from prepserver.pack.errors import PackError
 from prepserver.pack.transcode import PILLOW, Transcoder
 from prepserver.pipeline.sources import SourceSpec
-from prepserver.source.packed import PLAN_NAME
+from prepserver.source.readers.packed import PLAN_NAME
 
 _VERSION = 1
 LISTING_NAME = "listing"

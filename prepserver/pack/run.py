@@ -29,7 +29,7 @@ from prepserver.pipeline.sources import Packed, SourceSpec
 from prepserver.protocol.packed import INDEXED, KEPT, SKIPPED, kept_record, skipped_record
 from prepserver.source import SampleError, Source, SourceError, build_index, open_source
 from prepserver.source.errors import printable
-from prepserver.source.packed import INDEX_PATTERN, columns_of, open_index
+from prepserver.source.readers.packed import INDEX_PATTERN, columns_of, open_index
 
 _NAMED_AT_MOST = 20
 """Skipped and damaged files of this run that are named one by one, of each."""

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from prepserver.pack.errors import PackError
 from prepserver.protocol.packed import HEAD_BYTES, SKIPPED, BrokenRecordError, Head, is_whole, read_head, sample_crc
-from prepserver.source.packed import SHARD_PATTERN, shard_name
+from prepserver.source.readers.packed import SHARD_PATTERN, shard_name
 
 UNFINISHED = "unfinished.shard"
 

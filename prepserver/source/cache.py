@@ -1,8 +1,8 @@
-"""The folder of index files: finding, publishing, tidying.
+"""The folder of index files: finds, publishes and tidies them.
 
-A file is named by its spec and its content, ``<key>-<digest>.idx``, and is never changed. So a stream that
-began on one state of a dataset can be opened again by a restarted worker after the dataset has changed and
-was indexed anew, and two processes that build the same index at once only write the same file twice.
+A file is named by its spec and its content, ``<key>-<digest>.idx``, and never changes. So a stream that began on one
+state of a dataset can be opened again by a restarted worker after the dataset has changed and was indexed anew, and two
+processes that build the same index at once only write the same file twice.
 """
 
 from __future__ import annotations
@@ -17,21 +17,20 @@ from typing import Any
 from prepserver.source.container import TEMPORARY_PREFIX, BrokenContainerError, Container, write_container
 from prepserver.source.errors import SourceError
 
-# Older states of one dataset that are kept for the streams that began on them.
+# States of one dataset, kept for the streams that began on them.
 _STATES_KEPT = 8
-# Writing the largest index takes seconds: what is older than this belongs to a process that was killed.
+# Writing the largest index takes seconds: an unfinished file older than this belongs to a process that was killed.
 _UNFINISHED_AGE_NS = 3600 * 10**9
 
 
 class IndexCache:
-    """A folder of index files that belongs to this user alone."""
+    """A folder of index files that belongs to this user alone; created with mode 0700.
+
+    Raises:
+        SourceError: The folder cannot be made, or others may write into it.
+    """
 
     def __init__(self, folder: Path) -> None:
-        """Create the folder, mode 0700, or check the one that is there.
-
-        Raises:
-            SourceError: It cannot be made, or others may write into it.
-        """
         self.folder = folder
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -48,23 +47,22 @@ class IndexCache:
             )
 
     def clock_ns(self) -> int:
-        """Now, by the clock that stamps files; the kernel's coarse clock differs from Python's by a tick."""
+        """Return the time by the clock that stamps files; the kernel's coarse clock differs from Python's by a tick."""
         os.utime(self.folder)
         return self.folder.stat().st_mtime_ns
 
     def candidates(self, key: str) -> Iterator[tuple[Path, Container]]:
-        """Whole index files of a key, the newest first. Broken ones are removed on the way."""
+        """Yield the whole index files of a key, the newest first, and remove broken ones."""
         for path in self._newest_first(f"{key}-*.idx"):
             try:
                 yield path, Container(path)
             except BrokenContainerError:
                 path.unlink(missing_ok=True)
             except OSError:
-                # Somebody else tidied it away, or the disk fails: a new index does as well.
-                continue
+                continue  # somebody else removed it, or the disk fails: a new index serves as well
 
     def publish(self, key: str, digest: str, meta: Mapping[str, Any], sections: Mapping[str, memoryview]) -> Path:
-        """Write an index file and tidy up: states of this key beyond the newest eight, what killed processes left.
+        """Write an index file; remove this key's states beyond the newest eight, and files of killed processes.
 
         Raises:
             SourceError: It cannot be written.

@@ -1,15 +1,12 @@
-"""The file that an index lives in: named sections of bytes behind a checked header, read piece by piece.
+"""The file that an index lives in: named sections of bytes after a checked header, read piece by piece.
 
-Layout: a fixed header, metadata as JSON, then the sections, each aligned to 8 bytes. The header counts the
-bytes of the whole file and a CRC covers header and metadata; a CRC in the metadata covers the sections. All are
-checked when the file is opened, so one that is cut off, foreign, half-written or damaged is refused. A file appears
-whole, by rename, and is never changed afterwards; it can be read for as long as anybody holds it open, even when the
-name is gone.
+Layout: a fixed header, metadata as JSON, then the sections, each aligned to 8 bytes. The header has the size of the
+whole file, a CRC covers header and metadata, and a CRC in the metadata covers the sections. All are checked when the
+file is opened, so a file that is cut off, foreign, half-written or damaged is refused. A file appears whole, by rename,
+and never changes afterwards; whoever holds it open can read it even after its name is gone.
 
-It is read, not mapped: where somebody cuts it, or its disk fails, that is an error, and a mapping would kill each
+It is read, not mapped: if somebody cuts the file, or its disk fails, a read is an error, but a mapping would kill each
 process that touches it.
-
-This module knows nothing of datasets.
 """
 
 from __future__ import annotations
@@ -28,7 +25,7 @@ from typing import Any
 from prepserver.checksum import crc32
 from prepserver.source.roots import Roots, open_below
 
-# Begin of every unfinished file, so that those of killed processes can be found.
+# Begins the name of every unfinished file, so that those of killed processes can be found.
 TEMPORARY_PREFIX = ".unfinished-"
 
 _MAGIC = b"PREPIDX\x02"
@@ -50,24 +47,22 @@ class BrokenContainerError(Exception):
 
 
 class Container:
-    """An open container.
+    """An open container, checked to its last byte; 0.1 s for a gigabyte that is in memory.
+
+    Args:
+        path: The file.
+        roots: Where it must lie.
 
     Attributes:
         meta: The metadata that it was written with, and the checksum of the sections.
+
+    Raises:
+        OutsideRootsError: It lies outside.
+        BrokenContainerError: It is cut off, damaged, foreign, or of another version.
+        OSError: It cannot be opened or read.
     """
 
     def __init__(self, path: Path, roots: Roots | None = None) -> None:
-        """Open a file and check all of it; 0.1 s for a gigabyte that is in memory.
-
-        Args:
-            path: Where.
-            roots: Where it must lie.
-
-        Raises:
-            OutsideRootsError: It lies outside.
-            BrokenContainerError: Cut off, damaged, foreign, or of another version.
-            OSError: The file cannot be opened or read.
-        """
         self._path = path
         self._file = open_below(roots, "the index", os.fspath(path))
         status = os.fstat(self._file)
@@ -96,27 +91,27 @@ class Container:
             os.close(self._file)
 
     def section(self, name: str) -> bytes:
-        """All of a section.
+        """Return all of a section.
 
         Raises:
-            BrokenContainerError: There is no such section, or it was cut short since.
+            BrokenContainerError: There is no such section, or the file was cut since it was opened.
             OSError: It cannot be read.
         """
         return self._read(*self._place(name))
 
     def piece(self, name: str, start: int, end: int) -> bytes:
-        """The bytes [start, end) of a section; raises as `section`."""
+        """Return the bytes [start, end) of a section; raises as `section`."""
         begins, length = self._place(name)
         if not 0 <= start <= end <= length:
             raise BrokenContainerError(f"{self._path}: {start} to {end} of the {length} bytes of its {name}")
         return self._read(begins + start, end - start)
 
     def rows(self, name: str, form: str, step: int) -> Rows:
-        """A section of numbers, see `Rows`; raises as `section`."""
+        """Return a section of numbers, see `Rows`; raises as `section`."""
         return Rows(self._read, *self._place(name), form, step)
 
     def _place(self, name: str) -> tuple[int, int]:
-        """Where a section begins in the file, and its length."""
+        """Return where a section begins in the file, and its length."""
         if name not in self._sections:
             raise BrokenContainerError(f"no section {name}")
         offset, length = self._sections[name]
@@ -138,14 +133,14 @@ class Container:
 
 
 class Rows:
-    """Rows of numbers in a section, each of which is read by one system call.
+    """Rows of numbers in a section; one system call reads a row.
 
     Args:
         read: Reads (offset in the file, number of bytes).
         begins: Offset of the first row in the file.
-        length: Bytes of all.
-        form: As in the module `struct`, without padding. It may reach into the next row: where a piece ends that
-            begins where this row says.
+        length: Bytes of all rows.
+        form: In the format of the module `struct`, without padding. It may reach into the next row, whose begin is then
+            the end of this one's piece.
         step: Bytes from row to row.
     """
 
@@ -168,12 +163,12 @@ class Rows:
 
 
 def write_container(path: Path, meta: Mapping[str, Any], sections: Mapping[str, memoryview]) -> None:
-    """Write a container so that it appears whole or not at all; an older file of that name is replaced.
+    """Write a container so that it appears whole or not at all; it replaces an older file of that name.
 
     Args:
-        path: Where it shall appear, mode 0600; the folder must exist.
+        path: Its path, mode 0600; the folder must exist.
         meta: Plain values for JSON, under other keys than "crc".
-        sections: Name to contiguous bytes.
+        sections: Contiguous bytes by name.
 
     Raises:
         OSError: No space, no permission.
@@ -184,10 +179,9 @@ def write_container(path: Path, meta: Mapping[str, Any], sections: Mapping[str, 
         table[name] = [end, data.nbytes]
         end = _aligned(end + data.nbytes)
         sections_crc = zlib.crc32(data, sections_crc)
-    # ASCII JSON carries lone surrogates, the way in which Python spells names that are not UTF-8.
-    encoded = json.dumps({"meta": {**meta, _CRC_KEY: sections_crc}, "sections": table}, separators=(",", ":")).encode(
-        "ascii"
-    )
+    # ASCII JSON carries lone surrogates, by which Python spells names that are not UTF-8.
+    content = {"meta": {**meta, _CRC_KEY: sections_crc}, "sections": table}
+    encoded = json.dumps(content, separators=(",", ":")).encode("ascii")
     start = _aligned(_PREFIX_BYTES + len(encoded))
     header = _HEADER.pack(_MAGIC, _BYTE_ORDER, len(encoded), start + end)
     crc = _CRC.pack(zlib.crc32(encoded, zlib.crc32(header)))
@@ -201,7 +195,7 @@ def write_container(path: Path, meta: Mapping[str, Any], sections: Mapping[str, 
                 file.write(data)
             file.truncate(start + end)
             file.flush()
-            # After a power cut there shall be no file whose header reached the disk and whose sections are zeros.
+            # Without this, a power cut could leave a file whose header reached the disk and whose sections are zeros.
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:

@@ -1,4 +1,4 @@
-"""What can be wrong with a dataset as a whole, and with one of its samples."""
+"""What can be wrong with a dataset, and with one of its samples."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class SourceError(Exception):
     """The dataset cannot be used: missing, empty, unreadable or badly written. The text says what to do.
 
     Attributes:
-        reason: The text: one line, for it names paths.
+        reason: The text, in one line although it names paths.
     """
 
     def __init__(self, reason: str) -> None:
@@ -19,10 +19,10 @@ class SourceError(Exception):
 
 
 class SampleError(OSError):
-    """The bytes of one sample cannot be had, today or ever; the other samples are fine.
+    """The bytes of one sample cannot be read; the other samples are fine.
 
-    Trouble of the reading process itself (no descriptor left, no memory) stays a plain OSError: it says
-    nothing about the sample, and a row must not depend on it.
+    If the reading process itself lacks something (descriptors, memory), that stays a plain OSError: it says nothing
+    about the sample, and a row must not depend on it.
 
     Attributes:
         reason: One line without the path.
@@ -34,20 +34,14 @@ class SampleError(OSError):
 
 
 def printable(name: str) -> str:
-    """A file name that may hold any bytes, as one line of text that can be sent and shown; odd characters escaped."""
+    """Return a file name, which may hold any bytes, as one line of text; odd characters are escaped."""
     if name.isprintable():
         return name
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
 
 
 def unusable(what: str, path: str | bytes, error: OSError) -> SourceError:
-    """Put a failed system call on a dataset into words.
-
-    Args:
-        what: The thing, such as "the folder".
-        path: Where it is.
-        error: What the system said.
-    """
+    """Return the error for a failed system call on `what` of a dataset, such as "the folder", at `path`."""
     shown = printable(os.fsdecode(path))
     match error.errno:
         case errno.ENOENT:
@@ -60,6 +54,6 @@ def unusable(what: str, path: str | bytes, error: OSError) -> SourceError:
                 "let it read this and enter every folder above it"
             )
         case errno.ELOOP:
-            return SourceError(f"{what} {shown} is a link that leads nowhere but to itself")
+            return SourceError(f"{what} {shown} is a link that leads back to itself")
         case _:
             return SourceError(f"cannot read {what} {shown}: {error.strerror or error}")

@@ -1,9 +1,9 @@
 """The index of a dataset of files: built in memory by a scan, read entry by entry by workers.
 
-Per file: a row of where its name begins, its label and the number of its folder, 20 bytes, and the name. What else is
-known of a file stands in its row, too, so that one read finds it all. Folder names are stored once. A path is
-`folder + name`, where the folder ends in a slash or is empty; it is relative to the base of the source unless it
-begins with a slash. Paths are bytes, as the system has them.
+Each file has a name and a row of 20 bytes: where the name begins, its label and the number of its folder. A row may
+hold further numbers, so that one read finds all that is known of a file. Folder names are stored once. A path is
+`folder + name`; the folder ends in a slash or is empty. A path is relative to the base of the source unless it begins
+with a slash. Paths are bytes, as the system has them.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ import numpy as np
 
 from prepserver.source.container import Container
 from prepserver.source.errors import SampleError, printable
+from prepserver.source.places import Places
 from prepserver.source.roots import Roots
-from prepserver.source.samples import Record, read_regular_file
+from prepserver.source.samples import Record, Source, read_regular_file
 
 
 class FileTable:
-    """The growing index of a scan: flat arrays, so that a million files cost tens of megabytes, not hundreds."""
+    """The growing index of a scan, in flat arrays: a million files take tens of megabytes, not hundreds."""
 
     def __init__(self) -> None:
         self._labels = array("q")
@@ -59,26 +60,26 @@ class FileTable:
         self._name_ends.append(len(self._names))
 
     def relabel(self, labels: list[int]) -> None:
-        """Replace all labels, when they are known only at the end."""
+        """Replace all labels, which some lists give only at the end."""
         self._labels = array("q", labels)
 
     @property
     def max_label(self) -> int:
-        """The largest label."""
+        """Largest label."""
         return max(self._labels)
 
     @property
     def folders(self) -> list[bytes]:
-        """The folders as they were given, by their number."""
+        """Folders as they were given, by number."""
         return list(self._folder_numbers)
 
     def __iter__(self) -> Iterator[tuple[int, bytes]]:
-        """Number of the folder and name of each file."""
+        """Yield the number of the folder and the name of each file."""
         for row, folder in enumerate(self._folders):
             yield folder, bytes(self._names[self._name_ends[row] : self._name_ends[row + 1]])
 
     def digest(self, classes: list[str]) -> str:
-        """Hex SHA-256 over labels, paths and class names, in their order."""
+        """Return the hex SHA-256 of labels, paths and class names, in their order."""
         digest = hashlib.sha256(json.dumps(classes).encode())
         for column in (
             self._labels, self._folders, self._name_ends, self._names, self._folder_ends, self._folder_names,
@@ -88,10 +89,32 @@ class FileTable:
             digest.update(data)
         return digest.hexdigest()
 
+    def places(self, base: bytes) -> Places:
+        """Return where the files really lie.
+
+        Folders are listed to find the links among their files: on a network file system that is a hundred times faster
+        than a call for each file.
+
+        Args:
+            base: Folder that relative paths begin at, with a slash at its end.
+        """
+        places = Places()
+        folders = [folder if folder.startswith(b"/") else base + folder for folder in self.folders]
+        links: list[frozenset[bytes] | None] = []
+        for folder in folders:
+            places.add_folder(folder)
+            links.append(_links_in(folder))
+        if any(found is None or found for found in links):
+            for number, name in self:
+                here = links[number]
+                if name in here if here is not None else os.path.islink(folders[number] + name):
+                    places.add_file(folders[number] + name)
+        return places
+
     def sections(self, *more: array[int], prefix: str = "") -> dict[str, memoryview]:
-        """The sections of the index file, with further numbers of each file; see `FileSource`."""
+        """Return the sections of the index file, with further numbers of each file; see `Listing`."""
         columns = (self._name_ends, self._labels, self._folders, *more)
-        # Of the last row, one more than there are files, there is only where the last name ends.
+        # One row more than there are files: it says only where the last name ends.
         rows = np.zeros(len(self) + 1, ",".join(column.typecode for column in columns))
         for name, column in zip(rows.dtype.names or (), columns, strict=True):
             rows[name][: len(column)] = column
@@ -103,6 +126,15 @@ class FileTable:
         }
 
 
+def _links_in(folder: bytes) -> frozenset[bytes] | None:
+    """Return the names of the links in a folder; None if it cannot be listed, though its files may be readable."""
+    try:
+        with os.scandir(folder) as entries:
+            return frozenset(entry.name for entry in entries if entry.is_symlink())
+    except OSError:
+        return None
+
+
 _FOLDERS_KEPT = 4096
 
 MASKS = "mask_"
@@ -110,7 +142,7 @@ MASKS = "mask_"
 
 
 def table_meta(table: FileTable, classes: list[str], masks: FileTable | None) -> dict[str, Any]:
-    """What an index says of the files that it lists."""
+    """Return what an index says of the files that it lists."""
     content = table.digest(classes)
     if masks is not None:
         content = hashlib.sha256(f"{content} {masks.digest([])}".encode()).hexdigest()
@@ -126,13 +158,13 @@ def check_folders(sections: Callable[[str], memoryview], base: str, roots: Roots
     """Check that every folder that holds files of an index lies in the roots.
 
     Args:
-        sections: Gives a section of the index by name.
-        base: What relative paths are relative to, absolute.
+        sections: Returns a section of the index by name.
+        base: Absolute path that relative paths begin at.
         roots: Where folders must lie.
-        prefix: Of the names of the sections.
+        prefix: Begins the names of the sections.
 
     Raises:
-        OutsideRootsError: One does not.
+        OutsideRootsError: A folder lies outside.
     """
     names, ends = sections(f"{prefix}folder_names").cast("B"), sections(f"{prefix}folder_ends").cast("B").cast("Q")
     for start, end in itertools.pairwise(ends):
@@ -140,25 +172,18 @@ def check_folders(sections: Callable[[str], memoryview], base: str, roots: Roots
         roots.check_path("the folder", folder if folder.startswith(b"/") else os.fsencode(base) + b"/" + folder)
 
 
-class FileSource:
-    """A `Source` over an index file."""
+class Listing(Source):
+    """The labels and names of a `Source` whose index was built from a `FileTable`.
 
-    def __init__(
-        self, container: Container, base: str, roots: Roots | None = None, more: str = "", prefix: str = ""
-    ) -> None:
-        """Look where the sections are; O(1) but for the names of the classes.
+    Args:
+        container: The index.
+        more: Further numbers of each file, in the format of the module `struct`.
+        prefix: Begins the names of the sections.
+    """
 
-        Args:
-            container: An index that was built from a `FileTable`.
-            base: What relative paths are relative to, absolute.
-            roots: Where files must lie.
-            more: Further numbers of each file, as in the module `struct`.
-            prefix: Of the names of the sections.
-        """
-        self._roots = roots
+    def __init__(self, container: Container, more: str = "", prefix: str = "") -> None:
         self._names = f"{prefix}names"
         self._folders = f"{prefix}folder_names"
-        self._base = os.fsencode(base.rstrip("/") + "/")
         self._classes: list[str] = container.meta["classes"]
         self._container = container
         self._rows = container.rows(f"{prefix}files", f"QqI{more}Q", struct.calcsize(f"=QqI{more}"))
@@ -168,20 +193,13 @@ class FileSource:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def read(self, index: int) -> Record:
-        """As `Source.read`."""
-        row = self._rows[index]
-        path = self._path(row)
-        full = path if path.startswith(b"/") else self._base + path
-        return {"image": read_regular_file(full, roots=self._roots), "label": row[1]}
+    def entry(self, index: int) -> tuple[int, ...]:
+        """Return the label, the number of the folder, and the further numbers."""
+        return self._rows[index][1:-1]
 
     def label(self, index: int) -> int:
         """As `Source.label`."""
-        return self.more(index)[0]
-
-    def more(self, index: int) -> tuple[int, ...]:
-        """The label, the number of the folder, and the further numbers."""
-        return self._rows[index][1:-1]
+        return self.entry(index)[0]
 
     def name(self, index: int) -> str:
         """As `Source.name`."""
@@ -203,50 +221,34 @@ class FileSource:
         return name
 
 
-class MaskedSource:
-    """A `Source` of images and of their masks, which are files of their own.
+class FileSource(Listing):
+    """A `Source` of images that are files, with masks that are files too.
 
     Args:
-        images: The images.
-        masks: The masks, in the same order.
+        container: The index.
+        base: Absolute path that relative paths of images begin at.
+        roots: Where files must lie.
+        masks: Absolute path that relative paths of masks begin at; None for samples without masks.
+        prefix: Begins the names of the sections.
     """
 
-    def __init__(self, images: FileSource, masks: FileSource) -> None:
-        self._images, self._masks = images, masks
-
-    def __len__(self) -> int:
-        return len(self._images)
+    def __init__(
+        self, container: Container, base: str, roots: Roots | None = None, masks: str | None = None, prefix: str = ""
+    ) -> None:
+        super().__init__(container, prefix=prefix)
+        self._base = os.fsencode(base.rstrip("/") + "/")
+        self._roots = roots
+        self._masks = None if masks is None else FileSource(container, masks, roots, prefix=MASKS)
 
     def read(self, index: int) -> Record:
         """As `Source.read`."""
-        record = self._images.read(index)
+        row = self._rows[index]
+        path = self._path(row)
+        image = read_regular_file(path if path.startswith(b"/") else self._base + path, roots=self._roots)
+        if self._masks is None:
+            return {"image": image, "label": row[1]}
         try:
             mask = self._masks.read(index)["image"]
         except SampleError as error:
             raise SampleError(f"its mask {printable(self._masks.name(index))}: {error.reason}") from error
-        return {"image": record["image"], "mask": mask, "label": record["label"]}
-
-    def label(self, index: int) -> int:
-        """As `Source.label`."""
-        return self._images.label(index)
-
-    def name(self, index: int) -> str:
-        """As `Source.name`: of the image."""
-        return self._images.name(index)
-
-    def classes(self) -> list[str]:
-        """As `Source.classes`."""
-        return self._images.classes()
-
-
-def file_source(container: Container, base: str, roots: Roots | None, masks: str | None) -> FileSource | MaskedSource:
-    """Open a source of files.
-
-    Args:
-        container: Its index.
-        base: What relative paths are relative to, absolute.
-        roots: Where files must lie.
-        masks: What relative paths of masks are relative to; None where there are none.
-    """
-    images = FileSource(container, base, roots)
-    return images if masks is None else MaskedSource(images, FileSource(container, masks, roots, prefix=MASKS))
+        return {"image": image, "mask": mask, "label": row[1]}

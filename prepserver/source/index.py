@@ -1,7 +1,7 @@
-"""From a spec to a ready index, and from an index to an open source: the two verbs of this package.
+"""From a spec to an index, and from an index to an open source: the two verbs of this package.
 
-`build_index` runs once, for the daemon; `open_source` runs in every worker and takes what the first one wrote. An index
-is taken from the cache if nothing that it was built from has changed. A packed dataset brings its own.
+`build_index` runs once, for the daemon, and takes an index from the cache if nothing that it was built from has
+changed. `open_source` runs in every worker. A packed dataset brings its own index.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ def build_index(
     Args:
         spec: The dataset.
         cache_dir: Folder of index files; created with mode 0700.
-        report: Called while scanning with the number of files found, about ten times a second at most, and
-            once with the final number; not called if the cache has the index. What it raises ends the scan.
-        roots: Where the dataset must lie: what it names, every folder of it, the folders that a list names. Files are
-            checked when they are opened, see `open_source`.
+        report: Called while scanning with the number of files found, at most ten times a second, and once with the
+            final number; not called if the cache has the index. An exception from it ends the scan.
+        roots: Where the dataset's paths, its folders and the folders that a list names must lie. `open_source` checks
+            files when it opens them.
 
     Raises:
-        SourceError: The dataset cannot be used, or the cache cannot be written; the text says what to do.
-        OutsideRootsError: Which is one: the dataset does not lie in the roots.
+        SourceError: The dataset cannot be used, or the cache cannot be written; the text says what to do. An
+            `OutsideRootsError` says that the dataset does not lie in the roots.
     """
     if roots is not None:
-        # First of all, so that what is outside is told from nothing that is said about it.
+        # Comes first, so that no later error tells anything about what is outside.
         for name in spec.paths:
             if (path := getattr(spec, name)) is not None:
                 roots.check_path(f"the {name} of {type(spec).__name__}", path)
@@ -45,14 +45,14 @@ def build_index(
 
 
 def open_source(spec: SourceSpec, index_path: Path, roots: Roots | None = None) -> Source:
-    """Open a dataset by its index, which is read once to compare its checksum: 5 ms for a million files.
+    """Open a dataset by its index, which is read once to check it: 5 ms for a million files.
 
     Args:
         spec: The spec that the index was built from.
         index_path: `IndexInfo.path`.
-        roots: Where every file must lie that is read from now on; one that does not is a bad sample.
+        roots: Where every file must lie that is read; a file outside is a bad sample.
 
     Raises:
-        SourceError: The index is gone, damaged, or of another dataset.
+        SourceError: The index is gone, damaged, or belongs to another dataset.
     """
     return READERS[type(spec)](spec).open(index_path, roots)

@@ -1,7 +1,7 @@
-"""Where the files of a dataset really lie: the folders that whoever reads it must be able to open.
+"""Where the files of a dataset really lie: the folders that its readers must be able to open.
 
-Links are followed, because a sandbox judges what is opened and not what it is called. A dataset made of links may
-lead to any number of folders: beyond `MOST` of them, or `MOST_BYTES` of their names, common parents stand for them.
+Links are followed, because a sandbox judges what is opened, not its name. A dataset made of links may lead to any
+number of folders: beyond `MOST` of them, or `MOST_BYTES` of their names, common parents stand for them.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from prepserver.source.roots import real_path
 
 MOST = 128
 MOST_BYTES = 8192
-"""For all names together: they go to workers in one message, with other things."""
+"""Of all names together: they go to workers in one message."""
 
-_FOLD_AT = 4096  # so many are remembered while a listing goes on
+_FOLD_AT = 4096  # remembered while a listing goes on
 
 
 class Places:
     """The folders, collected while a dataset is listed.
 
     Args:
-        most: How many `found` gives, at least 1.
-        most_bytes: How long their names may be together.
+        most: Most folders that `found` returns, at least 1.
+        most_bytes: Most bytes of their names together.
     """
 
     def __init__(self, most: int = MOST, most_bytes: int = MOST_BYTES) -> None:
@@ -32,17 +32,17 @@ class Places:
         self._via: dict[bytes, bytes] = {}
 
     def add_folder(self, path: bytes) -> None:
-        """Adds a folder that holds files of the dataset, with all that is below it."""
+        """Add a folder that holds files of the dataset, with all that is below it."""
         self._add(real_path(path), path)
 
     def add_file(self, path: bytes) -> None:
-        """Adds the folder of a file that may be a link."""
+        """Add the folder of a file that may be a link."""
         self._add(os.path.dirname(real_path(path)), path)
 
     def found(self) -> dict[str, bytes]:
-        """The folders, none below another, each with one path of the dataset that leads to it or below it.
+        """Return the folders, none below another, each with a path of the dataset that leads to it or below it.
 
-        Whoever looks where that path leads sees a place that has moved since.
+        If that path leads elsewhere later, the place has moved.
         """
         most = self._most
         kept = _fold(self._via, most)
@@ -62,14 +62,14 @@ class Places:
 
 
 def still_lead(places: Iterable[tuple[str, bytes]]) -> bool:
-    """Whether the paths that `Places.found` gave still lead where they led."""
+    """Say whether the paths that `Places.found` returned still lead where they led."""
     return all(f"{os.fsdecode(real_path(via))}/".startswith(f"{place.rstrip('/')}/") for place, via in places)
 
 
 def _fold(via: dict[bytes, bytes], most: int) -> dict[bytes, bytes]:
-    """At most `most` folders that hold all of `via`, as far down as that allows.
+    """Return at most `most` folders that hold all of `via`, as deep as that allows.
 
-    From the top: of the folders that stand for others, the one that splits into the fewest goes first.
+    It starts at the root, and splits the folder first that has the fewest folders below it.
     """
     below: dict[bytes, set[bytes]] = {}
     for place in via:

@@ -1,6 +1,6 @@
-"""Samples that are ranges of bytes in large files: listed file by file, read without knowing the format.
+"""Samples that are ranges of bytes in large files: listed file by file, read without knowledge of the format.
 
-The index holds for each sample its file, its label, and where the bytes of each other column lie.
+For each sample the index holds its file, its label, and the place of each other column's bytes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Self
 from prepserver.pipeline.kinds import Label
 from prepserver.source.container import Container
 from prepserver.source.errors import SampleError, SourceError
-from prepserver.source.files import FileSource, FileTable, table_meta
+from prepserver.source.files import FileTable, Listing, table_meta
 from prepserver.source.places import Places
 from prepserver.source.progress import Progress
 from prepserver.source.reader import Scan, ScanningReader
@@ -26,23 +26,23 @@ from prepserver.source.samples import MAX_ENCODED_BYTES, Record, Source
 from prepserver.source.shards import Shards
 
 MISSING = (1 << 64) - 1
-"""In the place of an offset: the sample has no such column."""
+"""Instead of an offset: the sample has no such column."""
 
 _AT_ONCE = 8
-"""Files that are listed at a time: listing waits for storage more than it computes."""
+"""Files that are listed in parallel: listing waits for storage more than it computes."""
 
 _LOOK_S = 0.1
 
 
 @dataclass(slots=True)
 class Listed:
-    """What a file holds.
+    """The content of a file.
 
     Attributes:
         size: Bytes of the file.
-        mtime_ns: Its time, taken before it was listed.
-        keys: Names of its samples.
-        labels: Their class numbers; 0 without labels.
+        mtime_ns: Time of the file, taken before it was listed.
+        keys: Names of the samples.
+        labels: Class numbers of the samples; 0 without labels.
         places: For each column that is read from the file, (offsets, lengths) by sample; see `MISSING`.
     """
 
@@ -54,19 +54,19 @@ class Listed:
 
     @classmethod
     def of(cls, status: os.stat_result, columns: int) -> Self:
-        """An empty listing of a file with that status."""
+        """Return an empty listing of a file with this status."""
         return cls(status.st_size, status.st_mtime_ns, places=[(array("Q"), array("Q")) for _ in range(columns)])
 
 
 class RangesReader(ScanningReader):
-    """A reader of files that hold many samples; they are listed side by side."""
+    """A reader of files that hold many samples; it lists them in parallel."""
 
     @abstractmethod
     def files(self, roots: Roots | None = None) -> list[str]:
-        """The absolute paths of the files, in order.
+        """Return the absolute paths of the files, in order.
 
         Raises:
-            SourceError: The spec names none.
+            SourceError: The spec names no files.
         """
 
     @abstractmethod
@@ -75,20 +75,20 @@ class RangesReader(ScanningReader):
 
         Args:
             path: One of `files`.
-            roots: Where it must lie.
+            roots: Where the file must lie.
             found: Called for each sample.
 
         Raises:
-            SourceError: It cannot be used; the text names it and says what to do.
+            SourceError: The file cannot be used; the text names it and says what to do.
         """
 
     def classes(self, roots: Roots | None) -> list[str]:
-        """Names of the classes by label; empty where labels are only numbers."""
+        """Return the names of the classes by label; empty if labels are only numbers."""
         return []
 
     @property
     def columns(self) -> list[str]:
-        """What is read from the files; the label is in the index."""
+        """Columns that are read from the files; the label is in the index."""
         return [name for name, kind in self.spec.columns.items() if not isinstance(kind, Label)]
 
     def scan(self, progress: Progress, roots: Roots | None) -> Scan:
@@ -119,7 +119,7 @@ class RangesReader(ScanningReader):
 
         def found() -> None:
             nonlocal samples
-            samples += 1  # for people: threads may lose one
+            samples += 1  # only for people: threads may lose a count
 
         with ThreadPoolExecutor(_AT_ONCE) as threads:
             futures = [threads.submit(self.list_file, path, roots, found) for path in paths]
@@ -154,33 +154,28 @@ class RangesReader(ScanningReader):
         return RangesSource(container, self.columns, has_label, roots)
 
 
-class RangesSource:
+class RangesSource(Listing):
     """A `Source` over listed files.
 
-    Its index has the sections of `FileTable`, in which a file is a folder that keys lie in; the further numbers of
-    each sample are the number of the file (uint32), then (offset, length) of each column (uint64 both).
+    In its `Listing` a file is a folder and a key a name; the further numbers of each sample are the number of the file
+    (uint32), then (offset, length) of each column (both uint64).
+
+    Args:
+        container: The index.
+        columns: Columns that are read from files.
+        has_label: Whether samples have a label.
+        roots: Where files must lie.
     """
 
     def __init__(self, container: Container, columns: Sequence[str], has_label: bool, roots: Roots | None) -> None:
-        """Look where the sections are.
-
-        Args:
-            container: The index.
-            columns: That are read from files.
-            has_label: Whether samples have a label.
-            roots: Where files must lie.
-        """
+        super().__init__(container, more="I" + "QQ" * len(columns))
         self._columns, self._has_label = columns, has_label
-        self._samples = FileSource(container, "/", more="I" + "QQ" * len(columns))
         meta = container.meta
         self._shards = Shards(meta["files"], meta["sizes"], roots, meta["mtimes_ns"])
 
-    def __len__(self) -> int:
-        return len(self._samples)
-
     def read(self, index: int) -> Record:
         """As `Source.read`."""
-        label, _, file, *places = self._samples.more(index)
+        label, _, file, *places = self.entry(index)
         record: dict[str, Any] = {}
         for column, offset, length in zip(self._columns, places[::2], places[1::2], strict=True):
             if offset == MISSING:
@@ -193,15 +188,3 @@ class RangesSource:
         if self._has_label:
             record["label"] = label
         return record
-
-    def label(self, index: int) -> int:
-        """As `Source.label`."""
-        return self._samples.label(index)
-
-    def name(self, index: int) -> str:
-        """As `Source.name`: the file and the key."""
-        return self._samples.name(index)
-
-    def classes(self) -> list[str]:
-        """As `Source.classes`."""
-        return self._samples.classes()

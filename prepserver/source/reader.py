@@ -1,4 +1,4 @@
-"""What reads a source: how it is listed, whether a listing is current, and how samples are read by it."""
+"""What reads a source: it lists the dataset, tells whether a listing is current, and reads samples by it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from prepserver.source.samples import Source
 
 # Times of files are coarse: a tick of 4 ms locally, 1 or 2 s on some network and older file systems. A folder
 # that changed this shortly before its scan may change again without a new time, so such an index is used
-# once and not trusted later (git's "racily clean" entries).
+# once and not trusted later (git calls such entries "racily clean").
 _COARSEST_TIME_NS = 2 * 10**9
 
 
@@ -32,12 +32,11 @@ class IndexInfo:
     Attributes:
         path: The index file; it never changes.
         n: Number of samples, at least 1.
-        num_classes: Labels are below it.
-        digest: Hex SHA-256 of spec and content: the identity of the source. Two folders with equal names
-            inside (a resized copy, say) differ in it.
-        content_digest: Hex SHA-256 of labels, relative paths and class names alone: what stays the same when
-            a dataset is moved.
-        places: Folders below which all lies that `Reader.open` and `Source.read` open.
+        num_classes: Labels are below this number.
+        digest: Hex SHA-256 of spec and content: the identity of the source. It differs between two folders with equal
+            names inside, such as a resized copy.
+        content_digest: Hex SHA-256 of labels, relative paths and class names alone: it stays when a dataset moves.
+        places: Folders that hold all files that `Reader.open` and `Source.read` open.
     """
 
     path: Path
@@ -50,13 +49,13 @@ class IndexInfo:
 
 @dataclass(frozen=True)
 class Scan:
-    """What goes into a new index.
+    """The content of a new index.
 
     Attributes:
-        meta: Plain values; ``content_digest`` is one, see `IndexInfo`.
+        meta: Plain values, among them ``content_digest``; see `IndexInfo`.
         sections: Bytes by name.
-        mtimes_ns: The times of all that it was made from.
-        places: Folders where files lie, and by way of which link; see `Places.found`.
+        mtimes_ns: The times of all files and folders that it was made from.
+        places: See `Places.found`.
     """
 
     meta: dict[str, Any]
@@ -66,13 +65,13 @@ class Scan:
 
 
 class Reader(ABC):
-    """How one kind of source is read. Listing runs in an indexer and reading in workers, never in the daemon.
+    """How one kind of source is read. An indexer lists it and workers read it, never the daemon.
 
     Args:
         spec: The dataset.
 
     Attributes:
-        kind: Of the spec.
+        kind: Class of the spec.
     """
 
     kind: ClassVar[type[SourceSpec]]
@@ -90,7 +89,7 @@ class Reader(ABC):
 
 
 class ScanningReader(Reader):
-    """A reader of what has to be scanned: indexes are kept in a cache, and taken again while nothing has changed."""
+    """A reader of a dataset that must be scanned: a cache keeps its indexes, which serve until something changes."""
 
     def __init__(self, spec: Any) -> None:
         self.spec = spec
@@ -111,33 +110,33 @@ class ScanningReader(Reader):
 
     @abstractmethod
     def is_current(self, container: Container) -> bool:
-        """Whether all that an index was built from is as it was; about 2 us for each folder.
+        """Say whether all that an index was built from is unchanged; about 2 us for each folder.
 
         Raises:
-            OSError, BrokenContainerError: It is not.
+            OSError, BrokenContainerError: It has changed.
         """
 
     def check_roots(self, sections: Callable[[str], memoryview], roots: Roots) -> None:
-        """Check that what an index names lies in the roots.
+        """Check that all that an index names lies in the roots.
 
         Args:
-            sections: Gives a section of the index by name.
+            sections: Returns a section of the index by name.
             roots: Where it must lie.
 
         Raises:
-            OutsideRootsError: It does not.
+            OutsideRootsError: Something lies outside.
         """
 
     @abstractmethod
     def read_by(self, container: Container, roots: Roots | None) -> Source:
-        """Read samples by an index.
+        """Open the source by an index.
 
         Raises:
             OSError, BrokenContainerError: The index is damaged.
         """
 
     def counts(self, meta: Mapping[str, Any]) -> tuple[int, int]:
-        """Number of samples and of classes, from an index."""
+        """Return the numbers of samples and of classes, from an index."""
         return meta["n"], meta["num_classes"]
 
     def index(self, cache_dir: Path, report: Callable[[int], None], roots: Roots | None) -> IndexInfo:
@@ -151,7 +150,7 @@ class ScanningReader(Reader):
         started_ns = cache.clock_ns()
         scan = self.scan(Progress(report), roots)
         ended_ns = cache.clock_ns()
-        # A time from the future is no reason for doubt: whatever changes next gets the present one.
+        # A time from the future raises no doubt: the next change will get the present time.
         settled = not any(
             started_ns - _COARSEST_TIME_NS <= mtime_ns <= ended_ns + _COARSEST_TIME_NS for mtime_ns in scan.mtimes_ns
         )
@@ -176,8 +175,7 @@ class ScanningReader(Reader):
             settled = bool(container.meta["settled"]) and still_lead(_places_in(container).items())
             return settled and self.is_current(container)
         except (OSError, BrokenContainerError):
-            # The scan that follows says what is wrong, in words; an older release kept no places.
-            return False
+            return False  # the scan that follows explains what is wrong; an older release kept no places
 
     def _info(self, path: Path, meta: Mapping[str, Any], found: Mapping[str, bytes]) -> IndexInfo:
         content = meta["content_digest"]

@@ -1,11 +1,10 @@
-"""Which part of the file system a source may be read from, for users whom the server's user is not.
+"""Which part of the file system a source may be read from, for users other than the server's own.
 
-The question is never put to a path: what a path means can change between the question and the opening. It is put
-to what was opened, by asking the kernel where that lies (``/proc/self/fd``), after all links were followed. So
-nothing outside is ever listed or read, whatever somebody does to links meanwhile. What a link shows nevertheless
-is whether there is a folder behind it.
+Paths are never checked, because their meaning can change between the check and the opening. What was opened is checked:
+the kernel says where it lies (``/proc/self/fd``), after all links were followed. So nothing outside is ever listed or
+read, even if somebody changes links meanwhile. A link does show whether there is a folder behind it.
 
-Hard links are beyond this: the kernel lets a user make them only to files that this user may read and write
+Hard links are not covered: the kernel lets a user make them only to files that this user may read and write
 (``fs.protected_hardlinks``, on by default).
 """
 
@@ -27,7 +26,7 @@ class OutsideRootsError(SourceError):
 class Roots:
     """The folders below which sources may be read.
 
-    Looks at the file system once, here: storage may hang, so only workers and indexers make one.
+    Making one accesses the file system, which may hang, so only workers and indexers do.
 
     Args:
         folders: Absolute paths; links in them are followed.
@@ -38,17 +37,16 @@ class Roots:
         self._real = tuple(os.fsencode(os.path.realpath(folder)).rstrip(b"/") + b"/" for folder in self._named)
 
     def holds(self, real: bytes) -> bool:
-        """Whether a path without links is a root or lies below one."""
+        """Say whether a path without links is a root or lies below one."""
         return (real.rstrip(b"/") + b"/").startswith(self._real)
 
     def check_open(self, descriptor: int, what: str, path: str | bytes) -> None:
-        """Checks what was just opened.
+        """Check what was just opened.
 
         Args:
-            descriptor: Of it.
-            what: The thing, such as "the folder", for the error.
-            path: As the user named it, for the error. Where it leads to is not told: that is not the user's
-                to know.
+            descriptor: The open file or folder.
+            what: What it is, such as "the folder", for the error.
+            path: Its path as the user gave it, for the error, which does not say where the path leads.
 
         Raises:
             OutsideRootsError: It lies outside.
@@ -57,9 +55,9 @@ class Roots:
             raise self._outside(what, path)
 
     def check_path(self, what: str, path: str | bytes) -> None:
-        """Checks a path for which nothing is to be opened yet; 6 us.
+        """Check a path that is not opened yet; 6 us.
 
-        What is missing is judged by where it would be, so that the answer tells nothing of what there is outside.
+        A missing path is judged by where it would be, so the answer tells nothing about what exists outside.
 
         Raises:
             OutsideRootsError: It leads outside.
@@ -69,14 +67,14 @@ class Roots:
 
     def _outside(self, what: str, path: str | bytes) -> OutsideRootsError:
         return OutsideRootsError(
-            f"{what} {printable(os.fsdecode(path))} does not lie below the source roots of the server, from which "
-            f"alone it reads for other users: {', '.join(self._named)}. Move the data below one of them, or have its "
+            f"{what} {printable(os.fsdecode(path))} does not lie below the source roots of the server, the only "
+            f"folders it reads for other users: {', '.join(self._named)}. Move the data below one of them, or have its "
             "folder added there (roots under [sources] in the server's --config, or --root)"
         )
 
 
 def real_path(path: str | bytes) -> bytes:
-    """Where a path leads, links followed; if there is nothing, where it would be. 6 us."""
+    """Return where a path leads, links followed; if nothing is there, where it would be. 6 us."""
     try:
         descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError:
@@ -88,18 +86,18 @@ def real_path(path: str | bytes) -> bytes:
 
 
 def open_below(roots: Roots | None, what: str, path: str | bytes) -> int:
-    """Open for reading what may turn out to be anything; whether something is there outside is not told.
+    """Open for reading what may turn out to be anything, without telling what exists outside the roots.
 
     Args:
         roots: Where it must lie; None for anywhere.
-        what: The thing, such as "the shard", for the error.
-        path: Where.
+        what: What it is, such as "the shard", for the error.
+        path: Its path.
 
     Returns:
-        A descriptor.
+        A descriptor, which the caller owns.
 
     Raises:
-        OutsideRootsError: It lies outside, or would if it were there.
+        OutsideRootsError: It lies outside, or would if it existed.
         OSError: It cannot be opened.
     """
     try:
@@ -118,5 +116,5 @@ def open_below(roots: Roots | None, what: str, path: str | bytes) -> int:
 
 
 def _place(descriptor: int) -> bytes:
-    # A file that was removed meanwhile reads "... (deleted)": its beginning still says where it was.
+    # A file that was removed reads "... (deleted)"; the path before that still says where it was.
     return os.readlink(b"/proc/self/fd/%d" % descriptor)

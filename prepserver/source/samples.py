@@ -1,4 +1,4 @@
-"""A record and a source as workers see them, and the one way to read a file of unknown character."""
+"""A record and a source as workers see them, and the one way to read a file that may be anything."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from prepserver.source.errors import SampleError
 from prepserver.source.roots import OutsideRootsError, Roots, open_below
 
-# No encoded photo comes near; a video or an archive in the wrong place does, and would take the worker down.
+# No encoded photo comes near this; a video or an archive in the wrong place does, and would take the worker down.
 MAX_ENCODED_BYTES = 256 << 20
 
 # Trouble of this process or machine, not of the sample.
@@ -20,43 +20,44 @@ OUTSIDE = "the file lies outside the source roots of the server"
 
 
 Record = dict[str, Any]
-"""One sample as stored, by column: an image's encoded bytes (of a packed dataset an `IndexedScan`, of which a part can
-be decoded), a label's number."""
+"""One sample as stored, by column: the number of a label; the encoded bytes of an image, or an `IndexedScan` from a
+packed dataset, which can be decoded in part."""
 
 
 class Source(Protocol):
-    """Encoded samples by index. Opened once in each worker; any index at any time."""
+    """Encoded samples by index. Each worker opens it once and reads any index at any time."""
 
     def __len__(self) -> int:
-        """Number of samples."""
+        """Return the number of samples."""
 
     def read(self, index: int) -> Record:
-        """The sample at an index.
+        """Return the sample at an index.
 
         Raises:
-            IndexError: index is not in range(len(self)).
-            SampleError: This sample's bytes cannot be had.
-            OSError: The process cannot read anything just now (descriptors, memory).
+            IndexError: `index` is not in range(len(self)).
+            SampleError: This sample's bytes cannot be read.
+            OSError: The process cannot read anything just now (no descriptors, no memory).
         """
 
     def label(self, index: int) -> int:
-        """The label of `read`, without reading."""
+        """Return the label of a sample without reading the sample."""
 
     def name(self, index: int) -> str:
-        """What to call it in a message: the path below the source's folder, or as the list gives it.
+        """Return what messages call a sample: the path below the source's folder, or as the list gives it.
 
         Bytes that are not UTF-8 are spelled as lone surrogates.
         """
 
     def classes(self) -> list[str]:
-        """Names of the classes by label; empty where labels are only numbers."""
+        """Return the names of the classes by label; empty if labels are only numbers."""
+        return []
 
 
 def read_regular_file(path: bytes, limit_bytes: int = MAX_ENCODED_BYTES, roots: Roots | None = None) -> bytes:
-    """The whole content of a file that may turn out to be anything; about 18 us for a cached photo.
+    """Return the whole content of a file that may turn out to be anything; about 18 us for a cached photo.
 
     Args:
-        path: Where.
+        path: The file.
         limit_bytes: The largest file that is read.
         roots: Where it must lie.
 
@@ -76,7 +77,7 @@ def read_regular_file(path: bytes, limit_bytes: int = MAX_ENCODED_BYTES, roots: 
             if size == 0:
                 raise SampleError("the file is empty")
             data = os.read(descriptor, size)
-            # A read may return less than was asked: after a signal, or when the file has just been cut.
+            # A read may return less than asked: after a signal, or after the file was cut.
             while len(data) < size and (more := os.read(descriptor, size - len(data))):
                 data += more
             return data
@@ -96,10 +97,10 @@ def _reason(error: OSError, path: bytes) -> str:
     match error.errno:
         case errno.ENOENT:
             return "the file is gone, or a link to nothing"
-        case errno.EACCES if os.access(path, os.R_OK, effective_ids=True):  # which Landlock does not rule
+        case errno.EACCES if os.access(path, os.R_OK, effective_ids=True):  # Landlock does not rule access(2)
             return (
-                "the worker's sandbox keeps it out: it lies outside the folders to which links led when the dataset "
-                "was listed; touch the folder of the link, or the list, and attach again"
+                "the worker's sandbox denies it: it lies outside the folders to which links led when the dataset was "
+                "listed; touch the folder of the link, or the list, and attach again"
             )
         case errno.EACCES | errno.EPERM:
             return f"no permission to read the file as uid {os.geteuid()}"

@@ -1,11 +1,11 @@
 """Procedural pictures with the statistics of photos, made of integers only.
 
-Natural pictures have about the same contrast at every scale (power falls as 1/f^2: D. Field, "Relations
-between the statistics of natural images...", 1987), calm and busy regions, and colours that vary less and
-more slowly than brightness. A decoder works about as hard on a picture with these properties as on a photo
-of the same size, which flat or white noise pictures do not give.
+Natural pictures have about the same contrast at every scale (power falls as 1/f^2: D. Field, "Relations between the
+statistics of natural images...", 1987), calm and busy regions, and colours that vary less and more slowly than
+brightness. A decoder works about as hard on a picture with these properties as on a photo of the same size; flat
+pictures and white noise are not like that.
 
-Only integer arithmetic on PCG64's raw numbers: equal seeds give equal pixels on every machine.
+All arithmetic is on integers, from PCG64's raw numbers: equal seeds give equal pixels on every machine.
 """
 
 from __future__ import annotations
@@ -23,17 +23,7 @@ _COLOUR_TAPER = (0, 32, 96)
 
 
 def scene(seed: int, height: int, width: int, number: int) -> npt.NDArray[np.uint8]:
-    """One picture.
-
-    Args:
-        seed: Of the data set, 0 .. 2**63 - 1.
-        height: In pixels.
-        width: In pixels.
-        number: Which picture of the data set.
-
-    Returns:
-        RGB, uint8, shape (height, width, 3).
-    """
+    """Return picture `number` of a dataset with this seed: RGB, uint8, shape (height, width, 3)."""
     # SeedSequence and PCG64's raw output are stable by numpy's policy (NEP 19); Generator's methods are not.
     bits = np.random.PCG64(np.random.SeedSequence((seed, height, width, number)))
     busy = np.clip(_octaves(bits, height, width, (0, 0, 0, 0)) + 128, 16, 256)
@@ -51,14 +41,10 @@ def scene(seed: int, height: int, width: int, number: int) -> npt.NDArray[np.uin
 def _octaves(
     bits: np.random.PCG64, height: int, width: int, taper: tuple[int, ...], busy: I32Array | None = None
 ) -> I32Array:
-    """A sum of noise with one equal share of contrast per octave, about -400 .. 400, zero mean.
+    """Return a sum of noise with an equal share of contrast per octave, about -400 .. 400, zero mean.
 
-    Args:
-        bits: The generator, which moves on.
-        height: In pixels.
-        width: In pixels.
-        taper: Contrast of the finest octaves in 1/256, the finest first; the others have 256.
-        busy: Local contrast of the tapered octaves in 1/256, int32, (height, width).
+    `taper` is the contrast of the finest octaves in 1/256, the finest first; the others have 256. `busy` is the local
+    contrast of the tapered octaves in 1/256, int32, (height, width).
     """
     sizes = [(height, width)]
     while max(sizes[-1]) > 4:
@@ -78,13 +64,13 @@ def _octaves(
 
 
 def _noise(bits: np.random.PCG64, rows: int, columns: int) -> I32Array:
-    """Uniform numbers -128 .. 127, shape (rows, columns)."""
+    """Return uniform numbers -128 .. 127, shape (rows, columns)."""
     words = bits.random_raw(-(-rows * columns // 8)).astype("<u8")
     return words.view(np.int8)[: rows * columns].reshape(rows, columns).astype(np.int32)
 
 
 def _double(values: I32Array, axis: int) -> I32Array:
-    """Twice the resolution along an axis by linear interpolation, with the edges repeated."""
+    """Double the resolution along an axis by linear interpolation, with the edges repeated."""
     values = np.moveaxis(values, axis, 0)
     before = np.concatenate((values[:1], values[:-1]))
     after = np.concatenate((values[1:], values[-1:]))

@@ -1,7 +1,7 @@
 """Large files that hold many samples each, read by (shard, offset, length).
 
-They are read, not mapped: a shard that is cut short, or a disk that fails, is then an error that can be told, where a
-mapping would kill the process; and the copy takes a fiftieth of a decode.
+They are read, not mapped: if a shard is cut or a disk fails, a read is an error, but a mapping would kill the process.
+The copy takes a fiftieth of a decode.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ class Shards:
     """The shards of a dataset.
 
     Args:
-        paths: Absolute.
-        sizes: Bytes of each when the dataset was listed.
-        roots: Where they must lie.
-        mtimes_ns: Of each when the dataset was listed; None where the size says enough.
+        paths: Absolute paths.
+        sizes: Bytes of each shard when the dataset was listed.
+        roots: Where shards must lie.
+        mtimes_ns: Time of each shard when the dataset was listed; None to compare sizes only.
     """
 
     def __init__(
@@ -35,10 +35,10 @@ class Shards:
         self._open: OrderedDict[int, int] = OrderedDict()
 
     def read(self, shard: int, offset: int, length: int) -> bytes:
-        """Read a range, which may be cut off where the shard ends.
+        """Read a range, which is shorter if the shard ends inside it.
 
         Raises:
-            SampleError: The shard is not what it was, or cannot be read.
+            SampleError: The shard has changed, or cannot be read.
             OSError: The process has no descriptors or memory left.
         """
         try:
@@ -53,11 +53,11 @@ class Shards:
             raise SampleError(f"cannot read {self.name(shard)}: {error.strerror}") from error
 
     def name(self, shard: int) -> str:
-        """File name of a shard."""
+        """Return the file name of a shard."""
         return os.path.basename(self._paths[shard])
 
     def _descriptor(self, shard: int) -> int:
-        """An open shard; they are kept open, and checked once."""
+        """Return an open shard; shards stay open, and are checked once."""
         descriptor = self._open.get(shard)
         if descriptor is not None:
             return descriptor

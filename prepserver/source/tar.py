@@ -1,7 +1,7 @@
 """WebDataset shards: which files a tar holds, and which of them make a sample.
 
-A shard is listed by its headers alone, which is one read of a kilobyte for each file; of a class number, which is in
-the same kilobyte, its text too. Tars of all dialects that WebDataset writers use are read: ustar, GNU long names, pax.
+Listing reads only headers, a kilobyte for each file; the text of a class number is in the same kilobyte. It reads all
+dialects of tar that WebDataset writers use: ustar, GNU long names, pax.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _PAX_RECORD = re.compile(rb"\d{1,9} (path|size)=")
 
 # Types of members.
 _REGULAR = (b"0", b"\0", b"7")
-_NAMING = (b"L", b"x")  # what follows is of the next member: a long name of GNU's, a pax header
+_NAMING = (b"L", b"x")  # a GNU long name and a pax header: both describe the next member
 _FOR_OTHERS = (b"g", b"K")
 
 
 def expand(pattern: str) -> list[str]:
-    """The paths that a pattern with braces names, in order: ``{a,b}``, and ``{000..127}`` padded as its first number.
+    """Return the paths that a pattern names, in order: ``{a,b}``, and ``{000..127}`` padded like its first number.
 
     Raises:
-        SourceError: It names too many, or a brace holds nothing of the kind.
+        SourceError: It names too many paths, or braces hold neither form.
     """
     head, brace, rest = pattern.partition("{")
     if not brace:
@@ -60,10 +60,10 @@ def list_shard(
     """List one shard.
 
     Args:
-        path: Absolute.
-        extensions: Of each column that is read, several separated by ``;``.
+        path: Absolute path of the shard.
+        extensions: Extensions of each column that is read, separated by ``;``.
         label: Extension of the class number, or empty.
-        roots: Where it must lie.
+        roots: Where the shard must lie.
         found: Called for each sample.
 
     Raises:
@@ -101,7 +101,7 @@ def _add(
     wanted: list[list[bytes]],
     labelled: list[bytes],
 ) -> None:
-    """Note a sample; one that has none of the wanted files is not one."""
+    """Note a sample, unless it has none of the wanted files."""
     chosen = [next((sample[name] for name in names if name in sample), None) for names in wanted]
     if not any(chosen):
         return
@@ -132,9 +132,9 @@ class _Member:
 
 
 def _members(path: str, descriptor: int, size: int) -> Iterator[_Member]:
-    """The regular files of a tar that have an extension, in order."""
+    """Yield the regular files of a tar that have an extension, in order."""
     at = 0
-    given: dict[bytes, bytes] = {}  # what a header before a file's own says of it
+    given: dict[bytes, bytes] = {}  # what earlier headers say about the next file
     while (found := _header(path, descriptor, at, size, given)) is not None:
         kind, header, begin, length = found
         data = at + BLOCK
@@ -157,10 +157,10 @@ def _members(path: str, descriptor: int, size: int) -> Iterator[_Member]:
 def _header(
     path: str, descriptor: int, at: int, size: int, given: Mapping[bytes, bytes]
 ) -> tuple[bytes, bytes, bytes, int] | None:
-    """Read the header at a place: the kind of member, the header, the begin of its data, its length; None at the end.
+    """Read a header: the type of member, the header, the begin of the member's data, its length; None at the end.
 
     Raises:
-        SourceError: No header, or not all of the member is there.
+        SourceError: There is no header, or the member is cut off.
     """
     block = os.pread(descriptor, 2 * BLOCK, at)
     header = block[:BLOCK]
@@ -171,7 +171,7 @@ def _header(
         if not header:
             raise SourceError(f"{path} is empty")
     if header.count(0) == len(header):
-        return None  # some writers end without empty blocks; where bytes are missing, the last member said so
+        return None  # some writers add no empty blocks; a cut shard was refused at its last member
     try:
         if len(header) < BLOCK or sum(header) - sum(header[148:156]) + 256 != int(header[148:156].strip(b"\0 "), 8):
             raise ValueError
@@ -185,11 +185,7 @@ def _header(
 
 
 def _number(text: bytes) -> int:
-    """Octal, or in GNU's way in base 256.
-
-    Raises:
-        ValueError: Neither.
-    """
+    """Return a number in octal, or in base 256 as GNU writes it; raise ValueError for anything else."""
     number = int.from_bytes(text[1:], "big") if text[0] == 0x80 else int(text.strip(b"\0 ") or b"0", 8)
     if number < 0:
         raise ValueError(number)
@@ -203,7 +199,7 @@ def _name(header: bytes) -> bytes:
 
 
 def _pax(text: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """The records of a pax header that matter here: each is "length key=value" and a line end."""
+    """Yield the path and size records of a pax header; a record is "length key=value" and a line end."""
     at = 0
     while at < len(text):
         digits = text[at : at + 10].partition(b" ")[0]

@@ -1,11 +1,10 @@
 """Arithmetic on colours: brightness, contrast, saturation, hue, grey. torchvision v2's formulas on uint8.
 
-Each result is cut (not rounded) to a byte, as torchvision does. Products and sums are kept apart: a fused
-multiply-add rounds differently, and a row has the same bytes on every CPU. Images here are planar (C, H, W)
-uint8 tensors, which the changes write to. Knows tensors, no pipeline.
+Each result is cut (not rounded) to a byte, as in torchvision. Products and sums stay apart: a fused multiply-add rounds
+differently, and a row has the same bytes on every CPU. Images are planar (C, H, W) uint8 tensors, changed in place.
 
-The arithmetic is in float32 and takes up to 70 bytes a pixel, so a large image goes through it in bands of rows: a
-worker would need 4 GiB for 64 megapixels otherwise.
+The arithmetic is in float32 and takes up to 70 bytes a pixel, so a large image is processed in bands of rows: 64
+megapixels at once would take 4 GiB of a worker.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import torch
 from torch import Tensor
 
 _BAND_PIXELS = 1 << 17
-"""Pixels in a band: 9 MiB of floats. A crop of ordinary size is one band; larger bands are slower, too."""
+"""Pixels in a band: 9 MiB of floats. A crop of ordinary size is one band; larger bands are slower."""
 
 
 def brightness(image: Tensor, factor: float) -> None:
@@ -26,9 +25,9 @@ def brightness(image: Tensor, factor: float) -> None:
 
 
 def contrast(image: Tensor, factor: float) -> None:
-    """Blend `image` with the mean of its grey; factor 1 leaves it as it is.
+    """Blend `image` with the mean of its grey; factor 1 changes nothing.
 
-    The mean is exact: a float32 mean depends on the order of its sum.
+    The mean is exact, because a float32 mean depends on the order of its sum.
     """
     total = 0.0
     for band in _bands(image):
@@ -40,7 +39,7 @@ def contrast(image: Tensor, factor: float) -> None:
 
 
 def saturation(image: Tensor, factor: float) -> None:
-    """Blend `image` with its grey; factor 0 is grey, 1 leaves it as it is. One channel has none."""
+    """Blend `image` with its grey; factor 0 is grey, 1 changes nothing. One channel stays as it is."""
     if image.shape[0] == 1:
         return
     for band in _bands(image):
@@ -49,7 +48,7 @@ def saturation(image: Tensor, factor: float) -> None:
 
 
 def hue(image: Tensor, shift: float) -> None:
-    """Turn the hue of `image` by `shift` of a full turn, through HSV. One channel has none."""
+    """Turn the hue of `image` by `shift` of a full turn, through HSV. One channel stays as it is."""
     if image.shape[0] == 1:
         return
     for band in _bands(image):
@@ -64,7 +63,7 @@ def grey(image: Tensor) -> Tensor:
 
 
 def _bands(image: Tensor) -> Iterator[Tensor]:
-    """Yield `image` in views of at most `_BAND_PIXELS` pixels, whole rows, one at least."""
+    """Yield `image` in views of at most `_BAND_PIXELS` pixels, whole rows, at least one."""
     return iter(torch.split(image, max(1, _BAND_PIXELS // image.shape[2]), dim=1))
 
 
@@ -82,13 +81,13 @@ def _put(band: Tensor, values: Tensor) -> None:
 def _to_hsv(image: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return hue in [0, 1), saturation and value of a (3, H, W) image in [0, 1].
 
-    Choices are products with masks of 0 and 1: `torch.where` and `aminmax` are not vectorised and take five
-    times as long.
+    Choices are products with masks of 0 and 1: `torch.where` and `aminmax` are not vectorised and take five times as
+    long.
     """
     red, green, blue = image.unbind(0)
     value = torch.maximum(torch.maximum(red, green), blue)
     spread = value - torch.minimum(torch.minimum(red, green), blue)
-    flat = (spread == 0.0).to(torch.float32)  # grey pixels: their spread, 0, is divided by anything else
+    flat = (spread == 0.0).to(torch.float32)  # grey pixels have a spread of 0, which any divisor but 0 serves
     chroma = spread / (value + flat)
     rc, gc, bc = ((value - image) / (spread + flat)).unbind(0)
     is_red = (value == red).to(torch.float32)

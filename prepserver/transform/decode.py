@@ -1,16 +1,14 @@
-"""Encoded bytes to pixels: libjpeg-turbo at its strictest for as little as is needed, Pillow for all the rest.
+"""Encoded bytes to pixels: libjpeg-turbo at its strictest for as little as is needed, Pillow for the rest.
 
-Two ways to the same pixels, which `prepserver.transform.native.path` tells apart: compiled code that decodes a
-rectangle, or simplejpeg on a file that claims fewer rows. The former gives up where it has any doubt, and the
-latter's verdict holds.
+There are two ways to the same pixels (`prepserver.transform.native.path` names the one in use): compiled code that
+decodes a rectangle, or simplejpeg on a file that claims fewer rows. The former gives up whenever it has a doubt, and
+then the latter decides.
 
-Who decides whether a damaged JPEG is a bad sample? Pillow, always. A strict decode counts only where libjpeg had
-nothing to say of the rows that are used; otherwise Pillow decodes the whole file and its verdict holds: truncated
-files are bad, bit errors inside a scan that has its end are not (libjpeg cannot see most of them anyway).
-So a sample does not become good or bad with the crop that was drawn, and the few odd files of every large dataset
-are served as a Pillow loader serves them, by the same libjpeg-turbo.
-
-Knows bytes and arrays, no ops.
+Pillow alone decides whether a damaged JPEG is a bad sample. A strict decode counts only if libjpeg had no complaint
+about the rows that are used; otherwise Pillow decodes the whole file and decides: truncated files are bad, bit errors
+inside a complete scan are not (libjpeg cannot see most of them anyway). So whether a sample is bad does not depend on
+the crop that was drawn, and the few odd files of every large dataset are served as a Pillow loader serves them, by the
+same libjpeg-turbo.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ from prepserver.transform.scale import scale_of, scaled
 from prepserver.transform.stage import Box
 
 _KEPT_BYTES = 32 << 20
-"""Largest decode buffer kept for the next sample (11 megapixels): workers promise to stay small."""
+"""Largest decode buffer kept for the next sample (11 megapixels), so that workers stay small."""
 
 _LEFT_OVER = re.compile(r"extraneous bytes before marker 0xd9")
 
@@ -43,7 +41,7 @@ class _Scratch(threading.local):
         self.kept = np.empty(0, np.uint8)
 
     def get(self, nbytes: int) -> npt.NDArray[np.uint8]:
-        """Return at least `nbytes` bytes; their contents are anything."""
+        """Return at least `nbytes` bytes with any content."""
         if nbytes > _KEPT_BYTES:
             return np.empty(nbytes, np.uint8)
         if nbytes > self.kept.size:
@@ -55,14 +53,14 @@ _scratch = _Scratch()
 
 
 def scratch(nbytes: int) -> npt.NDArray[np.uint8]:
-    """Return this thread's decode buffer, of `nbytes` at least; the next call is given the same one."""
+    """Return this thread's decode buffer, of at least `nbytes`; the next call returns the same buffer."""
     return _scratch.get(nbytes)
 
 
 class Encoded:
-    """One encoded sample on its way to pixels. Opening reads the header only.
+    """One encoded image on its way to pixels. Opening it reads only the header.
 
-    Arrays from `clean` live in a buffer that the next call, for whatever sample, writes over.
+    Arrays from `clean` lie in a buffer that the next call, for any sample, overwrites.
 
     Args:
         data: The encoded bytes.
@@ -72,7 +70,7 @@ class Encoded:
         width: Columns as stored.
 
     Raises:
-        BadSample: no image.
+        BadSample: It is no image.
     """
 
     __slots__ = ("_data", "_header", "_orientation", "_pillow", "_usual", "_whole_odd", "height", "width")
@@ -93,7 +91,7 @@ class Encoded:
         self._whole_odd = 0
 
     def scale(self, wanted: int) -> int:
-        """Return at which scale `clean` is to be asked for a part that by its size is good at 1/`wanted`."""
+        """Return the scale for `clean` of a part whose size allows 1/`wanted`."""
         if wanted == 1 or not self._usual:
             return 1
         assert self._header is not None
@@ -101,7 +99,7 @@ class Encoded:
 
     @property
     def orientation(self) -> int:
-        """EXIF orientation, 1 to 8. Ask only of a sample within the pixel limit: a PNG is decoded for it."""
+        """EXIF orientation, 1 to 8. Check the pixel limit first: a PNG is decoded for it."""
         if self._orientation is None:
             assert self._pillow is not None
             self._orientation = self._pillow.orientation()
@@ -114,14 +112,14 @@ class Encoded:
         return self.height, self.width
 
     def clean(self, part: Box, scale: int = 1) -> npt.NDArray[np.uint8] | None:
-        """Return the `part` of the image as stored, (rows, columns, 3) RGB, by libjpeg at its strictest.
+        """Return the `part` of the stored image, (rows, columns, 3) RGB, by libjpeg at its strictest.
 
         Args:
-            part: What is needed, in pixels of the full size. With a scale, not less than `LEAST` rows and columns.
-            scale: 1, 2, 4 or 8: the image is made at 1/scale, and the part, all multiples of it, is that of this.
+            part: The part in pixels of the full size. With a scale, at least `LEAST` rows and columns.
+            scale: 1, 2, 4 or 8: the part is decoded at 1/scale, of which all its numbers are multiples.
 
         Returns:
-            None where it is not a JPEG of the usual kind or libjpeg complained: then `tolerant` decides.
+            None if it is no usual JPEG or libjpeg complained: then `tolerant` decides.
         """
         if not self._usual:
             return None
@@ -149,14 +147,14 @@ class Encoded:
         return part.of(image)
 
     def tolerant(self) -> npt.NDArray[np.uint8]:
-        """Return the whole image, (H, W, 3) RGB as stored, by Pillow, which overlooks what it can.
+        """Return the whole stored image, (H, W, 3) RGB, by Pillow, which tolerates what it can.
 
         Raises:
-            BadSample: it cannot.
+            BadSample: Pillow cannot decode it.
         """
         if self._pillow is None:
             self._pillow = PillowImage(self._data)
-        # ORDER: before decoding, which takes the memory that the file says, and not what was checked against the limit.
+        # Before decoding, which takes the memory that the file claims, not what was checked against the limit.
         self._refuse_other_size(self._pillow.height, self._pillow.width)
         image = self._pillow.decode()
         self._refuse_other_size(*image.shape[:2])
@@ -167,7 +165,7 @@ class Encoded:
             raise BadSample(f"decodes to {(height, width)} where its header says {(self.height, self.width)}")
 
     def upright(self, image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-        """Return a part of the image as stored turned as the EXIF orientation says."""
+        """Return a part of the stored image turned as the EXIF orientation says."""
         compiled = kernels()
         made = None if compiled is None else compiled.turn(image, self.orientation)
         return turned(image, self.orientation) if made is None else made
@@ -175,10 +173,10 @@ class Encoded:
     def _strict(
         self, data: bytes | bytearray, height: int, scale: int, left_over: bool
     ) -> npt.NDArray[np.uint8] | None:
-        """Decode by simplejpeg with accurate DCT and fancy upsampling; None if libjpeg complained.
+        """Decode by simplejpeg with accurate DCT and fancy upsampling; return None if libjpeg complained.
 
-        libjpeg reports its *first* warning. With `left_over`, data behind the last row are expected; that
-        warning comes after all pixels are done, so where it is the first one the pixels are good.
+        libjpeg reports its *first* warning. With `left_over`, data after the last row are expected; the warning about
+        them comes after all pixels are done, so if it is the first one, the pixels are good.
         """
         rows, columns = scaled(height, scale), scaled(self.width, scale)
         nbytes = rows * columns * 3
@@ -186,7 +184,7 @@ class Encoded:
         try:
             if scale == 1:
                 simplejpeg.decode_jpeg(data, buffer=buffer)
-            else:  # of its scales, n/8, the least that has at least this size
+            else:  # the least of its scales, n/8, that has at least this size
                 made = simplejpeg.decode_jpeg(data, min_height=rows, min_width=columns, buffer=buffer)
                 if made.shape[:2] != (rows, columns):
                     return None

@@ -1,8 +1,8 @@
-"""Counter-based randomness: numbers that depend on (seed, pass, sample, op's place, view) and on nothing else.
+"""Counter-based randomness: numbers that depend only on (seed, pass, sample, op's place, view).
 
-So a row can be made again, elsewhere, alone, and its random parameters are the same. BLAKE2b (RFC 7693) over
-the counter costs one compression for eight numbers, about two microseconds; numpy's scalar generators cost
-tens, and their streams may change between releases.
+So a row can be made again, elsewhere, alone, with the same random parameters. BLAKE2b (RFC 7693) over the counter costs
+one compression for eight numbers, about two microseconds; numpy's scalar generators cost tens, and their streams may
+change between releases.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from dataclasses import dataclass
 _MESSAGE = struct.Struct("<QQQQQ")
 _WORDS = struct.Struct("<8Q")
 _MASK = (1 << 64) - 1
-_DOMAIN = b"prepserver-draw1"  # BLAKE2b's 16-byte personalisation: these numbers serve nothing else
+_DOMAIN = b"prepserver-draw1"  # BLAKE2b's 16-byte personalisation: nothing else has these numbers
 _UNKEYED = hashlib.blake2b(digest_size=64, person=_DOMAIN)  # before any message
 
 
 @dataclass(slots=True)  # one for each sample: a frozen one takes three times as long to make
 class SampleKey:
-    """What a sample's randomness hangs on.
+    """What a sample's random numbers depend on.
 
     Attributes:
         seed: The order's seed.
-        pass_: How many times the source has been gone through.
+        pass_: Number of complete passes over the source.
         index: The sample's place in the source.
     """
 
@@ -34,13 +34,7 @@ class SampleKey:
 
 
 class Draws:
-    """The endless line of numbers of one op for one sample.
-
-    Args:
-        key: Which sample, when.
-        place: The op's place in the pipeline (`Decode` is 0).
-        view: Which of the sample's views.
-    """
+    """The endless sequence of numbers of the op at `place` in the pipeline (`Decode` is 0) for one view of a sample."""
 
     __slots__ = ("_block", "_key", "_place", "_words")
 
@@ -66,25 +60,19 @@ class Draws:
         return ((self._words or self._more()).pop() * count) >> 64
 
     def _more(self) -> list[int]:
-        """Eight words, to be taken from the end."""
+        """Return eight words, to be taken from the end."""
         self._words = list(_WORDS.unpack(eight_words(self._key, self._place, self._block))[::-1])
         self._block += 1
         return self._words
 
 
 def place_of(place: int, view: int) -> int:
-    """Return what tells the numbers of the op at `place` in a `view` from all others."""
-    return place | view << 32  # above any place, so that the first view's numbers are those of a pipeline with one view
+    """Return a number that is unique to the op at `place` in a `view`."""
+    return place | view << 32  # so the first view's numbers are those of a pipeline with one view
 
 
 def eight_words(key: SampleKey, place: int, block: int = 0) -> bytes:
-    """Return eight of the 64-bit words, little-endian, that `Draws` takes its numbers from, one after the other.
-
-    Args:
-        key: Which sample, when.
-        place: From `place_of`.
-        block: Which eight.
-    """
+    """Return the eight 64-bit words, little-endian, of a `block` of `Draws`; `place` is from `place_of`."""
     hashed = _UNKEYED.copy()  # half the time of making one with its parameters
     hashed.update(_MESSAGE.pack(key.seed & _MASK, key.pass_ & _MASK, key.index & _MASK, place, block))
     return hashed.digest()

@@ -1,4 +1,4 @@
-"""The one error of making a row: this sample cannot be made into it, and why."""
+"""The one error of making a row: why this sample gives none."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Mapping
 
 
 class BadSample(Exception):
-    """A sample that gives no row: broken, too large, or no image at all.
+    """A sample that gives no row: broken, too large, or no image.
 
-    Whether a sample is bad is as pure a function of (bytes, pipeline, key) as its pixels are.
+    Whether a sample is bad is a pure function of (bytes, pipeline, key), as its pixels are.
 
     Attributes:
-        reason: One line, for a person; never holds a path or an address.
-        failures: Out of `make_rows` only: the place in `targets` of each row that was not made, with its reason.
-            The other rows are complete: a row's fate may not depend on who shares its decode.
+        reason: One line, for a person, without paths and addresses.
+        failures: From `make_rows` only: the place in `targets` of each row that was not made, with its reason. The
+            other rows are complete: a row must not depend on what shares its decode.
     """
 
     def __init__(self, reason: str, failures: Mapping[int, str] | None = None) -> None:

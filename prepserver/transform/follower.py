@@ -1,4 +1,4 @@
-"""What every kind that follows an image has in common."""
+"""What all kinds that follow an image have in common."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from prepserver.transform.stage import Array
 
 
 class Follower(ABC):
-    """One sample's value of a column that lies on an image's plane.
+    """One sample's value of a column that lies on an image's plane; opened once for all lanes and views.
 
-    It is opened once for a sample and asked by every lane and view. Subclasses take the value as the source gives it.
+    Args:
+        value: What the source gives.
 
     Attributes:
-        kind: Of the column.
+        kind: The column's kind.
     """
 
     kind: ClassVar[type[Kind]]
@@ -28,11 +29,11 @@ class Follower(ABC):
     @property
     @abstractmethod
     def size(self) -> Size | None:
-        """(height, width) of the plane that it says it lies on, in pixels; None where it says none."""
+        """(height, width) in pixels of the plane that the value claims to lie on; None if it claims none."""
 
     @abstractmethod
     def make(self, moves: Sequence[Move], out: Array) -> None:
-        """Write the value as the moves leave it.
+        """Write the value after the moves.
 
         Args:
             moves: In order.

@@ -1,4 +1,4 @@
-"""What stages that move pixels share: windows, sizes, mirrors."""
+"""What the stages that move pixels share: windows, sizes, mirrors."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from prepserver.transform.window import window
 
 
 class FlipStage(Stage):
-    """A mirror image, sometimes.
+    """A flip with probability `p`.
 
     Attributes:
-        axis: Which axis is turned round.
+        axis: The axis that is reversed: `ROWS` or `COLUMNS`.
     """
 
     settles = False
@@ -31,20 +31,20 @@ class FlipStage(Stage):
         self._moves = (Mirror(self.axis),)
 
     def draw(self, height: int, width: int, draws: Draws) -> Drawn:
-        """Toss the coin."""
+        """As `Stage.draw`."""
         if draws.uniform() < self._p:
             return Drawn(self._step, height, width, moves=self._moves)
         return Drawn(None, height, width)
 
 
 def cut(box: tuple[int, int, int, int], full: tuple[int, int], mode: str, fill: tuple[float, ...]) -> Drawn:
-    """Return what takes a window out of an image, padded where the window reaches beyond the image.
+    """Return the decision to take a window out of an image, padded where the window reaches beyond the image.
 
     Args:
         box: (top, left, height, width) of the window.
         full: (height, width) of the image.
-        mode: How to pad; see `Pad`.
-        fill: With what; see `Pad`.
+        mode: See `Pad`.
+        fill: See `Pad`.
     """
     top, left, height, width = box
     if box == (0, 0, *full):
@@ -56,14 +56,14 @@ def cut(box: tuple[int, int, int, int], full: tuple[int, int], mode: str, fill: 
     if mode != "constant":
         return Drawn(partial(_windowed, box, mode, fill), height, width, moves=moves)
     if part.top >= part.bottom or part.left >= part.right:
-        part = Box(0, 0, 1, 1)  # beside the image: nothing of it is seen, but no image is empty
-    # What lies beyond the part is beyond the image, so the window may take the part for the image.
+        part = Box(0, 0, 1, 1)  # the window shows nothing of the image, but a part may not be empty
+    # What lies beyond the part is beyond the image, so the part serves as the image.
     inner = (top - part.top, left - part.left, height, width)
     return Drawn(partial(_windowed, inner, mode, fill), height, width, part, moves=moves)
 
 
 def resized(size: tuple[int, int], interpolation: str, mirror: bool, image: Array, into: Array | None) -> Array:
-    """Return an image resized, and mirrored if so wanted: a step."""
+    """Return an image resized, and mirrored if wanted: a step."""
     return resize(image, size, interpolation, into, mirror)
 
 

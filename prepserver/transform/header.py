@@ -1,7 +1,7 @@
 """A JPEG's header, read without decoding: size, orientation, and whether the bottom may be left undecoded.
 
-First step of making a row: a size that is over the limit is refused here. A strict reader: whatever is odd it
-leaves to Pillow by returning None.
+A size over the limit is refused from the header alone. The reader is strict: it returns None for anything odd, and
+leaves that to Pillow.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from prepserver.transform.orientation import UPRIGHT, from_exif
 
 _SEQUENTIAL = (0xC0, 0xC1)
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # all SOFn; the three are DHT, JPG, DAC
-_BARE = frozenset((0x00, 0x01, 0xFF, *range(0xD0, 0xDA)))  # markers without a length have no place here
+_BARE = frozenset((0x00, 0x01, 0xFF, *range(0xD0, 0xDA)))  # markers without a length, which do not belong here
 _EXIF = b"Exif\0\0"
 _MARKER = re.compile(rb"\xff[^\x00]", re.DOTALL)
 _AFTER_SCAN = re.compile(rb"\xff[^\x00\xff\xd0-\xd7]")  # neither a stuffed byte, nor a fill byte, nor a restart
@@ -24,7 +24,7 @@ _FACTORS = range(1, 5)
 
 
 class JpegHeader(NamedTuple):
-    """What the segments before the first scan say.
+    """The content of the segments before the first scan.
 
     Attributes:
         height: Rows as stored, before any orientation.
@@ -50,13 +50,7 @@ class JpegHeader(NamedTuple):
 
 
 def read_header(data: bytes) -> JpegHeader | None:
-    """Read the header of a JPEG, in a few microseconds.
-
-    Segments as in ITU T.81 annex B.
-
-    Returns:
-        The header, or None where the data is no JPEG or not one of the plain kind.
-    """
+    """Return the header of a JPEG (ITU T.81 annex B), in a few microseconds; None for other data and odd JPEGs."""
     if data[:2] != b"\xff\xd8":
         return None
     frame: tuple[int, int] | None = None
@@ -68,7 +62,7 @@ def read_header(data: bytes) -> JpegHeader | None:
             return None
         if marker == 0xDA:
             if after < at + 5:
-                return None  # it does not even say how many components
+                return None  # too short to hold the number of components
             return _complete(data, frame, orientation, interval, at, after)
         if marker in _FRAMES:
             if frame is not None or after < at + 10 or after < at + 10 + 3 * data[at + 9]:
@@ -85,7 +79,7 @@ def read_header(data: bytes) -> JpegHeader | None:
 def _complete(
     data: bytes, frame: tuple[int, int] | None, orientation: int, interval: int, at: int, after: int
 ) -> JpegHeader | None:
-    """Put the header together at the start of scan at `at`, whose data begin at `after`."""
+    """Return the header for the start-of-scan marker at `at`; the scan's data begin at `after`."""
     if frame is None:
         return None
     marker, start = frame
@@ -93,7 +87,7 @@ def _complete(
     height, width = data[start + 5] << 8 | data[start + 6], data[start + 7] << 8 | data[start + 8]
     sampling = [data[start + 11 + 3 * component] for component in range(components)]
     factors = [(byte & 15, byte >> 4) for byte in sampling]
-    # T.81, B.2.2: 1 to 4. No decoder takes others, and what is reckoned with them here must not have to.
+    # T.81, B.2.2: 1 to 4. No decoder takes other factors, and no arithmetic here has to.
     if not (height and width and factors and all(down in _FACTORS and across in _FACTORS for down, across in factors)):
         return None
     down, across = max(down for down, _ in factors), max(across for _, across in factors)
@@ -114,7 +108,7 @@ def _complete(
 
 
 def samplings(data: bytes | memoryview, height_at: int) -> list[tuple[int, int]]:
-    """Return (down, across) of each component: how many samples of it an MCU has for one of the least of them."""
+    """Return the sampling factors (down, across) of each component."""
     frame = bytes(data[height_at + 4 : height_at + 5 + 3 * _MOST_COMPONENTS])
     return [(byte & 15, byte >> 4) for byte in frame[2 : 2 + 3 * frame[0] : 3]] if frame else []
 
@@ -123,9 +117,9 @@ class Extent(NamedTuple):
     """How much of a JPEG is decoded for its first rows.
 
     Attributes:
-        height: Rows that the frame header is to claim.
-        length: Bytes of the file that are looked at.
-        left_over: `WHOLE`, `LEFT_OVER` or `CUT_OFF`: what comes behind the last row.
+        height: Rows that the frame header must claim.
+        length: Bytes of the file that the decoder sees.
+        left_over: What follows the last row: `WHOLE` nothing, `LEFT_OVER` further data, `CUT_OFF` an end that is added.
     """
 
     height: int
@@ -140,27 +134,26 @@ Cut = Callable[[bytes, int, int], int | None]
 
 
 def extent(data: bytes, header: JpegHeader, rows: int, scale: int = 1, cut: Cut | None = None) -> Extent:
-    """Say how much of `data` a decoder must see for its first `rows`, so that it stops there.
+    """Return how much of `data` a decoder must see for its first `rows`, so that it stops there.
 
-    Three quarters of decoding is entropy decoding, row after row; what lies below a crop need not be paid for.
-    The height in the frame header is lowered to `rows` plus what fancy upsampling looks at below them
-    (libjpeg-turbo's jdsample.c: one row of chroma, so at most one sampling unit; of the image as decoded, at
-    1/scale).
+    Three quarters of decoding is entropy decoding, row after row, so rows below a crop should not be decoded. The
+    height in the frame header is lowered to `rows` plus the rows below that fancy upsampling needs (libjpeg-turbo's
+    jdsample.c: one row of chroma, so at most one sampling unit of the image as decoded, at 1/scale).
 
-    The data after that are left over; a decoder says "extraneous bytes before marker 0xd9" of them and no
-    more than that. With restart markers they are cut off after the last segment needed, so that the same
-    words cannot come from garbage in front of a restart marker. There, too, the scan must end with the end of the
-    image: another marker below the crop may make the whole file undecodable, and the crop must not decide that.
+    The data after that are left over; the decoder only warns of "extraneous bytes before marker 0xd9". With restart
+    markers the data are cut off after the last segment needed, so that the same warning cannot come from garbage before
+    a restart marker. Even then the scan must end with the end of the image: another marker below the crop may make the
+    whole file undecodable, and that must not depend on the crop.
 
     Args:
         data: The JPEG.
         header: Its header.
-        rows: How many are wanted.
+        rows: Number of rows.
         scale: The image is decoded at 1/scale.
-        cut: `cut_at`, or what does the same in less time.
+        cut: `cut_at`, or a faster equivalent.
 
     Returns:
-        The whole of it where nothing is to be gained or the JPEG is not of the kind.
+        All of the JPEG if trimming it gains nothing or is not possible.
     """
     unit_height, unit_width = header.unit
     height = rows + unit_height // 8 * scale
@@ -175,7 +168,7 @@ def extent(data: bytes, header: JpegHeader, rows: int, scale: int = 1, cut: Cut 
 
 
 def trimmed(data: bytes, header: JpegHeader, needed: Extent) -> bytearray:
-    """Return the JPEG that is `needed` of `data`, for a decoder that is to be told no more."""
+    """Return the `needed` extent of `data` as a JPEG."""
     shorter = bytearray(data if needed.length == len(data) else data[: needed.length])
     if needed.left_over == CUT_OFF:
         shorter += b"\xff\xd9"
@@ -184,11 +177,11 @@ def trimmed(data: bytes, header: JpegHeader, needed: Extent) -> bytearray:
 
 
 def cut_at(data: bytes, scan_at: int, count: int) -> int | None:
-    """Return the offset just behind the first `count` segments between restart markers.
+    """Return the offset just after the first `count` segments between restart markers.
 
-    None where there are more than is worth counting, where something else than a restart marker comes first, or
-    where the scan ends with anything but the end of the image: that may make the whole file undecodable, and how much
-    is needed of it must not decide that.
+    Returns:
+        None if there are too many to count, if another marker comes first, or if the scan does not end with the end of
+        the image: that may make the whole file undecodable, which must not depend on how much of it is needed.
     """
     if count > _MAX_RESTARTS:
         return None

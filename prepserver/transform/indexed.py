@@ -1,10 +1,10 @@
-"""An indexed JPEG on its way to pixels: the part that is needed is cut out, and decoded as any JPEG is.
+"""An indexed JPEG on its way to pixels: the needed part is cut out, and decoded like any JPEG.
 
 Compiled code does both in one call where it can, with the same bytes (`prepserver.transform.native`).
 
-Where libjpeg complains of a part, or the index is not that of the JPEG, the whole is decoded. That is only so of a
-record that no packer of ours wrote: what is damaged before packing is packed as it is, and what is damaged after it
-is refused when it is read. Knows bytes and arrays, no ops.
+If libjpeg complains about a part, or the index does not match the JPEG, the whole JPEG is decoded. Only records that
+our packer did not write come to that: it keeps damaged JPEGs as they are, and later damage is refused when a record is
+read.
 """
 
 from __future__ import annotations
@@ -24,11 +24,7 @@ from prepserver.transform.stage import Box
 
 
 class EncodedScan(Encoded):
-    """As `Encoded`, of an indexed JPEG.
-
-    Args:
-        scan: The JPEG, with what is known of it.
-    """
+    """An indexed JPEG as an `Encoded`."""
 
     __slots__ = ("_is_true", "_scan")
 
@@ -50,7 +46,7 @@ class EncodedScan(Encoded):
             self._is_true = (is_true if compiled is None else compiled.is_true)(self._scan)
         if not self._is_true:
             return None
-        if compiled is not None and scale == 1:  # of a larger image, what Python takes does not show
+        if compiled is not None and scale == 1:  # a scaled part is large, so Python's share of its time is small
             image = compiled.scan(self._scan, part, scratch(compiled.scan_bytes(self._scan, part)))
             if image is not None:
                 return image
@@ -61,13 +57,9 @@ class EncodedScan(Encoded):
                 return None
             return encoded.clean(part.within(Box(piece.top, piece.left, 0, 0)), scale)
         except BadSample:
-            return None  # `tolerant` finds words for it
+            return None  # `tolerant` gives the reason
 
     def tolerant(self) -> npt.NDArray[np.uint8]:
-        """As `Encoded.tolerant`.
-
-        Raises:
-            BadSample: it cannot.
-        """
+        """As `Encoded.tolerant`."""
         self._data = bytes(self._scan.jpeg)
         return super().tolerant()

@@ -1,6 +1,6 @@
-"""libtiff prints its complaints to stderr, for each damaged file in each pass; this stops it.
+"""Stops libtiff from printing its complaints to stderr for each damaged file in each pass.
 
-Nothing is lost: Pillow raises an error for what cannot be decoded, which becomes the sample's verdict.
+Nothing is lost: Pillow raises an error for a file that cannot be decoded, which becomes the sample's verdict.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ import ctypes
 import re
 from pathlib import Path
 
-from PIL import Image  # noqa: F401 - libtiff is mapped along with it
+from PIL import Image  # noqa: F401 - this maps libtiff too
 
 _LIBRARY = re.compile(r"/\S*libtiff[^/\s]*\.so[^/\s]*$", re.MULTILINE)
 
 
 def hush() -> None:
-    """Takes libtiff's handlers for errors and warnings away, for this process and those that it forks."""
+    """Remove libtiff's handlers for errors and warnings, for this process and its forks."""
     found = _LIBRARY.search(Path("/proc/self/maps").read_text())
     if found is None:
-        return  # linked into Pillow, or left out of it
+        return  # linked into Pillow, or missing
     library = ctypes.CDLL(found[0])
     for name in ("TIFFSetErrorHandler", "TIFFSetWarningHandler"):
         setter = getattr(library, name)

@@ -1,6 +1,6 @@
-"""How an op moves the plane that an image lies on, as data: for what moves along, such as masks.
+"""How an op moves the plane that an image lies on, as data.
 
-An op that moves pixels says so once; each kind of data that lies on the plane knows how it follows a move.
+An op that moves pixels says so once; each kind of data on the plane, such as masks, knows how it follows a move.
 """
 
 from __future__ import annotations
@@ -11,16 +11,7 @@ ROWS, COLUMNS = 0, 1
 
 
 class Cut(NamedTuple):
-    """A window of the plane, which may reach beyond it.
-
-    Attributes:
-        top: First row; negative above the plane.
-        left: First column; negative beside the plane.
-        height: Rows.
-        width: Columns.
-        mode: What is beyond the plane; see `Pad`.
-        fill: See `Pad`.
-    """
+    """A window of the plane from (top, left), which may be negative; see `Pad` for `mode` and `fill`."""
 
     top: int
     left: int
@@ -31,23 +22,14 @@ class Cut(NamedTuple):
 
 
 class Scale(NamedTuple):
-    """Another size.
-
-    Attributes:
-        height: Rows afterwards.
-        width: Columns afterwards.
-    """
+    """Another size, in pixels."""
 
     height: int
     width: int
 
 
 class Mirror(NamedTuple):
-    """The plane turned round.
-
-    Attributes:
-        axis: `ROWS`: top and bottom change places; `COLUMNS`: left and right.
-    """
+    """The plane mirrored: `ROWS` swaps top and bottom, `COLUMNS` swaps left and right."""
 
     axis: int
 

@@ -1,7 +1,4 @@
-"""EXIF orientation: finding the tag in a JPEG's APP1 segment, and turning pixels and rectangles as it says.
-
-Part of decoding. Knows bytes and arrays, no pipeline.
-"""
+"""EXIF orientation: finding the tag in a JPEG's APP1 segment, and turning pixels and rectangles as it says."""
 
 from __future__ import annotations
 
@@ -27,16 +24,14 @@ _TURNS: dict[int, tuple[bool, tuple[int, ...]]] = {
     7: (True, (0, 1)),
     8: (True, (0,)),
 }
-"""Orientation -> (swap the axes first?, axes to reverse then): EXIF 2.3, tag 0x0112."""
+"""Orientation -> (whether to swap the axes first, axes to reverse then): EXIF 2.3, tag 0x0112."""
 
 
 def from_exif(block: bytes) -> int:
-    """Return the orientation, 1 to 8, that a TIFF block of EXIF data gives; 1 where it gives none.
-
-    A broken block is taken as saying nothing: viewers do so, and the pixels are fine.
+    """Return the orientation, 1 to 8, of a block of EXIF data; 1 if it has none, or is broken as far as viewers care.
 
     Args:
-        block: What follows the six bytes of the word Exif in the segment: a TIFF header and its first directory.
+        block: A TIFF header and its first directory, which follow the six bytes of the word Exif in the segment.
     """
     order = {b"II": "<", b"MM": ">"}.get(block[:2])
     if order is None or len(block) < 8:
@@ -56,12 +51,12 @@ def from_exif(block: bytes) -> int:
 
 
 def swaps_sides(orientation: int) -> bool:
-    """Say whether height and width change places."""
+    """Say whether an orientation swaps height and width."""
     return orientation >= 5
 
 
 def as_stored(box: Box, orientation: int, height: int, width: int) -> Box:
-    """Return where a rectangle of the upright image, of `height` x `width`, lies in the image as stored."""
+    """Return where a rectangle of the upright image, of `height` x `width`, lies in the stored image."""
     swap, axes = _TURNS.get(orientation, (False, ()))
     top, left, bottom, right = box
     if 0 in axes:
@@ -74,7 +69,7 @@ def as_stored(box: Box, orientation: int, height: int, width: int) -> Box:
 def turned(image: npt.NDArray[np.uint8], orientation: int) -> npt.NDArray[np.uint8]:
     """Return the image, or a part of it, turned upright: (H, W, C), contiguous unless it is upright already.
 
-    torch moves the pixels: numpy's reversed copies are over ten times slower.
+    torch moves the pixels, because numpy's reversed copies are over ten times slower.
     """
     if orientation not in _TURNS:
         return image

@@ -1,6 +1,6 @@
-"""Decoding by Pillow: whatever is not a plain JPEG, and every JPEG that libjpeg complains about.
+"""Decoding by Pillow: everything that is no plain JPEG, and every JPEG that libjpeg complains about.
 
-Formats are a short list: Pillow knows some that start other programs. Knows bytes and arrays, no pipeline.
+Formats are a short list, because Pillow starts other programs for some.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from PIL.WebPImagePlugin import WebPImageFile
 from prepserver.transform.errors import BadSample
 from prepserver.transform.orientation import UPRIGHT
 
-# Imported by name, which registers them: asked for a format it has not loaded, Pillow loads all of its dozens.
+# Importing them by name registers them; for a format that it has not loaded, Pillow loads all of its dozens.
 _READERS = (
-    JpegImageFile,  # and MPO, of which it takes the first picture
+    JpegImageFile,  # also MPO, of which it takes the first picture
     PngImageFile,
     WebPImageFile,
     BmpImageFile,
@@ -38,7 +38,7 @@ FORMATS = tuple(str(reader.format) for reader in _READERS)
 _ORIENTATION_TAG = 0x0112
 _TILE_WIDTH, _TILE_LENGTH = 322, 323
 _USUAL_TILE_PIXELS = 1 << 20
-"""No limit for a TIFF's tiles, whatever the size of the image; they are 256 x 256 mostly."""
+"""Tiles of a TIFF up to this size are allowed in an image of any size; most are 256 x 256."""
 _FAULTS = (
     OSError,
     SyntaxError,  # Pillow's word for a broken PNG
@@ -53,14 +53,14 @@ _FAULTS = (
     zlib.error,
     Image.DecompressionBombError,
 )
-"""What Pillow's parsers raise on bad data. MemoryError is none of it: that is the machine's fault, not the data's."""
+"""What Pillow's parsers raise on bad data. MemoryError is not among them: that is the machine's fault."""
 
 
 class PillowImage:
     """An image that Pillow has opened: its size is known, its pixels are not decoded yet.
 
-    It is decoded at most once. A load that failed must not be repeated: Pillow raises the first time, and the second
-    time it returns the pixels that it had by then.
+    It is decoded at most once, because a failed load must not be repeated: Pillow raises the first time, and returns
+    the pixels that it had by then the second time.
 
     Args:
         data: The encoded bytes.
@@ -70,7 +70,7 @@ class PillowImage:
         width: Columns.
 
     Raises:
-        BadSample: not an image of a known format.
+        BadSample: It is not an image of a known format.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -78,7 +78,7 @@ class PillowImage:
             raise BadSample("empty file")
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # a bomb is caught by our own limit; the rest are remarks
+                warnings.simplefilter("ignore")  # our own limit catches bombs
                 self._image = Image.open(io.BytesIO(data), formats=FORMATS)
         except UnidentifiedImageError:  # its text holds an address
             raise BadSample(f"not an image in one of the formats {', '.join(FORMATS)}") from None
@@ -87,27 +87,27 @@ class PillowImage:
         self.width, self.height = self._image.size
         self._pixels: npt.NDArray[np.uint8] | None = None
         self._orientation = UPRIGHT
-        self._failure = ""  # a text and not the error, whose traceback would keep alive all that it passed through
+        self._failure = ""  # not the error, whose traceback would keep objects alive
 
     def orientation(self) -> int:
-        """Return the EXIF orientation, 1 to 8; 1 where it cannot be read. Decodes: a PNG may have it after its pixels.
+        """Return the EXIF orientation, 1 to 8; 1 if it cannot be read. Decodes: a PNG may have it after its pixels.
 
-        Always 1 for TIFF: Pillow turns those itself, size and pixels, and cannot be asked not to.
+        Always 1 for TIFF: Pillow always turns those itself, size and pixels.
 
         Raises:
-            BadSample: broken or truncated.
+            BadSample: The image is broken or truncated.
         """
         self.decode()
         return self._orientation
 
     def decode(self) -> npt.NDArray[np.uint8]:
-        """Return the first frame as (H, W, 3) RGB, the same array to all who ask.
+        """Return the first frame as (H, W, 3) RGB, the same array at every call.
 
-        Alpha is dropped, palettes and CMYK are converted as `convert("RGB")` does; 16-bit grey keeps its
-        high byte, as Pillow itself does for 16-bit colour.
+        Alpha is dropped; palettes and CMYK are converted as by `convert("RGB")`; 16-bit grey keeps its high byte, as
+        16-bit colour does in Pillow.
 
         Raises:
-            BadSample: broken or truncated.
+            BadSample: The image is broken or truncated.
         """
         if self._pixels is None and not self._failure:
             try:
@@ -119,16 +119,16 @@ class PillowImage:
                     self._orientation = _orientation(self._image)
             except _FAULTS as error:
                 self._failure = f"cannot be decoded: {_text(error)}"
-            self._image.close()  # with pixels of its own, 4 bytes each
+            self._image.close()  # frees Pillow's pixels, 4 bytes each
         if self._pixels is None:
             raise BadSample(self._failure)
         return self._pixels
 
     def classes(self) -> npt.NDArray[np.uint8]:
-        """Return the first frame as (H, W) numbers: of a palette its places, of grey its values. Instead of `decode`.
+        """Return the first frame as (H, W) palette indices or grey values, uint8. Call this or `decode`, not both.
 
         Raises:
-            BadSample: broken, truncated, colours, or more than 8 bits.
+            BadSample: The image is broken or truncated, has colours, or more than 8 bits.
         """
         try:
             with warnings.catch_warnings():
@@ -143,7 +143,7 @@ class PillowImage:
         return found
 
     def _refuse_huge_tiles(self) -> None:
-        """A TIFF's tile is decoded whole, in memory that the size of the image says nothing of."""
+        """Refuse a TIFF with huge tiles: a tile is decoded whole, in memory that the image's size does not bound."""
         if not isinstance(self._image, TiffImageFile):
             return
         tags = self._image.tag_v2

@@ -1,10 +1,9 @@
-"""Antialiased resizing of bytes, straight into a row: by torch's kernels, or by our own of the same arithmetic.
+"""Antialiased resizing of bytes, straight into a row, by torch's kernels or by our own with the same arithmetic.
 
-torch's uint8 kernels work on (H, W, 3) pixels as they are (channels_last) in 16-bit fixed point; the result is
-the same on AVX-512, AVX2 and neither (ATEN_CPU_CAPABILITY). torchvision uses the same kernels where the CPU
-has AVX2. `prepserver.transform.native` gives the same bytes in two thirds of the time or less, on every CPU, mirrored
-at no cost.
-Knows arrays, no pipeline.
+torch's uint8 kernels work on (H, W, 3) pixels as they are (channels_last) in 16-bit fixed point, with the same result
+on AVX-512, AVX2 and neither (ATEN_CPU_CAPABILITY). torchvision uses the same kernels if the CPU has AVX2.
+`prepserver.transform.native` gives the same bytes in two thirds of the time or less, on every CPU, and mirrors them at
+no cost.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _KERNELS: dict[str, Callable[..., Any]] = {
 def resize(image: Array, size: tuple[int, int], interpolation: str, into: Array | None, mirror: bool = False) -> Array:
     """Return `image`, (H, W, C) uint8 with any positive strides, resized to `size` (height, width).
 
-    An image of that size already is returned as it is, as torchvision does.
+    An image that already has this size is returned as it is, as in torchvision.
 
     Args:
         image: The pixels; may be a view of a part.
@@ -42,8 +41,8 @@ def resize(image: Array, size: tuple[int, int], interpolation: str, into: Array 
         return flip(image, 1) if mirror else image
     result = np.empty((*size, channels), np.uint8) if into is None else into
     if channels > 1 and image.strides[2] != 1:
-        # torch's kernel takes a planar image and an interleaved result for two of one layout: it fails an internal
-        # assertion, or, where only the width changes, writes past the end of the result.
+        # torch's kernel takes a planar image and an interleaved result for the same layout. It fails an internal
+        # assertion, or writes past the end of the result if only the width changes.
         image = np.ascontiguousarray(image)
     compiled = kernels()
     if compiled is not None and interpolation == "bilinear" and compiled.resize(image, result, mirror):

@@ -1,6 +1,6 @@
 """A pipeline made ready to run: plan (sizes and random numbers), then render pixels into a row.
 
-Planning needs a header only and says how much of the image is needed, so that decoding can stop there.
+Planning needs only a header and says how much of the image is needed, so that decoding can stop there.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class Plan(NamedTuple):
     """What one maker will do with one sample.
 
     Attributes:
-        part: What of the upright image is needed.
-        steps: One for each stage: what it looks at, None for all, and what it does with that, None for nothing.
-        scale: The part is wanted at 1/scale, where a decoder makes that; all of it is multiples of this number.
-        moves: What happens to all else that lies on the image's plane.
+        part: The needed part of the upright image.
+        steps: For each stage the part that it gets, None for all, and what it does with it, None for nothing.
+        scale: The part is wanted at 1/scale if a decoder makes that; all its numbers are multiples of `scale`.
+        moves: What happens to everything else on the image's plane.
     """
 
     part: Box
@@ -53,9 +53,9 @@ class ImageColumn(NamedTuple):
     Attributes:
         column: Its name in a record.
         out: Place of its field among the maker's.
-        stages: Which stages change it, by number.
-        landing: From this stage on all results have the row's shape and dtype, so they are written to the row itself.
-        format: Of its field.
+        stages: Numbers of the stages that change it.
+        landing: From this stage on, results have the row's shape and dtype, so they are written to the row itself.
+        format: Its field.
     """
 
     column: str
@@ -84,16 +84,16 @@ class RowMaker:
 
     Args:
         pipeline: What to do.
-        view: Which of the pipeline's views; the first is what a pipeline with one view gives.
+        view: Which of the pipeline's views; the first is the same as that of a pipeline with one view.
 
     Attributes:
         fields: What it makes, in the order of the columns.
-        images: The images among them; the first one's size is what the ops decide by.
+        images: The images among them; the ops decide by the size of the first one.
         followers: The others on its plane: place among `fields`, and the field.
-        values: What lies on no plane; made with the first view.
-        upright: Whether pixels are to be turned by their EXIF orientation before they come here.
+        values: The columns that lie on no plane; made with the first view.
+        upright: Whether images must be turned by their EXIF orientation before they come here.
         max_pixels: Largest image that may be decoded.
-        whole: What may make a row of one sample for itself in one call; None for most pipelines.
+        whole: Makes a row of a sample in one call, if it can; None for most pipelines.
     """
 
     def __init__(self, pipeline: Pipeline, view: int = 0) -> None:
@@ -128,8 +128,8 @@ class RowMaker:
             landing = max((k for k in stages if self._stages[k].settles), default=0)
             images.append(ImageColumn(each.column, out, stages, landing, each))
         self.images, self.followers, self.values = tuple(images), tuple(followers), tuple(values)
-        # An op that follows the sample's size may not blow it up: a sliver of 1 x 60000 pixels resized to a
-        # shorter side of 1000 would take 180 GB.
+        # An op that follows the sample's size must not blow it up: a sliver of 1 x 60000 pixels, resized to a shorter
+        # side of 1000, would take 180 GB.
         row_pixels = max((prod(each.shape) for each in self.fields), default=0)  # times channels: need not be exact
         self._step_limit = max(self.max_pixels, DEFAULT_MAX_PIXELS, row_pixels)
         self._step_limit_bytes = max(_STEP_LIMIT_BYTES, 0, *(each.nbytes for each in self.fields))
@@ -153,14 +153,14 @@ class RowMaker:
         """Draw the random parameters for an upright image of `height` x `width`.
 
         Raises:
-            BadSample: the image is too large, or too small for an op.
+            BadSample: The image is too large, or too small for an op.
         """
         if height * width > self.max_pixels:
             raise BadSample(f"{height}x{width} pixels are more than max_pixels={self.max_pixels}")
         part, scale = Box(0, 0, height, width), 1
         steps: list[tuple[Box | None, Step | None]] = []
         moves: tuple[Move, ...] = ()
-        mirrored: Step | None = None  # what the step before would be if it did this one's flip too
+        mirrored: Step | None = None  # the previous step with this stage's flip included
         for number, stage in enumerate(self._stages):
             drawn = stage.draw(height, width, Draws(key, stage.place, self._view))
             height, width = drawn.height, drawn.width

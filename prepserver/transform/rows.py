@@ -1,8 +1,8 @@
-"""The way of one sample: header, plans of all who want it, one decode, a row for each.
+"""The way of one sample: header, the plans of all targets, one decode, a row for each.
 
-What a worker calls. The law: a row's bytes, or its being bad, are a pure function of (data, pipeline, key);
-that several share a decode shows in nothing but the time it takes. Those who want a large one at different scales
-share the header only.
+Workers call this. A row's bytes, or its being bad, are a pure function of (data, pipeline, key): that several targets
+share a decode changes only the time it takes. Targets that want a large image at different scales share only the
+header.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ Target = tuple[RowMaker, Sequence[np.ndarray[Any, np.dtype[Any]]]]
 """A maker and the rows of its fields."""
 
 Step = Callable[[int], object]
-"""Called with the place of the target that is about to be rendered, or with `DECODING`: what all targets share."""
+"""Called with the place of the target that is rendered next, or with `DECODING`, which all targets share."""
 
 DECODING = -1
 
 
 def _unmarked(_place: int) -> None:
-    """Nobody asks how far it has got."""
+    """The default `Step`: nothing is told."""
 
 
 class _Order:
-    """One target's plan for an image of the sample: the part of the *stored* image that it needs, and at what scale."""
+    """One target's plan for an image: the part of the *stored* image that it needs, and the scale."""
 
     __slots__ = ("column", "maker", "orientation", "out", "part", "place", "plan", "scale")
 
@@ -50,11 +50,11 @@ class _Order:
         if self.orientation != UPRIGHT:
             height, width = encoded.size(True)
             self.part = as_stored(self.part, self.orientation, height, width)
-            # Seen from another corner, so the scale must divide the sides: the part begins at a whole pixel of it.
+            # A turned part begins at a whole pixel of the scaled image only if the scale divides the image's sides.
             self.scale = divisor(height, width, self.scale)
 
     def fill(self, encoded: Encoded, image: Array, decoded: Box, scale: int) -> None:
-        """Render into the row; `image` is the part `decoded`, with ours in it, of the image as stored at 1/scale."""
+        """Render into the row; `image` is the part `decoded`, around ours, of the stored image at 1/scale."""
         if decoded != self.part:
             image = self.part.within(decoded).over(scale).of(image)
         if self.orientation != UPRIGHT:
@@ -66,15 +66,15 @@ def make_rows(record: Mapping[str, Any], key: SampleKey, targets: Sequence[Targe
     """Decode one sample once and render it into every target's row.
 
     Args:
-        record: The sample's columns, encoded; an indexed image of a packed dataset is decoded only around what is
-            needed.
-        key: What the random parameters hang on.
-        targets: Pairs of a maker and the rows of its fields, usually in shared memory. A row that is not made may
-            hold anything.
-        step: Told what is being done; decoding comes first.
+        record: The sample's columns, encoded. Of an indexed image from a packed dataset only the needed part is
+            decoded.
+        key: What the random parameters depend on.
+        targets: Pairs of a maker and the rows of its fields, usually in shared memory. A row that is not made may hold
+            anything.
+        step: Told what is done next; decoding comes first.
 
     Raises:
-        BadSample: at least one row was not made; `failures` says which, and all others are complete.
+        BadSample: At least one row was not made; `failures` says which, and all others are complete.
     """
     if len(targets) == 1:
         maker, outs = targets[0]
@@ -92,10 +92,10 @@ class _Rows:
         self._record, self._key, self._targets, self._step = record, key, targets, step
         self._failures: dict[int, str] = {}
         self._plans: dict[int, Plan] = {}  # by target
-        self._size: dict[int, tuple[int, int]] = {}  # of the upright image that it was made for, by target
+        self._size: dict[int, tuple[int, int]] = {}  # of the upright image that each plan was made for
 
     def make(self) -> dict[int, str]:
-        """Fill all rows; returns which were not made, and why."""
+        """Fill all rows; return which were not made, and why."""
         first = self._targets[0][0]
         for number in range(len(first.images)):  # all targets are of one stream, so they have the same columns
             self._make_images(number)
@@ -134,7 +134,7 @@ class _Rows:
                 _fill(encoded, [order for order in orders if order.scale == scale], self._failures, self._step)
 
     def _plan(self, place: int, maker: RowMaker, encoded: Encoded) -> Plan:
-        """What the target does with the sample: drawn for the first image, and the same for all others."""
+        """Return the target's plan for the sample: drawn for the first image, and the same for all others."""
         _refuse_large((encoded.height, encoded.width), maker)  # before the orientation, which may decode
         size = encoded.size(maker.upright)
         if place not in self._plans:
@@ -184,7 +184,7 @@ def _refuse_large(size: tuple[int, int], maker: RowMaker) -> None:
 
 
 def _fill(encoded: Encoded, orders: Sequence[_Order], failures: dict[int, str], step: Step) -> None:
-    """Decode for all `orders`, which are of one scale, and render each."""
+    """Decode once for all `orders`, which have one scale, and render each."""
     part, scale = orders[0].part, orders[0].scale
     if len(orders) > 1:
         part = around(order.part for order in orders)
@@ -196,9 +196,9 @@ def _fill(encoded: Encoded, orders: Sequence[_Order], failures: dict[int, str], 
 
 
 def _fill_from_odd(encoded: Encoded, orders: Sequence[_Order], failures: dict[int, str], step: Step) -> None:
-    """Render from a sample of which libjpeg complained, or that is not for it: each row as if it were alone.
+    """Render a sample about which libjpeg complained, or that it cannot decode: each row as if it were alone.
 
-    A crop above the damage is read as ever; the others get what Pillow makes of the file.
+    A crop above the damage is read as usual; for the others, Pillow decodes the file.
     """
     rest: list[_Order] = []
     for order in orders:

@@ -1,6 +1,6 @@
-"""At what scale a part of a JPEG is decoded: an inverse DCT of fewer coefficients makes a smaller image for less.
+"""At which scale a part of a JPEG is decoded: an inverse DCT of fewer coefficients makes a smaller image for less.
 
-Sizes alone decide, before anything is decoded: a row's bytes hang on it. Knows numbers, no pixels.
+Sizes alone decide, before anything is decoded, because the bytes of a row depend on it.
 """
 
 from __future__ import annotations
@@ -8,19 +8,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 SCALES = (8, 4, 2)
-"""A half, a quarter, an eighth: for these, libjpeg-turbo has fast kernels. Greatest first."""
+"""A half, a quarter, an eighth, for which libjpeg-turbo has fast kernels. Greatest first."""
 
 RESIDUAL = 3.5
-"""What the antialiased resize is left to shrink by, at least.
+"""The least factor by which the antialiased resize still shrinks a scaled part.
 
-The DCT cuts frequencies off sharply, the resize's filter does not; the more of it is left, the less that shows. On
-mosaics of photos with detail in every pixel, rows at this very limit are 50.6 to 54 dB from those of a whole decode
-(the worst 49), where the goal is 50; with 3 they are 49.6 to 52, with 2 they are 45.
+The DCT cuts frequencies off sharply and the resize's filter does not: the more the resize shrinks, the less that shows.
+The goal is 50 dB. On mosaics of photos with detail in every pixel, rows at this limit are 50.6 to 54 dB from those of a
+whole decode (the worst 49); with 3 they are at 49.6 to 52, with 2 at 45.
 """
 
 LEAST = 64
-"""Parts with a shorter side are decoded at their size. There is little to gain; below 8 pixels two of libjpeg's scales
-give the same size, and where fewer than three samples of chroma are left in a row, libjpeg does not interpolate them.
+"""Parts with a shorter side are not scaled. There is little to gain; below 8 pixels two of libjpeg's scales give the
+same size, and libjpeg does not interpolate fewer than three samples of chroma in a row.
 """
 
 
@@ -33,19 +33,19 @@ def scale_for(rows: int, columns: int, size: tuple[int, int]) -> int:
 
 
 def scale_of(scale: int, samplings: Sequence[tuple[int, int]]) -> int:
-    """Return the scale for a JPEG of such components where `scale` is right for one of the usual kinds.
+    """Return the scale for a JPEG with these components, if `scale` is right for the usual kinds.
 
-    Chroma of 4:2:0 comes out of the inverse DCT as large as luma: at a scale it has pixels of its own. What is
-    subsampled in one direction more than in the other (4:2:2, 4:1:1) does not, and is interpolated after the DCT as at
-    full size. Such chroma is left as much to shrink by as all else is, and more than at a half it is not: drawings of
-    strong colours were at 38 dB, and at 49 with a quarter.
+    At a scale, chroma of 4:2:0 comes out of the inverse DCT as large as luma. Chroma that is subsampled more in one
+    direction than in the other (4:2:2, 4:1:1) does not: it is interpolated after the DCT, as at full size. The resize
+    must still shrink such chroma by `RESIDUAL`, and it is scaled to a half at most: drawings in strong colours were at
+    38 dB with more, and at 49 with this.
 
     Args:
         scale: From `scale_for`.
         samplings: (down, across) of each component, from the header.
     """
     if not (samplings and all(down and across for down, across in samplings)):
-        return 1  # a broken header, of which the decoder will complain
+        return 1  # the header is broken, and the decoder will complain
     most_down, most_across = max(down for down, _ in samplings), max(across for _, across in samplings)
     ratios = [most_down * across / (most_across * down) for down, across in samplings]
     uneven = max(max(ratio, 1 / ratio) for ratio in ratios)
@@ -55,12 +55,12 @@ def scale_of(scale: int, samplings: Sequence[tuple[int, int]]) -> int:
 
 
 def divisor(height: int, width: int, scale: int) -> int:
-    """Return the greatest scale, no more than `scale`, that divides both sides."""
+    """Return the greatest scale up to `scale` that divides both sides."""
     while height % scale or width % scale:
         scale //= 2
     return scale
 
 
 def scaled(length: int, scale: int) -> int:
-    """Return how many pixels a decoder makes of `length`."""
+    """Return how many pixels a decoder makes from `length`."""
     return -(-length // scale)

@@ -1,11 +1,11 @@
-"""A small JPEG of just the part of an indexed one that is needed, cut out without decoding.
+"""Cuts a small JPEG of just the needed part out of an indexed one, without decoding.
 
 Three quarters of decoding is entropy decoding, and an ordinary scan can only be read from its begin. Between two
-restart markers, though, MCUs are coded as if they stood alone (ITU T.81, E.1.4 and F.1.1.5.1). So where there is a
-marker every few MCUs and every MCU row begins with one, the segments under a crop, joined and renumbered behind a
-frame header of the region's size, are a JPEG of their own, with the same pixels.
+restart markers, though, MCUs are coded as if they stood alone (ITU T.81, E.1.4 and F.1.1.5.1). If there is a marker
+every few MCUs and every MCU row begins with one, the segments under a crop, joined and renumbered after a frame header
+of the region's size, are a JPEG of their own, with the same pixels.
 
-Pure: bytes to bytes, no decoder, no pipeline. Costs about 25 us for a photo of ImageNet's size.
+Bytes to bytes, no decoder. Costs about 25 us for a photo of ImageNet's size.
 """
 
 from __future__ import annotations
@@ -16,22 +16,14 @@ import numpy as np
 
 from prepserver.protocol.packed import IndexedScan
 
-# RST0 .. RST7 in turn; the longest runs of segments that a crop of a usual photo has.
+# RST0 .. RST7 in turn, for as many segments as a crop of a usual photo has.
 _MARKS = np.resize(np.arange(0xD0, 0xD8, dtype=np.uint8), 1 << 14)
 _END = 0xD9
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of an image, as a JPEG.
-
-    Attributes:
-        jpeg: The JPEG.
-        top: Row of the whole image, as stored, where it begins.
-        left: Column where it begins.
-        height: Rows.
-        width: Columns.
-    """
+    """A part of an image as a JPEG, with its place and size in the stored image."""
 
     jpeg: bytes | bytearray | memoryview
     top: int
@@ -41,19 +33,19 @@ class Part:
 
 
 def cut(scan: IndexedScan, top: int, left: int, height: int, width: int, scale: int = 1) -> Part:
-    """Cut out the segments under a region and what upsampling looks at around it.
+    """Cut out the segments under a region and the margin that upsampling needs around it.
 
-    Chroma of a subsampled image is interpolated from the next sample on either side (libjpeg-turbo's jdsample.c,
-    the "fancy" kinds), so that much of a margin is taken; where nothing is subsampled, none. The pixels inside
-    the region are those of the whole image; around it they may differ.
+    libjpeg-turbo interpolates subsampled chroma from the next sample on either side (jdsample.c, the "fancy" kinds), so
+    the margin is one such sample, and none without subsampling. The pixels inside the region are those of the whole
+    image; in the margin they may differ.
 
     Args:
-        scan: The indexed JPEG; what its record says is true (`segments.is_true`).
-        top: First row of the region; the region lies within the image, and is not empty.
+        scan: The indexed JPEG; its record must be true (`segments.is_true`).
+        top: First row of the region, which lies within the image and is not empty.
         left: First column.
         height: Rows.
         width: Columns.
-        scale: The part will be decoded at 1/scale, where a sample of chroma is so many times larger.
+        scale: The part will be decoded at 1/scale, so a sample of chroma covers `scale` times as many pixels.
     """
     head = scan.head
     unit_height, unit_width = head.unit
@@ -67,7 +59,7 @@ def cut(scan: IndexedScan, top: int, left: int, height: int, width: int, scale: 
     first = max(0, left - margin_columns) // segment_width
     end = -(-min(head.width, left + width + margin_columns) // segment_width)
     last_column = min(head.width, end * segment_width)
-    # Fewer than three samples of chroma in a row are not interpolated at all.
+    # libjpeg does not interpolate fewer than three samples of chroma in a row.
     if first and last_column - first * segment_width <= 2 * sample_width:
         first -= 1
 
@@ -91,7 +83,7 @@ def cut(scan: IndexedScan, top: int, left: int, height: int, width: int, scale: 
             for begin, after in zip(begins.tolist(), (ends[:, -1] + head.scan_at).tolist(), strict=True)
         ]
     joined = bytearray().join(pieces)
-    # Each segment ends in its marker, of which the last byte says which it is.
+    # Each segment ends in its marker; the last byte is the marker's number.
     marks = np.cumsum(lengths.ravel(), dtype=np.int64)
     marks += head.scan_at - 1
     count = len(marks)

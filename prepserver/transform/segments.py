@@ -1,8 +1,8 @@
-"""What a record says of an indexed JPEG: where its segments are, read from the JPEG itself.
+"""The index of a JPEG with restart markers: where its segments are, read from the JPEG itself.
 
-Whoever wrote the restart markers, only what is found here is believed: by the packer, for which a JPEG that is not
-exactly of the kind that can be cut is an ordinary file, and by whoever decodes a record. A part of an index that is not
-true may be decoded without a complaint, and the whole as well, with other pixels.
+Only what is found here is believed, whoever wrote the restart markers. For the packer, a JPEG that cannot be cut is an
+ordinary file. A reader checks each record, because a part from a false index may decode without a complaint, to other
+pixels than the whole.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _END = 0xD9
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Of which kind a JPEG is, in the words that decide how it is packed.
+    """What decides how a JPEG is packed.
 
     Attributes:
         header: Its header.
@@ -38,7 +38,7 @@ class Kind:
 
 
 def kind_of(jpeg: bytes) -> Kind | None:
-    """Read the header of a JPEG; None where the data is no JPEG or an odd one."""
+    """Read the header of a JPEG; return None if the data is no JPEG, or an odd one."""
     header = read_header(jpeg)
     if header is None:
         return None
@@ -48,11 +48,11 @@ def kind_of(jpeg: bytes) -> Kind | None:
 
 
 def interval_of(width: int, unit_width: int, at_most: int) -> int:
-    """MCUs in a segment: the largest number up to `at_most` that divides the MCUs of a row.
+    """Return the MCUs of a segment: the largest number up to `at_most` that divides the MCUs of a row.
 
     Args:
-        width: Of the image in pixels.
-        unit_width: Of an MCU in pixels.
+        width: Width of the image in pixels.
+        unit_width: Width of an MCU in pixels.
         at_most: 1 to `MAX_SEGMENT_MCUS`.
     """
     across = -(-width // unit_width)
@@ -60,7 +60,7 @@ def interval_of(width: int, unit_width: int, at_most: int) -> int:
 
 
 def record_of(sample: int, jpeg: bytes, orientation: int) -> bytes | None:
-    """The record of a JPEG with restart markers.
+    """Return the record of a JPEG with restart markers.
 
     Args:
         sample: Number in the source.
@@ -68,27 +68,26 @@ def record_of(sample: int, jpeg: bytes, orientation: int) -> bytes | None:
         orientation: EXIF orientation of the original.
 
     Returns:
-        None where it has not exactly one scan of all components with a marker after every so many MCUs, as many
-        as divide a row, or is not of a kind that can be cut.
+        None if the JPEG cannot be cut: it must have exactly one scan, of all components, with restart markers at a
+        constant interval that divides a row's MCUs.
     """
     found = _index_of(jpeg)
     if found is None:
         return None
     head, lengths = found
-    return indexed_record(
-        replace(head, sample=sample, image_crc=zlib.crc32(jpeg), orientation=orientation), lengths, jpeg
-    )
+    head = replace(head, sample=sample, image_crc=zlib.crc32(jpeg), orientation=orientation)
+    return indexed_record(head, lengths, jpeg)
 
 
 def is_true(scan: IndexedScan) -> bool:
-    """Whether the record says of its JPEG just what is found there."""
+    """Say whether the index of a record is exactly the one of its JPEG."""
     head = scan.head
     said = replace(head, sample=0, image_crc=0, orientation=UPRIGHT), bytes(scan.lengths)
     return _index_of(bytes(scan.jpeg)) == said
 
 
 def _index_of(jpeg: bytes) -> tuple[Head, bytes] | None:
-    """What a record says of this JPEG, less what is not to be found in it: head, and lengths of the segments."""
+    """Return the head of this JPEG's record, as far as the JPEG itself tells, and the lengths of its segments."""
     kind = kind_of(jpeg)
     if kind is None or kind.frame not in SEQUENTIAL or kind.header.components not in (1, 3):
         return None
@@ -117,7 +116,7 @@ def _index_of(jpeg: bytes) -> tuple[Head, bytes] | None:
 
 
 def _lengths(jpeg: bytes, scan_at: int, count: int) -> bytes | None:
-    """Length of each of the `count` segments of the scan with the marker at its end, as a record stores them."""
+    """Return the length of each of the `count` segments with the marker at its end, as a record stores them."""
     scan = np.frombuffer(jpeg, np.uint8)[scan_at:]
     is_mark = scan[:-1] == 0xFF
     is_mark &= scan[1:] != 0

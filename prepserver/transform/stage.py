@@ -1,8 +1,8 @@
-"""What an op is when it runs: a stage draws its parameters for one sample and gives a step to carry out.
+"""What an op is when it runs: a stage draws its parameters for one sample and returns a step to carry out.
 
-Between planning (sizes and random numbers, no pixels) and rendering (pixels, no decisions). A step takes the
-part of the image that it said it needs, (H, W, C), and where to write; it writes to a new array if that is None,
-may be given its own image, and leaves its input alone otherwise: several row makers read the same decoded pixels.
+Planning (sizes and random numbers, no pixels) draws; rendering (pixels, no decisions) carries out the steps. A step
+takes the part of the image that it asked for, (H, W, C), and an array to write to, or None for a new one. It may return
+its input, and it never changes its input: several row makers read the same decoded pixels.
 """
 
 from __future__ import annotations
@@ -22,18 +22,11 @@ Array = np.ndarray[Any, np.dtype[Any]]
 Step = Callable[[Array, Array | None], Array]
 
 FIRST = 1
-"""Place of the op that is given what was decoded: behind `Decode`."""
+"""Place of the op that gets the decoded image: after `Decode`."""
 
 
 class Box(NamedTuple):
-    """A rectangle of an image, in pixels.
-
-    Attributes:
-        top: First row.
-        left: First column.
-        bottom: The row after the last.
-        right: The column after the last.
-    """
+    """A rectangle of an image in pixels: rows [top, bottom), columns [left, right)."""
 
     top: int
     left: int
@@ -57,7 +50,7 @@ class Box(NamedTuple):
 
 
 def around(boxes: Iterable[Box]) -> Box:
-    """Return the smallest rectangle that has all `boxes`, one at least, in it."""
+    """Return the smallest rectangle around all `boxes`, at least one."""
     tops, lefts, bottoms, rights = zip(*boxes, strict=True)
     return Box(min(tops), min(lefts), max(bottoms), max(rights))
 
@@ -69,10 +62,10 @@ class Drawn(NamedTuple):
         step: What to do with the pixels of `part`; None for nothing.
         height: Rows afterwards.
         width: Columns afterwards.
-        part: What the op looks at of its input, and all that the step is given; None for the whole.
-        mirrored: A step that does the same and a horizontal flip after it, where that costs less than two.
-        scale: The step may be given its part at 1/scale, as a decoder makes it; all of the part is multiples of it.
-        moves: The same for whatever else lies on the image's plane, as data.
+        part: The part of its input that the step gets; None for the whole.
+        mirrored: A step that also flips horizontally, if that costs less than two steps.
+        scale: The step may get its part decoded at 1/scale; all numbers of the part are multiples of it.
+        moves: The same decision, as data, for everything else on the image's plane.
     """
 
     step: Step | None
@@ -89,10 +82,10 @@ class Stage(ABC):
 
     Attributes:
         op: The op's class.
-        place: The op's place, which its random numbers hang on.
+        place: The op's place, on which its random numbers depend.
         column: The only column that it changes; None for all of the kinds that the op touches.
-        mirrors: All it may do is a horizontal flip.
-        settles: Its result differs from its input in shape or dtype, so it cannot be done within one array.
+        mirrors: It can only flip horizontally.
+        settles: Its result differs from its input in shape or dtype, so it cannot work within one array.
     """
 
     op: ClassVar[type[Op]]
@@ -101,6 +94,7 @@ class Stage(ABC):
     column: str | None = None
 
     def __init__(self, op: Any, place: int) -> None:
+        self._op = op
         self.place = place
 
     def value(self, value: Any, kind: Kind, draws: Draws) -> Any:
@@ -112,12 +106,24 @@ class Stage(ABC):
         """Decide for an image of `height` x `width`.
 
         Raises:
-            BadSample: the image cannot be used for this op.
+            BadSample: The op cannot use the image.
         """
 
 
+class ValueStage(Stage):
+    """A stage that decides nothing and moves nothing: it changes values."""
+
+    def draw(self, height: int, width: int, draws: Draws) -> Drawn:
+        """As `Stage.draw`."""
+        return Drawn(self.step, height, width)
+
+    @abstractmethod
+    def step(self, image: Array, into: Array | None) -> Array:
+        """Return the image with its values changed; a `Step`."""
+
+
 def delivered(result: Array, into: Array | None) -> Array:
-    """Return `result`, copied to `into` where that is given."""
+    """Return `result`, copied to `into` if that is given."""
     if into is None:
         return result
     np.copyto(into, result)

@@ -1,8 +1,8 @@
-"""The pipeline that nearly all training has, in one call of compiled code: a random crop, resized, perhaps flipped.
+"""The most common training pipeline in one call of compiled code: a random crop, resized, perhaps flipped.
 
-What is gained is the Python between the steps, several hundredths of a sample's time. The steps (`rowmaker`, `decode`,
-`geometry`) are the law, and are taken one by one wherever this says no: another pipeline, several rows of one
-sample, no compiled kernels, or a sample that is not entirely plain.
+This saves the Python between the steps, several hundredths of a sample's time. The steps (`rowmaker`, `decode`,
+`geometry`) define the result, and are taken one by one wherever this module declines: another pipeline, several rows of
+one sample, no compiled kernels, or a sample that is not entirely plain.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from prepserver.transform.stage import FIRST, Array
 
 
 class WholeCrop:
-    """Makes rows of one view of such a pipeline.
+    """Makes rows of one view of a pipeline.
 
     Args:
-        crop: The first op behind `Decode`.
-        flips: The chance of a horizontal flip behind it; None where the pipeline has none.
+        crop: The first op after `Decode`.
+        flips: Probability of the horizontal flip after it; None without a flip.
         pipeline: The pipeline.
         view: Which of its views.
     """
@@ -44,17 +44,17 @@ class WholeCrop:
         self._place = place_of(FIRST, view)
 
     def make(self, data: bytes | IndexedScan | npt.NDArray[np.uint8], key: SampleKey, out: Array) -> bool:
-        """Make the row and return True; or return False, and `out` may hold anything."""
+        """Make the row and return True; or return False, with anything in `out`."""
         compiled = kernels()
         if compiled is None or out.shape != self._shape or out.dtype != np.uint8 or isinstance(data, np.ndarray):
             return False
         mirror = self._flips is not None and Draws(key, FIRST + 1, self._view).uniform() < self._flips
-        # The buffer is as large as the greatest part that was made step by step so far.
+        # The buffer has the size of the largest part that was made step by step so far.
         return compiled.crop(data, self._recipe, eight_words(key, self._place), mirror, scratch(1), out)
 
 
 def whole_crop(pipeline: Pipeline, view: int) -> WholeCrop | None:
-    """Return the maker of rows of this pipeline, None where it is another kind of pipeline."""
+    """Return the maker of rows of this pipeline; None for other pipelines."""
     ops: list[Op] = list(pipeline.ops[FIRST:])
     if ops and isinstance(ops[-1], ToLayout) and ops[-1].layout == "HWC":
         ops.pop()

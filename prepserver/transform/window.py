@@ -1,7 +1,4 @@
-"""A rectangle of an image that may reach over its edges: crops, centre crops and padding are all this.
-
-Knows arrays, no pipeline.
-"""
+"""A rectangle of an image that may reach over its edges: the basis of crops, centre crops and padding."""
 
 from __future__ import annotations
 
@@ -14,22 +11,18 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def window(
-    image: Array,
-    box: tuple[int, int, int, int],
-    mode: str,
-    fill: tuple[float, ...],
-    into: Array | None,
+    image: Array, box: tuple[int, int, int, int], mode: str, fill: tuple[float, ...], into: Array | None
 ) -> Array:
-    """Return the part `box` of `image` as if it went on beyond its edges.
+    """Return the part `box` of `image` as if the image continued beyond its edges.
 
-    Inside the image this is a view, at no cost.
+    A part inside the image is a view, at no cost.
 
     Args:
         image: (H, W, C).
         box: (top, left, height, width) in pixels; top and left may be negative.
         mode: "constant", "edge", "reflect" or "symmetric".
         fill: Value of constant padding, one for all channels or one for each.
-        into: (height, width, C) to write to where something must be written; None for a new array.
+        into: (height, width, C) to write to if a part is not a view; None for a new array.
     """
     top, left, height, width = box
     full = image.shape[:2]
@@ -53,15 +46,10 @@ def window(
 
 
 def mirrored(start: int, count: int, length: int, mode: str) -> npt.NDArray[np.int64]:
-    """Return where the pixels `start` to `start + count` of an endless line come from, in [0, length).
+    """Return which of a line's `length` pixels stand at `start`, which may be negative, to `start + count`.
 
-    Padding wider than the image goes on mirroring, where torchvision gives up.
-
-    Args:
-        start: First position; may be negative.
-        count: How many.
-        length: Pixels of the real line.
-        mode: "edge" repeats the last pixel, "reflect" mirrors without it, "symmetric" with it.
+    "edge" repeats the last pixel, "reflect" mirrors without it, "symmetric" with it. Padding wider than the image keeps
+    mirroring, where torchvision gives up.
     """
     at = np.arange(start, start + count, dtype=np.int64)
     if mode == "edge" or length == 1:

@@ -1,5 +1,5 @@
-"""The processes that fill rows and scan sources: zygote, worker loop, indexer, and the daemon's hold on them.
+"""The processes that fill rows and list sources (zygote, worker, indexer), and the daemon's side of them.
 
-Dataset storage may hang or lie, and files may crash a decoder: only these processes ever touch either.
-Knows tasks and rows, not jobs, batches or clients.
+Dataset storage may hang, and files may crash a decoder: only these processes touch either. They know tasks and rows,
+but no jobs, batches or clients.
 """

@@ -1,8 +1,7 @@
-"""Fills the rows of a run of positions: read, decode, augment, straight into the rings.
+"""Fills the rows of a run of positions: reads, decodes and augments samples straight into the rings.
 
-The heart of a worker, and of the client's inline mode, where the same lines run in the calling process. It
-knows neither sockets nor processes; given the same stream and positions it puts the same bytes, wherever
-and however often it runs.
+Workers and the client's inline mode run this code. It knows neither sockets nor processes, and the same stream and
+positions give the same bytes wherever and however often it runs.
 """
 
 from __future__ import annotations
@@ -28,21 +27,18 @@ from prepserver.transform import DECODING, BadSample, RowMaker, SampleKey, make_
 _log = logging.getLogger(__name__)
 
 REPLACEMENTS = 8
-"""How many neighbours are tried for a bad sample. Damage comes in runs (a lost shard, a broken copy); past
-so many in a row the answer is a bad dataset, which zeros and the reason say better than one more neighbour. Label and
-index of such a row of zeros are `NO_SAMPLE`."""
+"""How many neighbours are tried for a bad sample. Damage comes in runs (a lost shard, a broken copy); beyond this
+number the row is zeros, with `NO_SAMPLE` as label and index, and the reason says that the dataset is bad."""
 
-_TRANSIENT = frozenset(
-    {
-        *(errno.EIO, errno.ESTALE, errno.EAGAIN, errno.EINTR, errno.ETIMEDOUT),
-        *(errno.EMFILE, errno.ENFILE, errno.ENOMEM),
-    }
+_TRANSIENT = (
+    *(errno.EIO, errno.ESTALE, errno.EAGAIN, errno.EINTR, errno.ETIMEDOUT),
+    *(errno.EMFILE, errno.ENFILE, errno.ENOMEM),
 )
 _RETRY_AFTER_S = (0.01, 0.1)
 
 
 class Rows(Protocol):
-    """Where rows are put: `prepserver.memory.ring.Ring`, or arrays of the caller's."""
+    """Where rows go: `prepserver.memory.ring.Ring`, or arrays of the caller."""
 
     def row(self, field: str, position: int) -> npt.NDArray[Any]:
         """The row of `position` in `field`: writable memory."""
@@ -55,23 +51,23 @@ class Target(NamedTuple):
     """A lane.
 
     Attributes:
-        makers: Of each view (`prepserver.transform.row_makers`).
-        taken: Fields that are taken from the record as they are, written when all else is there.
-        rows: Where they go.
+        makers: One for each view (`prepserver.transform.row_makers`).
+        taken: Fields that are copied from the record, after all others are made.
+        rows: Where the rows go.
         quarantined: Indices that are bad for this pipeline: workers died or hung in it.
     """
 
     makers: Sequence[RowMaker]
     taken: Sequence[RowField]
     rows: Rows
-    quarantined: Container[int] = frozenset()
+    quarantined: set[int]
 
     @classmethod
-    def of(cls, pipeline: Pipeline, rows: Rows, quarantined: Container[int] = frozenset()) -> Target:
+    def of(cls, pipeline: Pipeline, rows: Rows, quarantined: Iterable[int] = ()) -> Target:
         """The lane of a pipeline."""
         makers = row_makers(pipeline)
         made = {field.name for maker in makers for field in maker.fields}
-        return cls(makers, [field for field in pipeline.fields if field.name not in made], rows, quarantined)
+        return cls(makers, [field for field in pipeline.fields if field.name not in made], rows, set(quarantined))
 
 
 Mark = Callable[[int, int], None]
@@ -79,11 +75,7 @@ Step = Callable[[int], None]
 
 
 class LaneError(Exception):
-    """One target's rows cannot be made, for no fault of the samples; the others' can.
-
-    Attributes:
-        target: Its place in `fill`'s sequence.
-    """
+    """One target's rows cannot be made, though the samples are good; `target` is its place in `fill`'s sequence."""
 
     def __init__(self, target: int, text: str) -> None:
         super().__init__(text)
@@ -92,13 +84,13 @@ class LaneError(Exception):
 
 @dataclass(slots=True)
 class Stream:
-    """An endless line of samples.
+    """An endless sequence of samples.
 
     Attributes:
         source: Where they come from.
-        order: Which comes when.
-        seed: Of the augmentations.
-        quarantined: Indices that are bad without being read: they have killed workers.
+        order: Their order.
+        seed: Seed of the augmentations.
+        quarantined: Indices that are bad and not even read, because workers died on them.
     """
 
     source: Source
@@ -112,11 +104,11 @@ class BadRow:
     """A row that does not hold the sample of its position.
 
     Attributes:
-        position: Of the row.
-        index: Of the sample that should be there.
+        position: Position of the row.
+        index: Index of the sample that was expected.
         reason: ``path: why``, one line, at most `MAX_REASON_CHARS`.
-        targets: Which of the targets (their places in `fill`'s sequence) hold a replacement; all of them when
-            the sample cannot be read or decoded, some when only their pipelines refuse it.
+        targets: The targets (places in `fill`'s sequence) that hold a replacement: all if the sample cannot be read
+            or decoded, some if only their pipelines refuse it.
     """
 
     position: int
@@ -131,10 +123,10 @@ class FillResult:
 
     Attributes:
         bad: Rows with a replacement or zeros, in order of position.
-        read_ns: Time in reading encoded bytes.
-        make_ns: Time in decode and augmentation.
-        shared_ns: CPU time in which nothing was rendered for a target. 0 where there is one target.
-        targets_ns: CPU time in rendering, for each target. Empty where there is one.
+        read_ns: Time for reading encoded bytes.
+        make_ns: Time for decode and augmentation.
+        shared_ns: CPU time spent for all targets together; 0 with one target.
+        targets_ns: CPU time of rendering for each target; empty with one target.
     """
 
     bad: list[BadRow]
@@ -145,7 +137,7 @@ class FillResult:
 
 
 def _unmarked(_target: int) -> None:
-    """Nobody asks how far it has got."""
+    """The default for `step`."""
 
 
 def fill(
@@ -153,26 +145,25 @@ def fill(
 ) -> FillResult:
     """Fills the rows of positions [position, position + count) in every target.
 
-    A sample that cannot be had is replaced by the next ones by index, so by a rule of the position alone:
-    sample ``(index + k) % n`` for k = 1 .. `REPLACEMENTS`, with its own augmentations of this pass; the row's
-    label and index are the replacement's. If none can be had the row is zeros, label and index `NO_SAMPLE`.
-    A target whose pipeline takes a sample keeps it, whatever the other targets' pipelines say of it. All views of
-    a row are of one sample: where one of them cannot be made, all are the replacement's.
-    An error that nobody foresaw is found in one target alone, too: the sample is bad for it, with the error for a
-    reason. Where it meets all the replacements as well, it is not theirs, and the target fails.
+    The next samples by index replace a bad one: sample ``(index + k) % n`` for k = 1 .. `REPLACEMENTS`, with its own
+    augmentations of this pass, label and index. If all of these are bad too, the row is zeros, with label and index
+    `NO_SAMPLE`. A target whose pipeline takes a sample keeps it, whatever other targets' pipelines refuse. All views of
+    a row are of one sample: if one view cannot be made, all are the replacement's.
+    An unexpected error makes the sample bad for the target that raises it, with the error as the reason. If all
+    replacements raise one as well, the target fails.
 
     Args:
         stream: The samples.
-        targets: Makers and rows of each lane; one decode serves them all.
-        position: The first.
-        count: How many, 1 or more.
+        targets: Makers and rows of each lane; one decode serves all of them.
+        position: The first position.
+        count: Number of positions, 1 or more.
         mark: Called with (position, index) before each sample, replacements included.
-        step: Called with a target's place before its row is rendered, with `DECODING` when that is done.
+        step: Called with a target's place before its row is rendered, and with `DECODING` afterwards.
 
     Raises:
         LaneError: One target cannot be filled.
-        Exception: Something that is neither the sample's fault nor a target's. In both cases rows may hold anything
-            and are to be filled again.
+        Exception: An error of neither a sample nor a target. After both kinds of error the rows may hold anything and
+            must be filled again.
     """
     return _Filler(stream, targets, mark, step).run(position, count)
 
@@ -183,19 +174,19 @@ class _Filler:
         self._targets = targets
         self._mark = mark
         self._step = step
-        self._unforeseen: Counter[int] = Counter()  # errors at the position in hand, by target
+        self._unforeseen: Counter[int] = Counter()  # unexpected errors at this position, by target
         self._everywhere = tuple(range(len(targets)))
         self._bad: list[BadRow] = []
         self._read_ns = 0
         self._make_ns = 0
-        self._cpu_ns = [0] * (len(targets) + 1)  # by target; the last place is that of `DECODING`
-        self._at, self._at_ns = DECODING, time.thread_time_ns()  # what is being done, and since when
+        self._cpu_ns = [0] * (len(targets) + 1)  # by target; the last place belongs to `DECODING`
+        self._at, self._at_ns = DECODING, time.thread_time_ns()  # the current step and its start
 
     def run(self, position: int, count: int) -> FillResult:
         n = self._stream.order.n
         for p, index in enumerate(self._stream.order.indices(position, count), position):
             if index == NO_SAMPLE:
-                self._blank(p, self._everywhere)  # nobody gets it, but a row is a function of its position
+                self._blank(p, self._everywhere)  # no job gets it, but a row is a function of its position
                 continue
             refused = self._try(p, p // n, index, self._everywhere)
             if refused:
@@ -229,7 +220,7 @@ class _Filler:
                 target.rows.put(field.name, position, field.kind.blank)
 
     def _try(self, position: int, pass_: int, index: int, where: tuple[int, ...]) -> dict[int, str]:
-        """Puts sample `index` into the row of `position` of the targets `where`; returns who refused, and why."""
+        """Puts sample `index` into the row of `position` in targets `where`; returns why some of them refuse it."""
         self._mark(position, index)
         if index in self._stream.quarantined:
             return dict.fromkeys(where, "quarantined: workers died or hung on it")
@@ -248,7 +239,7 @@ class _Filler:
             return refused | dict.fromkeys(where, e.reason)
         except (OSError, MemoryError):
             raise
-        except Exception as e:  # noqa: BLE001 - whatever it is, it is this sample's until others show it too
+        except Exception as e:  # noqa: BLE001 - the sample is to blame, unless its replacements raise it too
             return refused | self._is_unforeseen(e, where)
         finally:
             read_ns = time.monotonic_ns()
@@ -270,7 +261,7 @@ class _Filler:
         self._step(target)
 
     def _clock(self, target: int) -> None:
-        """What is done from now on is for `target`, or for all. With one target nobody asks."""
+        """Counts CPU time for `target`, or for all, from now on; not needed with one target."""
         if len(self._targets) > 1:
             now_ns = time.thread_time_ns()  # some 0.5 us
             self._cpu_ns[self._at] += now_ns - self._at_ns
@@ -294,11 +285,11 @@ class _Filler:
             if len(where) == 1:
                 if _is_shortage(e):
                     name = self._stream.source.name(key.index)
-                    raise LaneError(where[0], f"at {_reason(name, _text(e))}") from e
+                    raise LaneError(where[0], f"at {_reason(name, describe(e))}") from e
                 return self._is_unforeseen(e, where)
         else:
             return {}
-        # Whose error was it? A row is pure, so each may be made again, by itself.
+        # To find the target to blame, each row is made again by itself; rows are pure.
         found: dict[int, str] = {}
         for t in where:
             self._begin(DECODING)
@@ -307,36 +298,36 @@ class _Filler:
 
     def _is_unforeseen(self, error: Exception, where: tuple[int, ...]) -> dict[int, str]:
         if not self._unforeseen:  # once for each position
-            _log.warning("an error that nobody foresaw", exc_info=error)
+            _log.warning("unexpected error", exc_info=error)
         self._unforeseen.update(where)
-        return dict.fromkeys(where, _text(error))
+        return dict.fromkeys(where, describe(error))
 
 
 def _is_shortage(error: Exception) -> bool:
-    """Whether the process is short of something. That is no property of the sample, so no row may come of it."""
+    """Whether the process lacks a resource: no property of the sample, so no row may depend on it."""
     return isinstance(error, OSError | MemoryError) or "allocate memory" in str(error)  # torch's is a RuntimeError
 
 
-def _text(error: Exception) -> str:
+def describe(error: Exception) -> str:
+    """Class, text and notes of an error."""
     notes = "; ".join(getattr(error, "__notes__", ()))
     return f"{type(error).__name__}: {error}" + (f" ({notes})" if notes else "")
 
 
 def _read(source: Source, index: int) -> Record:
-    """`source.read`, again after a while where the system says that it may be better then.
+    """`source.read`, tried again after a while if the system's error may be transient.
 
     Raises:
         SampleError: The sample is bad.
-        OSError: The process is short of something for longer than we wait. That is no property of the
-            sample, so no row may come of it.
+        OSError: The process lacks a resource for longer than this waits: see `_is_shortage`.
     """
     for wait_s in _RETRY_AFTER_S:
         try:
             return source.read(index)
         except OSError as e:
-            # a SampleError has no number of its own, but the system call behind it has
-            # Asked without a name for the cause: a local that holds an exception is a cycle through its
-            # traceback, and would keep the rings of dropped lanes mapped for as long as nothing collects.
+            # A SampleError has no errno, but the system call that caused it has one. The cause gets no name here: a
+            # local variable with an exception is a reference cycle through the traceback, which would keep the rings of
+            # dropped lanes mapped until the garbage collector runs.
             if (e.__cause__.errno if isinstance(e.__cause__, OSError) else e.errno) not in _TRANSIENT:
                 raise
             time.sleep(wait_s)
@@ -345,8 +336,8 @@ def _read(source: Source, index: int) -> Record:
 
 def _reason(name: str, why: str) -> str:
     name = printable(name)
-    why = " ".join(why.split())[: MAX_REASON_CHARS // 2]
+    why = printable(" ".join(why.split()))[: MAX_REASON_CHARS // 2]
     room = MAX_REASON_CHARS - len(why) - 2
     if len(name) > room:
-        name = "..." + name[len(name) - room + 3 :]  # the end of a path says more than its beginning
+        name = "..." + name[len(name) - room + 3 :]  # the end of a path tells more than its beginning
     return f"{name}: {why}"

@@ -1,9 +1,7 @@
-"""A child that scans one source and ends: dataset storage may hang, and then this process hangs, not the daemon.
+"""A child that lists one source and ends: if the dataset's storage hangs, this process hangs and not the daemon.
 
-Killing it, or hanging up, cancels the scan; what it had written is thrown away.
-
-It has the workers' sandbox, but that it may write its cache and, for a source that names paths, read everywhere: the
-links of a dataset lead anywhere.
+Killing it, or hanging up, cancels the listing and discards what it had written. It has the workers' sandbox, but it may
+write to its cache and, for a source that names paths, read everywhere, because links in a dataset lead anywhere.
 """
 
 from __future__ import annotations
@@ -30,34 +28,29 @@ EXIT_CANCELLED = 1
 EXIT_BUG = 70  # sysexits.h: EX_SOFTWARE
 
 CALLS = frozenset({"utimensat"})
-"""What it needs of the system calls that a worker may not make: it reads the clock that stamps files."""
+"""System calls that it may make and a worker may not: it reads the clock that stamps files."""
 
 MOST_BYTES = 8 << 30
-"""Memory of an indexer: a folder of 100 million files takes 7 GiB, a list of so many lines 8."""
+"""Memory limit of an indexer: a folder of 100 million files takes 7 GiB, a list of so many lines 8 GiB."""
 
 
 def run(sock: socket.socket, seal: Seal = OPEN) -> int:
-    """Does the one job that comes over `sock` (blocking).
+    """Answers the one request that arrives on `sock`, the blocking line to the daemon; returns the exit status.
 
-    Args:
-        sock: The line to the daemon.
-        seal: Closed before anything of the dataset is read.
-
-    Returns:
-        The exit status.
+    `seal` is closed before anything of the dataset is read.
     """
     resource.setrlimit(resource.RLIMIT_DATA, (MOST_BYTES, MOST_BYTES))
     try:
         job, fds = receive(sock, TO_INDEXER)
         close_all(fds)
         cache = Path(job.cache_dir)
-        with contextlib.suppress(OSError):  # said when the index is written
+        with contextlib.suppress(OSError):  # reported when the index is written
             cache.mkdir(mode=0o700, parents=True, exist_ok=True)
         send(sock, _answer(job, sock, seal))
     except ChannelClosed:
         return EXIT_CANCELLED
     except ProtocolError:
-        log.exception("the daemon says what it may not")
+        log.exception("protocol error of the daemon")
         return EXIT_BUG
     return EXIT_DONE
 

@@ -1,6 +1,6 @@
-"""Which files a process may open, by the kernel's Landlock: asked of every path, without privileges, for good.
+"""Which files a process may open: the kernel's Landlock checks every path, without privileges, irrevocably.
 
-What it does not rule (modes, owners, times, attributes) `seccomp` refuses.
+Landlock does not control modes, owners, times and attributes; `seccomp` refuses these.
 """
 
 from __future__ import annotations
@@ -20,30 +20,26 @@ _WRITE_FILE, _READ_FILE, _READ_DIR, _REMOVE_FILE, _MAKE_REG, _TRUNCATE = (1 << n
 _READ = _READ_FILE | _READ_DIR
 _WRITE = _READ | _WRITE_FILE | _REMOVE_FILE | _MAKE_REG | _TRUNCATE
 
-# How many rights over files each version of the interface knows; they are bits from 0 on.
+# Number of file rights in each version of the interface; they are bits from 0 on.
 _FILE_RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15, 5: 16}
 _NETWORK_SINCE, _SCOPES_SINCE = 4, 6  # no TCP; no signals and no abstract sockets outside
 
 
 def version() -> int:
-    """The interface's version that this kernel has.
-
-    Raises:
-        OSError: It has none, or does not let us ask.
-    """
+    """This kernel's version of the interface; `OSError` if it has none or refuses to answer."""
     return call(_CREATE_RULESET, None, 0, _ASK_VERSION)
 
 
 def restrict(known: int, readable: Iterable[str], writable: Iterable[str] = ()) -> None:
-    """From now on this process opens nothing else, and never again more.
+    """From now on this process can open only files below these folders.
 
-    It must have set no_new_privs. A place that is not there now cannot be opened later either: rules are tied to
-    what is there, not to names.
+    It must have set no_new_privs. A folder that does not exist now cannot be opened later either, because rules apply
+    to folders and not to names.
 
     Args:
         known: From `version`.
-        readable: Folders below which files may be read and listed.
-        writable: Folders below which files may also be written, made and removed.
+        readable: Folders whose files may be read and listed.
+        writable: Folders whose files may also be written, made and removed.
 
     Raises:
         OSError: The kernel refuses.
@@ -63,10 +59,10 @@ def restrict(known: int, readable: Iterable[str], writable: Iterable[str] = ()) 
 
 def _allow(ruleset: int, path: str, rights: int) -> None:
     try:
-        # O_DIRECTORY has an automounter mount it; a rule for what is underneath would let nobody in.
+        # O_DIRECTORY makes an automounter mount it; a rule for the folder underneath would be useless.
         place = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
-        return  # nothing to be read there
+        return  # no file there can be read
     try:
         call(_ADD_RULE, ruleset, _PATH_BENEATH, struct.pack("=Qi", rights, place), 0)
     finally:

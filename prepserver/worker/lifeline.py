@@ -1,7 +1,6 @@
-"""Ties a process to its parent, so that nothing outlives the daemon: daemon, zygote, child, one chain.
+"""Ties a process to its parent, so that no process outlives the daemon: daemon, zygote and child form a chain.
 
-The kernel sends SIGKILL when the parent ends, however it ends; no guard that could itself be stopped or
-stuck is involved.
+The kernel sends SIGKILL when the parent ends, however it ends. There is no guard process that could hang.
 """
 
 from __future__ import annotations
@@ -14,17 +13,16 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def die_with(parent_pid: int) -> None:
-    """From now on this process is killed when its parent ends.
+    """From now on the kernel kills this process when its parent ends.
 
-    The signal comes when the *thread* that started this process ends: start processes from a thread that
-    lasts as long as its process, the main thread.
+    The signal comes when the *thread* that started this process ends: start processes from the main thread.
 
     Args:
-        parent_pid: Known from before the fork. Comparing with it, and not with 1, is right in a container
-            too, where the daemon itself may be process 1.
+        parent_pid: The parent, noted before the fork. A comparison with 1 instead would fail in a container, where the
+            daemon itself may be process 1.
 
     Raises:
-        ProcessLookupError: The parent was gone before the tie was made, so no signal will ever come.
+        ProcessLookupError: The parent has ended already, so the signal will never come.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0) != 0:

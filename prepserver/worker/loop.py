@@ -1,8 +1,8 @@
-"""A worker's life: takes messages from the daemon one by one, fills rows, answers.
+"""A worker's loop: takes messages from the daemon one by one, fills rows, answers.
 
-It keeps what it was told of streams and lanes and nothing else: no task is remembered, so any task can be
-given to any worker again. Whatever goes wrong inside a task is answered and survived; a message that makes
-no sense is a bug of the daemon, and ends the process.
+It keeps the daemon's streams and lanes and nothing else: it remembers no task, so any task can be given to any worker
+again. Errors inside a task are reported and survived; a message that makes no sense is a bug of the daemon and ends the
+process.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from prepserver.source.errors import printable
 from prepserver.telemetry.page import NO_LANE, StatsPage
 from prepserver.transform import DECODING
 from prepserver.worker.channel import ChannelClosed, close_all, receive, send
-from prepserver.worker.fill import BadRow, LaneError, Stream, Target, fill
+from prepserver.worker.fill import BadRow, LaneError, Stream, Target, describe, fill
 from prepserver.worker.sandbox import OPEN, Seal
 
 EXIT_DONE = 0
 EXIT_BUG = 70  # sysexits.h: EX_SOFTWARE
-# The third is `prepserver.protocol.work.EXIT_SEALED`, which the daemon knows.
+# The third status is `prepserver.protocol.work.EXIT_SEALED`, which the daemon knows.
 
 _COLLECT_IDLE, _COLLECT_BUSY = 16, 256
-"""Tasks between two runs of the garbage collector: when there is nothing to do, and when there always is."""
+"""Tasks between two runs of the garbage collector: in a pause, and without pauses."""
 
 _REASONS_BYTES = MAX_MESSAGE_BYTES // 2
-"""For all reasons of one `Filled`; the rest is for its numbers."""
+"""For all reasons in one `Filled` message; the rest is for its numbers."""
 
 
 def run(number: int, sock: socket.socket, page_fd: int, seal: Seal = OPEN) -> int:
@@ -52,7 +52,7 @@ def run(number: int, sock: socket.socket, page_fd: int, seal: Seal = OPEN) -> in
         number: This worker's name in logs.
         sock: The line to the daemon, blocking.
         page_fd: Its statistics page; closed here.
-        seal: Closed around the streams of the first task before that begins.
+        seal: Closed around the known streams before the first task begins.
 
     Returns:
         The exit status.
@@ -61,7 +61,7 @@ def run(number: int, sock: socket.socket, page_fd: int, seal: Seal = OPEN) -> in
     page = StatsPage(page_fd, writable=True)
     close_all([page_fd])
     worker = _Worker(sock, page, log, seal)
-    gc.disable()  # not in the middle of a sample
+    gc.disable()  # so that it does not run in the middle of a sample
     try:
         while True:
             worker.collect_garbage()
@@ -69,28 +69,24 @@ def run(number: int, sock: socket.socket, page_fd: int, seal: Seal = OPEN) -> in
     except ChannelClosed:
         return EXIT_DONE
     except _Sealed as e:
-        log.info("ends, and another takes its place: %s", e)
+        log.info("this worker ends and another takes its place: %s", e)
         return work.EXIT_SEALED
-    except (ProtocolError, _UnknownName):
-        log.exception("the daemon says what it may not")
+    except (ProtocolError, KeyError):  # KeyError: a stream or lane that was never added
+        log.exception("protocol error of the daemon")
         return EXIT_BUG
 
 
-class _UnknownName(LookupError):
-    """A stream or lane that was never added."""
-
-
 class _Broken(Exception):
-    """A stream or lane that could not be set up: every task that needs it fails with this."""
+    """A stream or lane could not be set up: every task that needs it fails with this error."""
 
 
 class _Sealed(Exception):
-    """A stream lies where the sandbox of this process does not let it read."""
+    """The sandbox of this process does not let it read a stream."""
 
 
 @dataclass(slots=True)
 class _Told:
-    """A stream as the daemon has told it; it is opened by the first task that needs it, in the sandbox."""
+    """A stream from the daemon; the first task that needs it opens it, in the sandbox."""
 
     add: work.AddStream
     quarantined: set[int]
@@ -104,53 +100,37 @@ class _Worker:
         self._log = log
         self._seal = seal
         self._streams: dict[int, _Told] = {}
-        self._lanes: dict[int, tuple[Target, set[int]] | _Broken] = {}
+        self._lanes: dict[int, Target | _Broken] = {}
         self._tasks_since_collect = 0
-        self._task = 0
-        self._filled: list[int] = []  # the lanes of that task
+        self._filled: list[int] = []  # the lanes of the current task
         self._arrived = select.poll()
         self._arrived.register(sock, select.POLLIN)
         self._ahead: collections.deque[tuple[Any, list[int]] | ProtocolError] = collections.deque()
 
     def next(self) -> tuple[Any, list[int]]:
-        """The next message and its descriptors, waiting for it.
-
-        Raises:
-            ChannelClosed: The daemon is gone.
-            ProtocolError: It says what it may not.
-        """
+        """Waits for the next message; returns it with its descriptors."""
         message = self._ahead.popleft() if self._ahead else receive(self._sock, work.TO_WORKER)
         if isinstance(message, ProtocolError):
             raise message
         return message
 
     def handle(self, message: Any, fds: list[int]) -> None:
-        """Does what one message asks.
-
-        Raises:
-            ChannelClosed: The daemon is gone.
-            _UnknownName: The daemon is confused.
-            _Sealed: Another process must do this, and what comes after.
-        """
+        """Does what one message asks; raises `_Sealed` if only another process can."""
         try:
             match message:
                 case work.Fill():
                     self._fill(message)
                 case work.AddStream():
                     if not self._seal.holds(message.places):
-                        raise _Sealed(f"it may not read stream {message.stream}, which is new")
+                        raise _Sealed(f"its sandbox does not let it read the new stream {message.stream}")
                     self._streams[message.stream] = _Told(message, set(message.quarantined))
                 case work.AddLane():
-                    _known(self._streams, "stream", message.stream)
-                    self._lanes[message.lane] = self._open_lane(message, fds)
+                    self._lanes[message.lane] = self._open_lane(message, fds, self._streams[message.stream])
                 case work.Quarantine():
-                    _known(self._streams, "stream", message.stream)
                     self._quarantine(message)
                 case work.DropLane(lane):
-                    _known(self._lanes, "lane", lane)
                     del self._lanes[lane]
                 case work.DropStream(stream):
-                    _known(self._streams, "stream", stream)
                     del self._streams[stream]
                 case _:
                     raise ProtocolError(f"unexpected {type(message).__name__}")
@@ -158,7 +138,7 @@ class _Worker:
             close_all(fds)  # a mapping needs no descriptor
 
     def collect_garbage(self) -> None:
-        """Runs the collector when it is due, in a pause if there are pauses."""
+        """Runs the garbage collector if it is due: preferably in a pause."""
         if self._tasks_since_collect < _COLLECT_IDLE:
             return
         if self._tasks_since_collect >= _COLLECT_BUSY or not (self._ahead or self._arrived.poll(0)):
@@ -171,11 +151,11 @@ class _Worker:
         self._page.begin_sample(position, index)
 
     def _look_ahead(self) -> None:
-        """Takes what has arrived in the middle of a chunk; only a quarantine cannot wait for the chunk's end.
+        """Receives messages in the middle of a chunk, because a quarantine cannot wait for the chunk's end.
 
-        The sample that it names has just killed another worker, and may be the next one here.
+        Its sample has just killed another worker, and may be the next one here.
         """
-        with contextlib.suppress(ChannelClosed):  # said again when the chunk is done
+        with contextlib.suppress(ChannelClosed):  # raised again after the chunk
             while self._arrived.poll(0):
                 try:
                     message, fds = receive(self._sock, work.TO_WORKER)
@@ -195,8 +175,8 @@ class _Worker:
             self._streams[told.stream].quarantined.update(told.indices)
             return
         lane = self._lanes.get(told.lane)
-        if lane is not None and not isinstance(lane, _Broken):
-            lane[1].update(told.indices)
+        if isinstance(lane, Target):
+            lane.quarantined.update(told.indices)
 
     def _open_stream(self, told: _Told) -> Stream | _Broken:
         add = told.add
@@ -205,48 +185,48 @@ class _Worker:
             source = open_source(source_from_wire(add.source), Path(add.index_path), roots)
             shard = Shard(add.num_shards, add.shard_index)
             order = make_order(add.shuffle, len(source), add.seed, shard, add.batch_rows)
-        except Exception as e:  # noqa: BLE001 - told with every task that needs the stream
+        except Exception as e:  # noqa: BLE001 - reported by every task that needs the stream
             self._log.exception("stream %d", add.stream)
             return _Broken(_text(e))
         return Stream(source, order, add.seed, told.quarantined)
 
-    def _open_lane(self, told: work.AddLane, fds: list[int]) -> tuple[Target, set[int]] | _Broken:
+    def _open_lane(self, told: work.AddLane, fds: list[int], stream: _Told) -> Target | _Broken:
         try:
             (fd,) = fds
-            columns = source_from_wire(self._streams[told.stream].add.source).columns
-            quarantined = set(told.quarantined)
-            ring = Ring(fd, RingLayout.from_wire(told.layout))
-            return Target.of(Pipeline.from_wire(told.pipeline, columns), ring, quarantined), quarantined
-        except Exception as e:  # noqa: BLE001 - told with every task that needs the lane
+            pipeline = Pipeline.from_wire(told.pipeline, source_from_wire(stream.add.source).columns)
+            return Target.of(pipeline, Ring(fd, RingLayout.from_wire(told.layout)), told.quarantined)
+        except Exception as e:  # noqa: BLE001 - reported by every task that needs the lane
             self._log.exception("lane %d", told.lane)
             return _Broken(_text(e))
 
     def _fill(self, task: work.Fill) -> None:
-        told = _known(self._streams, "stream", task.stream)
-        # ORDER: before the first byte of anybody's dataset, and of its index, is read.
+        told, lanes = self._streams[task.stream], [self._lanes[lane] for lane in task.lanes]
+        # ORDER: before the first byte of any dataset or index is read.
         self._seal.close(place for each in self._streams.values() for place in each.add.places)
-        lanes = [_known(self._lanes, "lane", lane) for lane in task.lanes]
         self._page.begin_task(task.task)
-        self._task, self._filled = task.task, task.lanes
+        self._filled = task.lanes
         if told.opened is None:
             told.opened = self._open_stream(told)
         stream = told.opened
         try:
-            for needed in (stream, *lanes):
-                if isinstance(needed, _Broken):
-                    # not the one that is kept: a traceback would keep this task's rings mapped
-                    raise _Broken(str(needed))
-            targets = [target for target, _ in lanes]
+            # A copy of the error: with a traceback, the one that is kept would keep this task's rings mapped.
+            if isinstance(stream, _Broken):
+                raise _Broken(str(stream))
+            targets = []
+            for lane in lanes:
+                if isinstance(lane, _Broken):
+                    raise _Broken(str(lane))
+                targets.append(lane)
             made = fill(stream, targets, task.position, task.count, self._begin_sample, self._begin_step)
             if made.bad:
                 self._check_seal()
         except _Sealed:
             self._page.fail_task()
             raise
-        except Exception as e:  # noqa: BLE001 - whatever it is, the task's end must be told
+        except Exception as e:  # noqa: BLE001 - the daemon must hear of the task's end in any case
             self._page.fail_task()
             self._check_seal()
-            if not isinstance(e, _Broken):  # that was logged when it broke
+            if not isinstance(e, _Broken):  # which was logged when it broke
                 self._log.exception("task %d: positions %d + %d", task.task, task.position, task.count)
             send(self._sock, work.Failed(task.task, _text(e), self._culprit(e, task, stream)))
         else:
@@ -256,16 +236,12 @@ class _Worker:
         self._tasks_since_collect += 1
 
     def _check_seal(self) -> None:
-        """After trouble: whether it was the sandbox, which another process may have anew.
-
-        Raises:
-            _Sealed: It was. The rows are made again.
-        """
+        """After an error: raises `_Sealed` if the sandbox may be the cause; another worker fills the rows again."""
         if self._seal.is_stale:
-            raise _Sealed("a folder that it was to read has been replaced, or mounted again")
+            raise _Sealed("a folder that its sandbox lets it read has been replaced, or mounted again")
 
     def _culprit(self, error: Exception, task: work.Fill, stream: Any) -> int | None:
-        """The lane for which a task failed, if it is one of them."""
+        """The lane to blame for a failed task, if one is."""
         if isinstance(error, LaneError):
             return task.lanes[error.target]
         if isinstance(error, _Broken) and not isinstance(stream, _Broken):
@@ -273,15 +249,8 @@ class _Worker:
         return None
 
 
-def _known(table: dict[int, Any], what: str, number: int) -> Any:
-    try:
-        return table[number]
-    except KeyError:
-        raise _UnknownName(f"no {what} {number} was added") from None
-
-
 def _bad_rows(bad: list[BadRow], lanes: list[int]) -> list[tuple[int, int, str, list[int]]]:
-    """`bad` as a message holds it; reasons are cut where there are so many that they would not fit."""
+    """`bad` for the message; reasons are shortened if there are so many that they would not fit."""
     room = _REASONS_BYTES // max(1, len(bad))
     return [
         (
@@ -295,9 +264,6 @@ def _bad_rows(bad: list[BadRow], lanes: list[int]) -> list[tuple[int, int, str, 
 
 
 def _text(error: Exception) -> str:
-    """An error as `Failed` tells it: class and text, one line."""
-    if isinstance(error, _Broken | LaneError):
-        return printable(" ".join(str(error).split()))[:1000]
-    notes = "; ".join(getattr(error, "__notes__", ()))
-    line = f"{type(error).__name__}: {error}" + (f" ({notes})" if notes else "")
-    return printable(" ".join(line.split()))[:1000]
+    """An error in one line, for `Failed`."""
+    text = str(error) if isinstance(error, _Broken | LaneError) else describe(error)
+    return printable(" ".join(text.split()))[:1000]

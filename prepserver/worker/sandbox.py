@@ -1,11 +1,11 @@
-"""What a worker cannot do, because it parses files from strangers: the parts, and when each of them begins.
+"""The sandbox of workers, which parse files from strangers: its parts, and when each begins.
 
-A process confines itself as soon as it is forked (`confine`: no new privileges, a system call filter, limits), and
-says last which files it may open (`Seal`), because it learns only from the daemon what its streams read. Each part
-can only be made narrower afterwards, never wider: a worker that is to read more is replaced.
+A process confines itself right after the fork (`confine`: no new privileges, a system call filter, limits). The files
+that it may open are restricted later (`Seal`), when it knows what its streams read. No part can be widened
+again: a worker that has to read more is replaced.
 
-Which parts there are is tried once, by the zygote, in a child that is thrown away (`find_out`): a container or a
-service manager may refuse what the kernel has.
+The zygote tries once, in a child, which parts work (`find_out`): a container or a service manager may refuse what the
+kernel has.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _OPEN_FILES = 16384
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Which parts of the sandbox there are.
+    """The parts of the sandbox that work here.
 
     Attributes:
         landlock: Version of the kernel's interface, 0 for no Landlock.
-        seccomp: Whether the system call filter is on.
-        no_new_privs: Whether a program could not get more privileges than it was started with.
-        missing: What there is not, and why; empty if nothing is missing, or nothing was asked for.
+        seccomp: Whether the system call filter works.
+        no_new_privs: Whether the process can give up gaining privileges.
+        missing: Missing parts with the reason; empty if none is missing, or no sandbox was asked for.
     """
 
     landlock: int = 0
@@ -44,7 +44,7 @@ class Parts:
     missing: str = ""
 
     def __str__(self) -> str:
-        """What there is, such as ``landlock 7, seccomp, no_new_privs``."""
+        """The parts, such as ``landlock 7, seccomp, no_new_privs``."""
         found = (
             f"landlock {self.landlock}" * bool(self.landlock),
             "seccomp" * self.seccomp,
@@ -54,7 +54,7 @@ class Parts:
 
 
 def find_out() -> Parts:
-    """The parts that work here, tried in a child process. Call it while there is one thread."""
+    """Tries the parts in a child process; call it while this process has one thread."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -65,14 +65,14 @@ def find_out() -> Parts:
     with open(reading, "rb") as pipe:
         said = pipe.read()
     os.waitpid(pid, 0)
-    return Parts(**json.loads(said)) if said else Parts(missing="the trial of the sandbox ended without a word")
+    return Parts(**json.loads(said)) if said else Parts(missing="the trial of the sandbox gave no answer")
 
 
 def _try_all() -> Parts:
     try:
         prctl(_PR_SET_NO_NEW_PRIVS, 1)
     except OSError as e:
-        return Parts(missing=f"no_new_privs ({e.strerror}), and what needs it: seccomp, landlock")
+        return Parts(missing=f"no_new_privs ({e.strerror}), and seccomp and landlock, which need it")
     missing = []
     filtered, version = True, 0
     try:
@@ -90,17 +90,17 @@ def _try_all() -> Parts:
 
 
 def confine(parts: Parts, allowed: Container[str] = ()) -> None:
-    """Confines this process, but for the files that it may open.
+    """Confines this process, except for the files that it may open.
 
-    There is no limit on the size of files, because the log may be one, nor on memory: what a picture may take is
-    bounded when its header is read, and address space says little about it.
+    File sizes have no limit, because the log may be a file. Memory has none either: the decoder bounds it by the header
+    of a picture, and a limit on address space would say little.
 
     Args:
         parts: From `find_out`.
-        allowed: Names of system calls that it needs nevertheless.
+        allowed: Names of system calls that the process needs nevertheless.
 
     Raises:
-        OSError: The kernel refuses what it has taken in the trial.
+        OSError: The kernel refuses what it accepted in `find_out`.
     """
     if not parts.no_new_privs:
         return
@@ -113,16 +113,16 @@ def confine(parts: Parts, allowed: Container[str] = ()) -> None:
 
 
 def _code() -> list[str]:
-    """Where Python and the packages lie: libraries import parts of themselves when these are first used."""
+    """The folders of Python and its packages: libraries import some modules only when they are first used."""
     names = ("stdlib", "platstdlib", "purelib", "platlib")
     return [path for path in dict.fromkeys(map(sysconfig.get_path, names)) if os.path.isdir(path)]
 
 
 class Seal:
-    """Which files this process may open: all of them until `close`, then only those below some folders.
+    """Which files this process may open: all until `close`, then only those below some folders.
 
     Args:
-        parts: From `find_out`. Without Landlock closing changes nothing.
+        parts: From `find_out`. Without Landlock, `close` changes nothing.
         always: Folders that stay open, for plug-ins.
     """
 
@@ -133,20 +133,20 @@ class Seal:
         self._unclear: frozenset[str] = frozenset()
 
     def close(self, places: Iterable[str], writable: Iterable[str] = ()) -> None:
-        """Closes it around `places`, folders with all that is below them; again does nothing.
+        """Restricts this process to the folders `places`; a second call does nothing.
 
         Raises:
-            OSError: The kernel refuses what it has taken in the trial.
+            OSError: The kernel refuses what it accepted in `find_out`.
         """
         if self._places is not None or not self._landlock:
             return
         self._places = tuple(dict.fromkeys(places))
         landlock.restrict(self._landlock, (*self._places, *self._always, *_code()), writable)
-        # On some file systems opening fails though access(2) would allow it: they say nothing about the seal.
+        # On some file systems opening fails although access(2) allows it, so they tell nothing about the seal.
         self._unclear = frozenset(filter(_refused, self._places))
 
     def holds(self, places: Iterable[str]) -> bool:
-        """Whether files below all of `places` can be opened, or could be, while it is open."""
+        """Whether this process may open files below all of `places`."""
         if self._places is None:
             return True
         return all(
@@ -156,11 +156,7 @@ class Seal:
 
     @property
     def is_stale(self) -> bool:
-        """Whether it keeps out what it was to let in.
-
-        The kernel's rules belong to the folders that were there: one that was made anew under its old name, or lies
-        on a file system that was mounted again, is another.
-        """
+        """Whether the kernel now refuses a folder of `close`: one that was replaced, or mounted again, is another."""
         return any(map(self._lost, self._places or ()))
 
     def _lost(self, place: str) -> bool:
@@ -176,7 +172,7 @@ def _refused(place: str) -> bool:
     try:
         os.close(os.open(place, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
     except PermissionError:
-        return os.access(place, os.R_OK, effective_ids=True)  # which Landlock does not rule
+        return os.access(place, os.R_OK, effective_ids=True)  # Landlock does not control access(2)
     except OSError:
         return False
     return False

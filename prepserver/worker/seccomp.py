@@ -1,8 +1,8 @@
-"""Which system calls a worker may not make: a filter in the kernel that nothing can take off again.
+"""The system calls that a worker may not make: a filter in the kernel, which cannot be removed.
 
-`program` is pure: it builds the filter for one machine type. `install` gives it to the kernel. The filter names
-what is refused and lets the rest through: an allow-list would break with the next libc or torch. What is refused
-fails with EPERM, which libraries can handle; only a call by another machine type's convention kills.
+`program` builds the filter for one machine type; `install` gives it to the kernel. The filter lists refused calls and
+lets others through, because an allow-list would break with the next libc or torch. A refused call fails with EPERM,
+which libraries can handle; only a call by another machine type's convention kills.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def program(machine: str, pid: int, allowed: Container[str] = ()) -> bytes:
 
     Args:
         machine: One of `MACHINES`.
-        pid: Of the process that will have it.
+        pid: The process that will have the filter.
         allowed: Names of calls that it may make nevertheless.
     """
     column = list(MACHINES).index(machine)
@@ -100,7 +100,7 @@ def program(machine: str, pid: int, allowed: Container[str] = ()) -> bytes:
         number = numbers[column]
         if number is not None and name not in allowed:
             code += [_op(_EQUAL, number, 0, 1), _refuse(errno.EPERM)]
-    # Its flags lie in memory, which no filter can read; told that it does not exist, libc uses clone.
+    # The flags of clone3 are in memory, which no filter can read; libc uses clone if clone3 does not exist.
     code += [_op(_EQUAL, _CLONE3[column], 0, 1), _refuse(errno.ENOSYS)]
     thread = [_argument(0), _op(_ANY_BIT, _CLONE_THREAD, 1, 0), _refuse(errno.EPERM), _op(_RETURN, _ALLOW)]
     code += _only_for(_CLONE[column], thread)
@@ -112,11 +112,7 @@ def program(machine: str, pid: int, allowed: Container[str] = ()) -> bytes:
 
 
 def install(allowed: Container[str] = ()) -> None:
-    """Puts the filter on this process, which must have set no_new_privs.
-
-    Raises:
-        OSError: The kernel has none, or none for this machine.
-    """
+    """Filters this process, which must have set no_new_privs; `OSError` if the kernel or the machine has no filter."""
     machine = platform.machine()
     if machine not in MACHINES:
         raise OSError(errno.ENOSYS, f"there is no filter for {machine}")
@@ -141,12 +137,12 @@ def _refuse(number: int) -> bytes:
 
 
 def _argument(place: int) -> bytes:
-    # The lower half: all that the kernel itself looks at in a pid, a command or flags.
+    # The lower half: the kernel itself reads no more of a pid, a command or flags.
     return _op(_LOAD, _ARGUMENTS + 8 * place)
 
 
 def _among(values: Iterable[int], argument: int, *, inside: bool) -> list[bytes]:
-    """Allows the call if its argument is one of `values` (`inside`) or none of them."""
+    """Allows the call if its argument is one of `values`, or, without `inside`, none of them."""
     hit, miss = _op(_RETURN, _ALLOW), _refuse(errno.EPERM)
     if not inside:
         hit, miss = miss, hit
@@ -157,5 +153,5 @@ def _among(values: Iterable[int], argument: int, *, inside: bool) -> list[bytes]
 
 
 def _only_for(number: int, block: Sequence[bytes]) -> list[bytes]:
-    """`block`, which always ends in a return, for this call; jumped over for others."""
+    """Applies `block`, which always ends in a return, to this call only."""
     return [_op(_EQUAL, number, 0, len(block)), *block]

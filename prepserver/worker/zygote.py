@@ -1,11 +1,11 @@
-"""The process that all children are forked from: ``python -m prepserver.worker.zygote``, started by `launch`.
+"""The process that forks all children: ``python -m prepserver.worker.zygote``, started by `launch`.
 
-It imports what a worker needs once (about a second, 150 MiB) and then forks in milliseconds; children share
-its memory. It has one thread and runs no numeric code: a process forked after an OpenMP region, or beside
-a thread that holds a lock, can hang for ever.
+It imports what a worker needs once (about a second, 150 MiB) and then forks in milliseconds; children share its memory.
+It has one thread and runs no numeric code: a process that is forked after an OpenMP region, or beside a thread with a
+lock, can hang for ever.
 
-It opens each child's pidfd before the child could have been reaped, so the descriptor cannot mean anybody
-else, passes it to the daemon when the child is tied to this process, and reaps. It decides nothing.
+It opens each child's pidfd before it could have reaped the child, so the descriptor cannot mean another process, passes
+it to the daemon once the child is tied to the zygote, and reaps. It decides nothing.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from prepserver.worker.sandbox import Parts, Seal, confine, find_out
 log = logging.getLogger("prepserver.zygote")
 
 OOM_SCORE_ADD = 500
-"""The kernel, short of memory, takes a worker (which costs a chunk) before a training job or the daemon."""
+"""If memory runs out, the kernel kills a worker (which costs a chunk) before a training job or the daemon."""
 
 EXIT_BUG = 70  # sysexits.h: EX_SOFTWARE
 
 _IMPORTS = (
-    *("torch", "numpy.ma", "simplejpeg"),  # numpy imports its ma by itself when some functions are first used
+    *("torch", "numpy.ma", "simplejpeg"),  # numpy imports numpy.ma only when some functions are first used
     *("prepserver.transform", "prepserver.worker.loop", "prepserver.worker.indexer"),
 )
 
@@ -81,14 +81,13 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _load() -> None:
-    """Imports what children need, and leaves the heap so that they share it."""
-    gc.disable()  # collecting while a million objects are being made for good is a sixth of the time
+    """Imports what children need, and prepares the heap for sharing."""
+    gc.disable()  # collecting while imports make a million lasting objects would take a sixth of the time
     for name in _IMPORTS:
         importlib.import_module(name)
     sys.modules["prepserver.transform"].hush_libtiff()
     time.localtime()  # reads the time zone, which a sealed worker could not
-    # One compute thread per child. Set here, where it costs nothing; no parallel region runs in this process.
-    sys.modules["torch"].set_num_threads(1)
+    sys.modules["torch"].set_num_threads(1)  # in each child; this process runs no parallel region
 
 
 def _load_plugins(names: Sequence[str]) -> tuple[work.Plugins, str]:
@@ -101,13 +100,17 @@ def _load_plugins(names: Sequence[str]) -> tuple[work.Plugins, str]:
         loaded = sys.modules["prepserver.plugins"].load(names)
     except Exception as e:
         log.exception("plug-ins")
-        return [], str(e)[:4000]
+        return [], _sendable(str(e))[:4000]
     for each in loaded:
         log.info("%s plug-in %r from %s, code %s", each.role, each.name, each.origin, each.code)
     threads = len(os.listdir("/proc/self/task"))
     if threads > 1:
         log.warning("plug-ins have started %d threads when they were imported: workers may hang", threads - 1)
-    return [(each.role, each.name, each.code, each.origin[-256:]) for each in loaded], ""
+    return [(each.role, each.name, each.code, _sendable(each.origin)[-256:]) for each in loaded], ""
+
+
+def _sendable(text: str) -> str:
+    return text.encode(errors="backslashreplace").decode()  # a path may hold bytes that are no text
 
 
 class _Zygote:
@@ -118,11 +121,11 @@ class _Zygote:
         self._read = read
         self._children: dict[int, tuple[int, int]] = {}  # pidfd -> (ticket, pid)
         self._untied: dict[int, int] = {}  # read end of a child's pipe -> its pidfd
-        self._poll = select.poll()  # no descriptor of its own that a child would have to close
+        self._poll = select.poll()  # not epoll, whose descriptor each child would have to close
         self._poll.register(daemon, select.POLLIN)
 
     def serve(self, plugins: work.Plugins, broken: str) -> NoReturn:
-        # Asked here, so that the choice is made once and every child inherits it.
+        # Chosen here once; every child inherits the choice.
         path = sys.modules["prepserver.transform"].path()
         sys.modules["prepserver.checksum"].load()
         sandbox, missing = str(self._parts), self._parts.missing
@@ -134,7 +137,7 @@ class _Zygote:
                     self._tied(fd)
                 elif fd in self._children:
                     self._reap(fd)
-            # ORDER: last, for it may get the number of a descriptor that was closed in this round.
+            # ORDER: last, because a new descriptor may get the number of one that was closed in this round.
             if self._daemon.fileno() in ready:
                 self._spawn()
 
@@ -148,7 +151,7 @@ class _Zygote:
             close_all(fds)
             send(self._daemon, SpawnFailed(request.ticket, f"pipe: {e.strerror}"))
             return
-        # Whatever a buffer holds now would be written by the child a second time.
+        # The child would write buffered text a second time.
         sys.stdout.flush()
         sys.stderr.flush()
         try:
@@ -161,7 +164,7 @@ class _Zygote:
             if os.getpid() == zygote_pid:
                 close_all([*fds, tied])
         if pid == 0:
-            self._daemon.detach()  # closed by number below: the object must not close that number later
+            self._daemon.detach()  # closed by number below, so that the object does not close that number later
             _become(request, zygote_pid, sock_fd, page_fd, self._nice, self._parts, self._read)
         pidfd = os.pidfd_open(pid)
         self._children[pidfd] = (request.ticket, pid)
@@ -170,10 +173,9 @@ class _Zygote:
         self._poll.register(untied, select.POLLIN)
 
     def _tied(self, untied: int) -> None:
-        """A child has closed its end of the pipe: it ends with this process from now on, or has ended.
+        """A child has closed its end of the pipe: it is tied to this process, or has ended.
 
-        Only now is it named to the daemon, and by the daemon to others: one that was stopped before it had tied
-        itself would outlive the daemon for as long as it is stopped.
+        The daemon hears of it only now: a child that is stopped before it is tied could outlive the daemon.
         """
         pidfd = self._untied.pop(untied)
         self._poll.unregister(untied)
@@ -197,14 +199,14 @@ class _Zygote:
 def _become(
     request: Spawn, zygote_pid: int, sock_fd: int, page_fd: int, nice: int, parts: Parts, read: Sequence[str]
 ) -> NoReturn:
-    """The child's whole life. Never returns into the zygote's frames."""
+    """Runs the child to its end; never returns into the zygote's frames."""
     status = EXIT_BUG
     try:
         die_with(zygote_pid)
         _restrict(nice)
-        # ORDER: after the tie; the zygote's pipe goes with the others, which says that it is made.
+        # ORDER: after the tie, because closing the zygote's pipe reports that the tie is made.
         _close_all_but({0, 1, 2, sock_fd, page_fd})
-        # Imported by `_load`; at the top of the module it would come before the tie to the daemon is made.
+        # Already imported by `_load`; at the top of the module the imports would precede the tie to the daemon.
         if request.kind == "worker":
             from prepserver.worker import loop
 
@@ -217,9 +219,9 @@ def _become(
             confine(parts, indexer.CALLS)
             status = indexer.run(socket.socket(fileno=sock_fd), Seal(parts, read))
     except ProcessLookupError:
-        pass  # an orphan: nobody is left to tell
+        pass  # the zygote has ended
     except BaseException:
-        log.exception("%s %d: a bug", request.kind, request.number)
+        log.exception("%s %d ended by a bug", request.kind, request.number)
     finally:
         with contextlib.suppress(OSError, ValueError):
             sys.stderr.flush()
@@ -230,7 +232,7 @@ def _restrict(nice: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # it would hold the rings
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core file would hold the rings
     score = Path("/proc/self/oom_score_adj")
     with contextlib.suppress(OSError, ValueError):
         score.write_text(str(min(1000, int(score.read_text()) + OOM_SCORE_ADD)))
@@ -240,7 +242,7 @@ def _restrict(nice: int) -> None:
 
 
 def _close_all_but(keep: set[int]) -> None:
-    # Other children's lines and pidfds above all: a copy of a line held here would hide its end of file.
+    # Above all other children's lines: a copy of a line would hide its end of file.
     for name in os.listdir("/proc/self/fd"):
         if int(name) not in keep:
             with contextlib.suppress(OSError):

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from prepclient.device import DeviceStage, DeviceUnavailable, cuda_device
+from prepclient.device import DeviceStage
+from prepclient.engine import DeviceUnavailable, cuda_device
 from prepclient.finish import Finish, Finisher, RowLook
 from prepclient.pinning import HostPin, open_driver
 from tests.gpu.segment import Segment

@@ -19,6 +19,7 @@ from prepclient import (
     BadSampleError,
     CenterCrop,
     InvalidSpec,
+    MemoryRefused,
     Plugin,
     PluginOp,
     PrepClient,
@@ -124,7 +125,7 @@ def assert_level(level: int, batches: Iterable[list[torch.Tensor]]) -> None:
 @pytest.mark.parametrize(
     ("how", "said"),
     [
-        ("raises", r"op plug-in 'odd' raised ValueError: too dark"),
+        ("raises", r"op plug-in 'odd' raised ValueError: too dark: .udcff !"),
         ("raises of storage", r"op plug-in 'odd' raised FileNotFoundError: no lookup table"),
         ("shape", r"declares an image of shape \(8, 8, 3\) and dtype uint8 and gives ndarray of shape \(3, 8, 3\)"),
         ("dtype", r"declares .* dtype uint8 and gives ndarray of shape \(8, 8, 3\) and dtype float32"),
@@ -152,7 +153,7 @@ def test_an_op_that_goes_wrong_costs_one_sample(owned: Server, how: str, said: s
 @pytest.mark.parametrize(
     ("how", "said"),
     [
-        ("raises", r"source plug-in 'numbers' raised ValueError: too dark"),
+        ("raises", r"source plug-in 'numbers' raised ValueError: too dark: .udcff !"),
         ("raises of storage", r"source plug-in 'numbers' raised FileNotFoundError"),
         ("shape", r"column image, declares Image of 8 x 8 pixels and gives ndarray of shape \(3, 8, 3\)"),
         ("dtype", r"column image, declares .* gives ndarray of shape \(8, 8, 3\) and dtype float32"),
@@ -206,6 +207,18 @@ def test_what_is_not_loaded_is_refused_by_name(owned: Server) -> None:
     assert {each["name"] for each in owned.status()["plugins"]} == {
         *("noise", "halved", "spelled", "odd"), "numbers", "pairs",
     }  # fmt: skip
+
+
+def test_what_no_machine_can_hold_is_refused(owned: Server) -> None:
+    huge = PluginOp("spelled", column="text", returns=kinds.Array((16384,) * 4, "int64"), length=1)
+    with PrepClient(SOURCE, [huge], runtime_dir=owned.runtime_dir) as client, pytest.raises(MemoryRefused):
+        len(client)
+    long = PluginOp("noise", most=1, text="x" * 70_000)
+    with (
+        PrepClient(SOURCE, [SPELLED, long], runtime_dir=owned.runtime_dir) as client,
+        pytest.raises(InvalidSpec, match="bytes"),
+    ):
+        len(client)
 
 
 def test_a_client_of_a_shared_daemon_names_no_plugins(owned: Server) -> None:

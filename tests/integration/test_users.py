@@ -188,7 +188,7 @@ def test_nothing_outside_the_roots_is_read_for_a_user(world: World) -> None:
     ):
         refused = world.refused(MEMBER, source, batch_size=1)
         assert refused.kind == "SourceUnavailable"
-        assert f"source roots of the server, from which alone it reads for other users: {world.public}" in refused.text
+        assert f"source roots of the server, the only folders it reads for other users: {world.public}" in refused.text
         assert "[sources]" in refused.text
     # The daemon's own user could read these without it.
     own = world.client(DAEMON, world.hidden)

@@ -1,6 +1,6 @@
 """A device without a GPU: two streams whose queued work happens only when a test says so.
 
-It implements `prepclient.device.Engine`. Everything that CUDA may do late is done late: a copy reads its
+It implements `prepclient.engine.Engine`. Everything that CUDA may do late is done late: a copy reads its
 host bytes when it is stepped, half of them at a time, and the consumer's kernels read their buffers when they
 are stepped. So whoever overwrites a host row, a staging block or a device buffer too early is seen as wrong
 bytes.

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import prepclient
-import prepclient.device
+import prepclient.engine
 import prepserver
 from prepserver.cli import command_line, exits
 from prepserver.config import FIELDS, Settings
@@ -256,14 +256,15 @@ def test_documents_name_every_exit_code_and_no_other() -> None:
 def test_documents_name_every_error_and_no_other() -> None:
     base = prepclient.PrepClientError
     errors = {name for name, kind in vars(prepclient).items() if isinstance(kind, type) and issubclass(kind, base)}
-    errors |= {prepclient.device.DeviceUnavailable.__name__}
+    errors |= {prepclient.engine.DeviceUnavailable.__name__}
     listed = {row[0].strip("`").removeprefix("device.") for row in table("errors.md", "error")}
     assert listed == errors - {base.__name__}
 
 
 def test_documents_name_every_setting_with_its_default() -> None:
     automatic = {
-        "workers": '"auto"', "memory_bytes": '"auto"', "runtime_dir": "see below", "source_roots": "[]", "plugins": "[]",
+        "workers": '"auto"', "memory_bytes": '"auto"', "runtime_dir": "see below", "source_roots": "[]",
+        "plugins": "[]",
         "plugin_read": "[]",
         "socket_mode": '"0660"',
     }  # fmt: skip

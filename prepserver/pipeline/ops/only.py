@@ -37,7 +37,7 @@ class Only(Op):
         if not isinstance(inner, Op) or inner.names_column:
             raise SpecError("inner", inner, "must be an op that names no column by itself")
         if inner.moves:
-            raise SpecError("inner", type(inner).__name__, "moves pixels, and all columns on a plane move together")
+            raise SpecError("inner", type(inner).__name__, "moves pixels, which all columns do together")
         self._keep(column=column, inner=inner)
 
     def after(self, record: Record) -> Record:

@@ -12,6 +12,8 @@ from prepserver.pipeline.kinds import Kind
 from prepserver.pipeline.record import IMAGES, Record
 from prepserver.pipeline.source import SourceSpec
 
+_PLACE_CHARS = 200
+
 
 @dataclass(frozen=True, init=False)
 class Plugin(PluginSpec, SourceSpec):
@@ -61,8 +63,9 @@ class Plugin(PluginSpec, SourceSpec):
 
     @property
     def place(self) -> str:
-        """Its name and parameters."""
-        return f"{self.name}({', '.join(f'{key}={value!r}' for key, value in self.params.items())})"
+        """Its name and parameters; the beginning, if these are long."""
+        text = f"{self.name}({', '.join(f'{key}={value!r}' for key, value in self.params.items())})"
+        return text if len(text) <= _PLACE_CHARS else text[: _PLACE_CHARS - 3] + "..."
 
     def to_wire(self) -> dict[str, Any]:
         """As `Spec.to_wire`."""

@@ -1,7 +1,4 @@
-"""How each source is read. One file a source, found by itself.
-
-What a source is, is in `prepserver.pipeline.sources`.
-"""
+"""How each source of `prepserver.pipeline.sources` is read. A file here is a reader, named as its source."""
 
 from __future__ import annotations
 

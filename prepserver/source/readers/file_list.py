@@ -1,56 +1,194 @@
-"""How `FileList` is read: its list, kept while the file has the same time and size."""
+"""How `FileList` is read: text lines ``path label``, or CSV rows ``path,label``.
+
+Text: the label follows the last tab, or else the last blank, so paths may hold blanks. Empty lines and lines that begin
+with ``#`` are skipped. CSV (a name that ends in .csv): two columns, the usual quoting; the header ``path,label`` is
+optional. The index stays valid while the list has the same time and size.
+"""
 
 from __future__ import annotations
 
+import csv
 import os
-from collections.abc import Callable
+import re
+import stat
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TextIO
 
 from prepserver.pipeline.sources.file_list import FileList
 from prepserver.source.container import Container
-from prepserver.source.filelist import list_places, parse_list
-from prepserver.source.files import MASKS, check_folders, file_source, table_meta
+from prepserver.source.errors import SourceError, printable, unusable
+from prepserver.source.files import MASKS, FileSource, FileTable, check_folders, table_meta
 from prepserver.source.progress import Progress
 from prepserver.source.reader import Scan, ScanningReader
-from prepserver.source.roots import Roots
+from prepserver.source.roots import Roots, open_below
 from prepserver.source.samples import Source
+
+_INTEGER = re.compile(r"[+-]?[0-9]{1,100}")
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?(nan|inf)", re.IGNORECASE)
+_MAX_LABEL = (1 << 63) - 1
+_REPORT_LINES = 4096
 
 
 class FileListReader(ScanningReader):
-    """FileList."""
-
     kind = FileList
     spec: FileList
-
-    def scan(self, progress: Progress, roots: Roots | None) -> Scan:
-        """As `ScanningReader.scan`."""
-        parsed = parse_list(self.spec.path, progress, roots, masks=bool(self.spec.masks))
-        sections, base = parsed.table.sections(), os.fsencode(self._base) + b"/"
-        places = list_places(parsed.table, base).found()
-        if parsed.masks is not None:
-            sections |= parsed.masks.sections(prefix=MASKS)
-            places |= list_places(parsed.masks, base).found()
-        if roots is not None:
-            self.check_roots(sections.__getitem__, roots)
-        progress.finished(len(parsed.table))
-        meta = table_meta(parsed.table, parsed.classes, parsed.masks)
-        meta |= {"mtime_ns": parsed.mtime_ns, "size_bytes": parsed.size_bytes}
-        return Scan(meta, sections, [parsed.mtime_ns], places)
 
     @property
     def _base(self) -> str:
         return os.path.dirname(self.spec.path)
 
+    def scan(self, progress: Progress, roots: Roots | None) -> Scan:
+        table, masks = FileTable(), FileTable() if self.spec.masks else None
+        meta = _read_list(self.spec.path, table, masks, progress, roots)
+        sections, base = table.sections(), os.fsencode(self._base) + b"/"
+        places = table.places(base).found()
+        if masks is not None:
+            sections |= masks.sections(prefix=MASKS)
+            places |= masks.places(base).found()
+        if roots is not None:
+            self.check_roots(sections.__getitem__, roots)
+        progress.finished(len(table))
+        return Scan(meta, sections, [meta["mtime_ns"]], places)
+
     def check_roots(self, sections: Callable[[str], memoryview], roots: Roots) -> None:
-        """As `ScanningReader.check_roots`."""
         check_folders(sections, self._base, roots)
         if self.spec.masks:
             check_folders(sections, self._base, roots, prefix=MASKS)
 
     def is_current(self, container: Container) -> bool:
-        """As `ScanningReader.is_current`."""
         status = os.stat(self.spec.path)
         return (status.st_mtime_ns, status.st_size) == (container.meta["mtime_ns"], container.meta["size_bytes"])
 
     def read_by(self, container: Container, roots: Roots | None) -> Source:
-        """As `ScanningReader.read_by`."""
-        return file_source(container, self._base, roots, self._base if self.spec.masks else None)
+        return FileSource(container, self._base, roots, self._base if self.spec.masks else None)
+
+
+def _read_list(
+    path: str, table: FileTable, masks: FileTable | None, progress: Progress, roots: Roots | None
+) -> dict[str, Any]:
+    """Read a list file into a table of files, and one of masks if each line names a mask.
+
+    Returns:
+        The metadata of the index, with the time and the size of the list from before it was read.
+
+    Raises:
+        SourceError: The list is missing, unreadable, empty, or has a bad line, which the text names by its number.
+    """
+    labels: list[str] = []
+    shared: dict[str, str] = {}  # one object for each distinct label, not one for each line
+    lines: list[int] = []
+    try:
+        with _open(path, roots) as file:
+            status = os.fstat(file.fileno())
+            rows = (_csv_rows if path.lower().endswith(".csv") else _text_rows)(path, file, masks is not None)
+            for number, name, label, mask in rows:
+                if not (_add(table, name) and label and (masks is None or _add(masks, mask))):
+                    wants = "a path and a label, such as 'cats/1.jpg 3'" + ", and the path of a mask" * (
+                        masks is not None
+                    )
+                    raise SourceError(f"{path}, line {number}: needs {wants}")
+                labels.append(shared.setdefault(label, label))
+                lines.append(number)
+                if len(labels) % _REPORT_LINES == 0:
+                    progress.found(len(labels))
+    except OSError as error:
+        raise unusable("the list", path, error) from error
+    if not labels:
+        raise SourceError(f"the list {path} names no files; a line is 'path label', in a .csv file 'path,label'")
+    numbers, classes = _numbered(path, labels, list(shared), lines, next(iter(table))[1])
+    table.relabel([numbers[label] for label in labels])
+    return table_meta(table, classes, masks) | {"mtime_ns": status.st_mtime_ns, "size_bytes": status.st_size}
+
+
+def _numbered(
+    path: str, labels: list[str], distinct: list[str], lines: list[int], first: bytes
+) -> tuple[dict[str, int], list[str]]:
+    """Return the number of each distinct label, and the names of the classes if labels are names.
+
+    Args:
+        path: The list.
+        labels: The labels of all files.
+        distinct: Each label once.
+        lines: Line numbers of `labels`.
+        first: Name of the first file, without its folder.
+
+    Raises:
+        SourceError: They are no labels.
+    """
+    numbers = {label: int(label) for label in distinct if _INTEGER.fullmatch(label)}
+    classes: list[str] = []
+    if len(numbers) < len(distinct):
+        if all(map(_NUMBER.fullmatch, distinct)):
+            label = next(label for label in distinct if label not in numbers)
+            raise SourceError(
+                f"{path}, line {lines[labels.index(label)]}: label {printable(label)} is a number, not an "
+                "integer; a label is the number or the name of a class"
+            )
+        rest = [label in numbers for label in labels[1:]]
+        if path.lower().endswith(".csv") and b"." not in first and rest and all(rest):
+            raise SourceError(
+                f"{path}, line {lines[0]}: label {printable(labels[0])!r} is the only one that is not an integer. If "
+                "this line is a header, make it path,label, or leave it out"
+            )
+        classes = sorted(distinct)
+        numbers = {name: number for number, name in enumerate(classes)}
+    for label, value in numbers.items():
+        if not 0 <= value <= _MAX_LABEL:
+            raise SourceError(
+                f"{path}, line {lines[labels.index(label)]}: label {printable(label)}; "
+                "an integer label must be >= 0 and < 2**63"
+            )
+    return numbers, classes
+
+
+def _open(path: str, roots: Roots | None) -> TextIO:
+    descriptor = open_below(roots, "the list", path)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise SourceError(f"the list {path} is not a file; FileList takes a text or CSV file")
+    # csv needs newline=""; utf-8-sig drops the mark that spreadsheets write.
+    return open(descriptor, encoding="utf-8-sig", errors="surrogateescape", newline="")
+
+
+def _add(table: FileTable, name: str) -> bool:
+    """Append a file; return False if the name is no file's."""
+    folder, slash, base = name.rpartition("/")
+    if not base or "\0" in name:
+        return False
+    table.add(os.fsencode(folder + slash), os.fsencode(base), 0)
+    return True
+
+
+def _text_rows(path: str, lines: Iterable[str], masks: bool) -> Iterator[tuple[int, str, str, str]]:
+    for number, line in enumerate(lines, start=1):
+        line = line.strip()
+        if not line or line.startswith("#"):
+            continue
+        if masks:
+            cells = [cell.strip() for cell in line.split("\t")]
+            if len(cells) != 3:
+                raise SourceError(f"{path}, line {number}: {len(cells)} columns; a line is 'path<TAB>label<TAB>mask'")
+            yield number, cells[0], cells[1], cells[2]
+            continue
+        parts = line.rsplit("\t" if "\t" in line else None, 1)
+        if len(parts) != 2:
+            hint = "; a file of 'path,label' must have a name that ends in .csv" if "," in line else ""
+            raise SourceError(f"{path}, line {number}: no label; a line is 'path label'{hint}")
+        yield number, parts[0].strip(), parts[1].strip(), ""
+
+
+def _csv_rows(path: str, lines: Iterable[str], masks: bool) -> Iterator[tuple[int, str, str, str]]:
+    header = ["path", "label", *(["mask"] if masks else [])]
+    reader = csv.reader(lines, strict=True)
+    try:
+        for place, row in enumerate(row for row in reader if row):
+            if place == 0 and [cell.strip().lower() for cell in row] == header:
+                continue
+            if len(row) != len(header):
+                raise SourceError(
+                    f"{path}, line {reader.line_num}: {len(row)} columns; a row is '{','.join(header)}', "
+                    "a path that holds a comma goes in double quotes"
+                )
+            yield reader.line_num, row[0].strip(), row[1].strip(), row[2].strip() if masks else ""
+    except csv.Error as error:
+        raise SourceError(f"{path}, line {reader.line_num}: {error}") from error

@@ -1,54 +1,61 @@
-"""How `ImageFolder` is read: a scan of its tree, kept while no folder has another time."""
+"""How `ImageFolder` is read: a scan of a tree of class folders, in torchvision's order.
+
+The classes are the sorted names of the folders under the root. The samples of a class are its files with a known
+ending, anywhere below, links followed, sorted by the path of their folder and then by name. This is the order of
+``torchvision.datasets.ImageFolder``, so indices agree. Unlike there, an unreadable folder and a loop of links are
+errors: neither may silently change what is trained on. The index stays valid while no folder changes its time.
+"""
 
 from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 
 from prepserver.pipeline.sources.image_folder import ImageFolder
 from prepserver.source.container import Container
-from prepserver.source.filelist import list_places
-from prepserver.source.files import MASKS, FileTable, check_folders, file_source, table_meta
-from prepserver.source.folder import scan_tree
+from prepserver.source.errors import SourceError, printable, unusable
+from prepserver.source.files import MASKS, FileSource, FileTable, check_folders, table_meta
+from prepserver.source.places import Places
 from prepserver.source.progress import Progress
 from prepserver.source.reader import Scan, ScanningReader
 from prepserver.source.roots import Roots
 from prepserver.source.samples import Source
 
+# torchvision.datasets.folder.IMG_EXTENSIONS and .gif; compared in lower case.
+EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp", ".gif")
+
+_NAMED_AT_MOST = 5
+
 
 class ImageFolderReader(ScanningReader):
-    """ImageFolder."""
-
     kind = ImageFolder
     spec: ImageFolder
 
     def scan(self, progress: Progress, roots: Roots | None) -> Scan:
-        """As `ScanningReader.scan`."""
-        spec, tree = self.spec, scan_tree(self.spec.root, progress, roots)
-        masks = None if spec.masks is None else _masks_of(tree.table)
-        sections = tree.table.sections() | ({} if masks is None else masks.sections(prefix=MASKS))
-        places = tree.places.found()
-        if masks is not None:
-            places |= list_places(masks, os.fsencode(str(spec.masks)) + b"/").found() | {str(spec.masks): b""}
-        watched = {
-            "watched": memoryview(b"\0".join(map(os.fsencode, tree.folders))),
-            "watched_mtimes_ns": memoryview(array("q", tree.mtimes_ns)),
-        }
+        tree, root = scan_tree(self.spec.root, progress, roots), self.spec.masks
+        sections, places = tree.table.sections(), tree.places.found()
+        sections["watched"] = memoryview(b"\0".join(map(os.fsencode, tree.folders)))
+        sections["watched_mtimes_ns"] = memoryview(array("q", tree.mtimes_ns))
+        masks = None
+        if root is not None:
+            masks, folders = FileTable(), tree.table.folders
+            for folder, name in tree.table:
+                masks.add(folders[folder], os.path.splitext(name)[0] + b".png", 0)
+            sections |= masks.sections(prefix=MASKS)
+            places |= masks.places(os.fsencode(root) + b"/").found() | {root: b""}
         if roots is not None:
             self.check_roots(sections.__getitem__, roots)
         progress.finished(len(tree.table))
-        meta = table_meta(tree.table, tree.classes, masks)
-        return Scan(meta, sections | watched, tree.mtimes_ns, places)
+        return Scan(table_meta(tree.table, tree.classes, masks), sections, tree.mtimes_ns, places)
 
     def check_roots(self, sections: Callable[[str], memoryview], roots: Roots) -> None:
-        """As `ScanningReader.check_roots`."""
         check_folders(sections, self.spec.root, roots)
         if self.spec.masks is not None:
             check_folders(sections, self.spec.masks, roots, prefix=MASKS)
 
     def is_current(self, container: Container) -> bool:
-        """As `ScanningReader.is_current`."""
         base = os.fsencode(self.spec.root) + b"/"
         folders = container.section("watched").split(b"\0")
         mtimes_ns = memoryview(container.section("watched_mtimes_ns")).cast("q")
@@ -57,13 +64,118 @@ class ImageFolderReader(ScanningReader):
         )
 
     def read_by(self, container: Container, roots: Roots | None) -> Source:
-        """As `ScanningReader.read_by`."""
-        return file_source(container, self.spec.root, roots, self.spec.masks)
+        return FileSource(container, self.spec.root, roots, self.spec.masks)
 
 
-def _masks_of(images: FileTable) -> FileTable:
-    """For each image the mask of its name, as PNG."""
-    masks, folders = FileTable(), images.folders
-    for folder, name in images:
-        masks.add(folders[folder], os.path.splitext(name)[0] + b".png", 0)
-    return masks
+@dataclass(frozen=True)
+class ScannedTree:
+    """What a scan found.
+
+    Attributes:
+        roots: Where folders must lie.
+        table: The files.
+        classes: Class names; a label is a place in this list.
+        folders: Every folder that was listed, relative to the root; the root itself is "".
+        mtimes_ns: The modification time of each folder, taken before it was listed.
+        places: Where the files really lie.
+    """
+
+    roots: Roots | None = None
+    table: FileTable = field(default_factory=FileTable)
+    classes: list[str] = field(default_factory=list)
+    folders: list[str] = field(default_factory=list)
+    mtimes_ns: list[int] = field(default_factory=list)
+    places: Places = field(default_factory=Places)
+
+
+def scan_tree(root: str, progress: Progress, roots: Roots | None = None) -> ScannedTree:
+    """List a tree.
+
+    Args:
+        root: Absolute path of the folder of class folders.
+        progress: Told the number of images found.
+        roots: Where every folder must lie, links followed.
+
+    Raises:
+        SourceError: A folder is missing, unreadable, outside the roots or no folder; there are no classes, or a class
+            without images; or a link leads back up.
+    """
+    tree = ScannedTree(roots)
+    tree.places.add_folder(os.fsencode(root))
+    loose, subfolders = _list(tree, root, "")
+    tree.classes.extend(sorted(name for name, _ in subfolders))
+    if not tree.classes:
+        images = sum(name.lower().endswith(EXTENSIONS) for name in loose)
+        raise SourceError(
+            f"no class folders in {root}; ImageFolder expects {root}/<class>/<image>"
+            + (f". {images} images lie in the folder itself: move them into one, or use FileList" * bool(images))
+        )
+    empty: list[str] = []
+    for label, name in enumerate(tree.classes):
+        before = len(tree.table)
+        for folder, images_here in sorted(_walk(tree, root, name, progress)):
+            encoded = os.fsencode(folder + "/")
+            for image in images_here:
+                tree.table.add(encoded, os.fsencode(image), label)
+            progress.found(len(tree.table))
+        if len(tree.table) == before:
+            empty.append(name)
+    if empty:
+        shown = printable(", ".join(empty[:_NAMED_AT_MOST])) + (", ..." if len(empty) > _NAMED_AT_MOST else "")
+        raise SourceError(
+            f"{len(empty)} of {len(tree.classes)} class folders in {root} hold no images: {shown}. "
+            f"Looked for names that end in {' '.join(EXTENSIONS)}; remove the folders or fill them"
+        )
+    return tree
+
+
+def _walk(tree: ScannedTree, root: str, class_: str, progress: Progress) -> Iterator[tuple[str, list[str]]]:
+    """Yield each folder of a class, relative to the root, with its sorted images."""
+    pending: list[tuple[str, frozenset[tuple[int, int]], bool]] = [(class_, frozenset(), False)]
+    while pending:
+        folder, above, linked = pending.pop()
+        path = f"{root}/{folder}"
+        try:
+            status = os.stat(path)
+        except OSError as error:
+            raise unusable("the folder", path, error) from error
+        here = (status.st_dev, status.st_ino)
+        # Only a link can lead back up; others are not compared, for some network file systems lack true inode numbers.
+        if linked and here in above:
+            raise SourceError(f"the link {printable(path)} leads to a folder that it lies in; remove it")
+        files, subfolders = _list(tree, root, folder)
+        pending.extend((f"{folder}/{name}", above | {here}, link) for name, link in subfolders)
+        yield folder, sorted(name for name in files if name.lower().endswith(EXTENSIONS))
+        progress.found(len(tree.table))
+
+
+def _list(tree: ScannedTree, root: str, folder: str) -> tuple[list[str], list[tuple[str, bool]]]:
+    """Return the files of a folder, and its folders with whether they are links; note the folder as listed."""
+    path = f"{root}/{folder}" if folder else root
+    files: list[str] = []
+    subfolders: list[tuple[str, bool]] = []
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            if tree.roots is not None:
+                tree.roots.check_open(descriptor, "the folder", path)
+            # The time comes first: a change while the names are read must show afterwards.
+            mtime_ns = os.fstat(descriptor).st_mtime_ns
+            with os.scandir(descriptor) as entries:
+                for entry in entries:
+                    linked = entry.is_symlink()
+                    if entry.is_dir():
+                        subfolders.append((entry.name, linked))
+                        if linked:
+                            tree.places.add_folder(os.fsencode(f"{path}/{entry.name}"))
+                    else:
+                        files.append(entry.name)
+                        if linked and folder and entry.name.lower().endswith(EXTENSIONS):
+                            tree.places.add_file(os.fsencode(f"{path}/{entry.name}"))
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise unusable("the folder", path, error) from error
+    tree.folders.append(folder)
+    tree.mtimes_ns.append(mtime_ns)
+    return files, subfolders

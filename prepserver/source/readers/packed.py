@@ -1,50 +1,195 @@
-"""How `Packed` is read: by the index that it brings."""
+"""How `Packed` is read: a few large shards of records, and an index of all of them.
+
+The index is a file in the dataset's own folder, named after its content. It holds labels and the names of the original
+files as the index of a folder does, and the place of each record. Reading a sample is one read of one range.
+
+Nothing in a shard is trusted: see `prepserver.protocol.packed`. Checksums cover each bit of a record and are checked
+before it is decoded: a damaged shard has bad samples, never other rows. `prepserver.pack` writes these datasets.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from prepserver.checksum import crc32
 from prepserver.pipeline.sources.packed import Packed
-from prepserver.source.errors import SourceError
-from prepserver.source.packed import (
-    PackedSource,
-    check_shards,
-    columns_of,
-    find_index,
-    info_of,
-    open_index,
-    packed_places,
+from prepserver.protocol.packed import (
+    INDEXED,
+    KEPT,
+    BrokenRecordError,
+    Head,
+    IndexedScan,
+    read_head,
+    read_record,
+    sample_crc,
 )
+from prepserver.source.container import BrokenContainerError, Container
+from prepserver.source.errors import SampleError, SourceError, unusable
+from prepserver.source.files import Listing
+from prepserver.source.places import Places
 from prepserver.source.reader import IndexInfo, Reader
-from prepserver.source.roots import Roots
-from prepserver.source.samples import Source
+from prepserver.source.roots import Roots, open_below
+from prepserver.source.samples import Record, Source
+from prepserver.source.shards import Shards
+
+INDEX_KEY = "packed dataset 2"
+"""Marks an index of this version; raise the number when sections or records change."""
+
+INDEX_PATTERN = "index-*.packed"
+PLAN_NAME = "pack.json"
+SHARD_PATTERN = "shard-*.packed"
+
+_AGAIN = "run the same prepserver pack again to rebuild it from the shards"
+
+
+def shard_name(number: int) -> str:
+    """Return the file name of a finished shard."""
+    return f"shard-{number:05d}.packed"
+
+
+def index_name(digest: str) -> str:
+    """Return the file name of the index whose content has this digest: other content has another name."""
+    return f"index-{digest[:32]}.packed"
 
 
 class PackedReader(Reader):
-    """Packed."""
-
     kind = Packed
 
     def __init__(self, spec: Packed) -> None:
         self._spec = spec
 
     def index(self, cache_dir: Path, report: Callable[[int], None], roots: Roots | None) -> IndexInfo:
-        """Check a packed dataset, whose index is ready."""
         root = Path(self._spec.root)
-        path = find_index(root)
+        path = _find_index(root)
         container = open_index(path, roots)
-        if missing := [name for name in self._spec.columns if name not in ("label", *columns_of(container.meta))]:
+        meta = container.meta
+        if missing := [name for name in self._spec.columns if name not in ("label", *columns_of(meta))]:
             raise SourceError(
                 f"{root} was packed without {', '.join(missing)}: pack its source again with --masks, or drop masks="
             )
-        check_shards(root, container, roots)
-        n, num_classes, packed, content = info_of(container)
+        _check_shards(root, meta["shards"], roots)
+        places = Places()
+        places.add_folder(os.fsencode(root))
+        for each in (path, *(root / shard_name(number) for number in range(len(meta["shards"])))):
+            if each.is_symlink():
+                places.add_file(os.fsencode(each))
         # One folder may hold other encodings of the same samples later: they are another source.
-        digest = hashlib.sha256(f"{self._spec.digest} {packed}".encode()).hexdigest()
-        return IndexInfo(path, n, num_classes, digest, content, tuple(packed_places(root, path, container).found()))
+        digest = hashlib.sha256(f"{self._spec.digest} {meta['pack_digest']}".encode()).hexdigest()
+        return IndexInfo(path, meta["n"], meta["num_classes"], digest, meta["content_digest"], tuple(places.found()))
 
     def open(self, index_path: Path, roots: Roots | None) -> Source:
-        """As `Reader.open`."""
-        return PackedSource(open_index(index_path, roots), self._spec.root, roots, tuple(self._spec.columns))
+        return PackedSource(open_index(index_path, roots), self._spec, roots)
+
+
+def _find_index(root: Path) -> Path:
+    """Return the index of a packed dataset.
+
+    Raises:
+        SourceError: There is no such folder, or it holds no finished packed dataset.
+    """
+    try:
+        names = os.listdir(root)
+    except OSError as error:
+        raise unusable("the packed dataset", str(root), error) from error
+    found = sorted(name for name in names if name.startswith("index-") and name.endswith(".packed"))
+    if len(found) == 1:
+        return root / found[0]
+    if found:
+        raise SourceError(f"{root} holds {len(found)} indexes of packed datasets; only one belongs there")
+    if PLAN_NAME in names:
+        raise SourceError(f"packing of {root} is not finished; run the same prepserver pack again to go on")
+    raise SourceError(f"{root} holds no packed dataset; make one with prepserver pack SOURCE {root}")
+
+
+def open_index(path: Path, roots: Roots | None = None) -> Container:
+    """Open the index of a packed dataset, and check it to its last byte.
+
+    Raises:
+        SourceError: It is gone, outside the roots, damaged, or of another version.
+    """
+    try:
+        container = Container(path, roots)
+    except OSError as error:
+        raise unusable("the packed dataset's index", str(path), error) from error
+    except BrokenContainerError as error:
+        raise SourceError(f"the index of the packed dataset is damaged: {error}; {_AGAIN}") from error
+    if container.meta.get("key") != INDEX_KEY:
+        raise SourceError(f"{path} is no index of a packed dataset of this version; {_AGAIN}")
+    return container
+
+
+def _check_shards(root: Path, sizes: Sequence[int], roots: Roots | None) -> None:
+    """Check that the shards exist, lie below the roots, and have their sizes. Runs once, when a job attaches.
+
+    Raises:
+        SourceError: A shard is missing, outside the roots, or of another size.
+    """
+    for number, size in enumerate(sizes):
+        path = root / shard_name(number)
+        try:
+            descriptor = open_below(roots, "the shard", str(path))
+        except OSError as error:
+            raise unusable("the shard", str(path), error) from error
+        found = os.fstat(descriptor).st_size
+        os.close(descriptor)
+        if found != size:
+            raise SourceError(f"the shard {path} has {found} bytes and should have {size}; copy or pack it again")
+
+
+def columns_of(meta: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the columns of each sample that are in shards, in their order, from the metadata of an index."""
+    return ("image", *meta.get("columns", ()))
+
+
+class PackedSource(Listing):
+    """A `Source` over a packed dataset; opened in O(1) but for the names of the classes and the sizes of the shards.
+
+    The further numbers of each sample in its `Listing` are the number of the shard (uint32), the offset in it (uint64),
+    the length of its records (uint32) and their `sample_crc` (uint32). Names are those of the original files.
+    """
+
+    def __init__(self, container: Container, spec: Packed, roots: Roots | None = None) -> None:
+        super().__init__(container, more="IQII")
+        self._columns = columns_of(container.meta)
+        self._wanted = tuple(spec.columns)
+        sizes: list[int] = container.meta["shards"]
+        self._shards = Shards([f"{spec.root}/{shard_name(number)}" for number in range(len(sizes))], sizes, roots)
+
+    def read(self, index: int) -> Record:
+        label, _, shard, offset, length, crc = self.entry(index)
+        data = self._shards.read(shard, offset, length)
+        try:
+            if len(data) != length:
+                raise BrokenRecordError(f"only {len(data)} of {length} bytes are there")
+            values = self._values(data, crc)
+        except BrokenRecordError as error:
+            raise SampleError(f"{shard_name(shard)} is damaged at {offset}: {error}") from error
+        values["label"] = label
+        return {name: values[name] for name in self._wanted}
+
+    def _values(self, data: bytes, crc: int) -> dict[str, Any]:
+        """Separate the records of a sample, which follow each other, and check them.
+
+        Raises:
+            BrokenRecordError: They are not whole, or not this sample's.
+        """
+        values: dict[str, Any] = {}
+        heads: list[Head] = []
+        at = 0
+        for column in self._columns:
+            record = data
+            if len(self._columns) > 1:
+                record = data[at : at + read_head(data, at).record_bytes]
+            head, lengths, body = read_record(record)
+            if crc32(record, len(record) - len(body)) != head.image_crc:
+                raise BrokenRecordError(f"the checksum of its {column} is wrong")
+            values[column] = IndexedScan(head, lengths, body) if head.kind == INDEXED else bytes(body)
+            heads.append(head)
+            at += len(record)
+        if at != len(data) or sample_crc(heads) != crc or any(head.kind not in (KEPT, INDEXED) for head in heads):
+            raise BrokenRecordError("another record lies there")
+        return values

@@ -36,7 +36,7 @@ class PluginReader(ScanningReader):
         """As `ScanningReader.scan`: make the Dataset and ask for its length."""
         dataset, samples = self._made()
         progress.finished(samples)
-        classes = [str(name) for name in getattr(dataset, "classes", ())]
+        classes = [str(name) for name in getattr(dataset, "classes", None) or ()]
         content = json.dumps([self.spec.name, dict(self.spec.params), self.spec.code, samples, classes])
         meta = {"n": samples, "classes": classes, "num_classes": len(classes)}
         return Scan(meta | {"content_digest": hashlib.sha256(content.encode()).hexdigest()}, {}, [], {})

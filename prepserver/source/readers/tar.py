@@ -11,16 +11,12 @@ from prepserver.source.tar import expand, list_shard
 
 
 class TarReader(RangesReader):
-    """Tar."""
-
     kind = Tar
     spec: Tar
 
     def files(self, roots: Roots | None = None) -> list[str]:
-        """As `RangesReader.files`."""
         return expand(self.spec.shards)
 
     def list_file(self, path: str, roots: Roots | None, found: Callable[[], None]) -> Listed:
-        """As `RangesReader.list_file`."""
         extensions = [str(getattr(self.spec, column)) for column in self.columns]
         return list_shard(path, extensions, self.spec.label, roots, found)

@@ -1,4 +1,4 @@
-"""What lies on an image's plane and is no image: how each kind is read, and how it follows a move. One file a kind."""
+"""How each kind that lies on an image's plane is read, and how it follows a move. A file here is a kind."""
 
 from __future__ import annotations
 

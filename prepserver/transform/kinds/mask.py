@@ -1,4 +1,4 @@
-"""Masks: images of class numbers, from PNG or whatever Pillow reads without loss."""
+"""Masks: images of class numbers, from PNG or any other lossless file that Pillow reads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from prepserver.transform.window import window
 
 
 class MaskFollower(Follower):
-    """A mask: grey or palette, 8 bits; a palette's numbers are the classes, its colours are not looked at."""
+    """A mask: grey or palette, 8 bits; the numbers of a palette are the classes, its colours are ignored."""
 
     kind = Mask
 
@@ -28,14 +28,12 @@ class MaskFollower(Follower):
 
     @property
     def size(self) -> Size:
-        """As the file says."""
         if self._image is None:
             assert self._classes is not None
             return self._classes.shape[0], self._classes.shape[1]
         return self._image.height, self._image.width
 
     def make(self, moves: Sequence[Move], out: Array) -> None:
-        """Cut, turn, and take the nearest pixel where the size changes."""
         if self._classes is None:
             self._load()
         assert self._classes is not None
@@ -65,10 +63,10 @@ def _moved(mask: Array, move: Move) -> Array:
 
 
 def _class_of(fill: tuple[float, ...]) -> tuple[float, ...]:
-    """The class of padding: the number that an image is padded with, or 0 where that is a colour or no class."""
+    """Return the class of padding: the number that an image is padded with, or 0 if that is a colour or no class."""
     return fill if len(fill) == 1 and fill[0] in range(256) else (0.0,)
 
 
 def _nearest(length: int, wanted: int) -> Array:
-    """Which of `length` pixels stands at each of `wanted` places, as torch's ``nearest`` chooses it."""
+    """Return which of `length` pixels stands at each of `wanted` places, as torch's ``nearest`` chooses it."""
     return np.arange(wanted) * length // wanted

@@ -1,20 +1,19 @@
-"""Compiled kernels for the places where a row's time goes: a JPEG's header, decoding a part of it, and resizing that.
+"""Compiled kernels for the slow parts of making a row: a JPEG's header, decoding a part of it, and resizing that.
 
-Optional. They give the very bytes of the pure path (simplejpeg and torch), or nothing, and then the pure path runs;
-so whether they are there shows in nothing but time. `path` says which runs and why; ``PREPSERVER_NATIVE=0`` in the
+They are optional. They give exactly the bytes of the pure path (simplejpeg and torch), or nothing, and then the pure
+path runs; so they change only the time it takes. `path` says which path runs and why; ``PREPSERVER_NATIVE=0`` in the
 environment turns them off.
 
-Which libjpeg? The one that Pillow is linked to, found at run time through Pillow's own extension module. Pillow's
-wheels bring a current libjpeg-turbo, a distribution's Pillow brings the system's; either way it is in the process
-already, it is the one whose verdict on damaged files holds, and there is nothing to ship. It is built for the ABI
-of libjpeg 6b (62), in which the structs of all releases of libjpeg-turbo are alike; conda and Ubuntu build ABI 80,
-and there the pure path runs. Linking the system's library instead would tie a wheel to a distribution, and putting
-a copy into the wheel would leave its security updates to us. One part of it is replaced, Huffman decoding, where the
-release is one whose insides are known (entropy.c).
+They call the libjpeg that Pillow is linked to, found at run time through Pillow's own extension module. Pillow's wheels
+bring a current libjpeg-turbo, a distribution's Pillow brings the system's. Either way it is in the process already, it
+decides about damaged files, and there is nothing to ship. It must have the ABI of libjpeg 6b (62), in which the structs
+of all releases of libjpeg-turbo are alike; conda and Ubuntu build ABI 80, and there the pure path runs. Linking the
+system's library would tie a wheel to a distribution, and a copy in the wheel would leave its security updates to us.
+One part of it is replaced, Huffman decoding, if its release is one whose internals are known (entropy.c).
 
-That two builds of libjpeg-turbo give the same pixels is no law, nor is torch's arithmetic. So before the kernels are
-used, they decode and resize a few images in a process that may crash (`trial`), and the results are compared with those
-of simplejpeg and torch: what differs is not used. Knows bytes and arrays, no pipeline.
+Two builds of libjpeg-turbo need not give the same pixels, nor do two of torch. So before the kernels are used, they
+decode and resize a few images in a process that may crash (`trial`), and the results are compared with those of
+simplejpeg and torch. A kernel that differs is not used.
 """
 
 from __future__ import annotations
@@ -53,9 +52,9 @@ _KNOWN_RELEASES = frozenset((
     "3.2.0",
 ))
 # fmt: on
-"""Of libjpeg-turbo, where our Huffman decoder can take the place of theirs: in the sources of each, jpegint.h begins
-`struct jpeg_entropy_decoder` as entropy.c does, and jdcoefct.c and jdapistd.c alone call `decode_mcu`."""
-_RELEASE = re.compile(rb"libjpeg-turbo version (\d+(?:\.\d+)+) \(build")  # what cjpeg writes; in each of those
+"""Releases of libjpeg-turbo in which our Huffman decoder can replace theirs: in the sources of each, jpegint.h begins
+`struct jpeg_entropy_decoder` as entropy.c does, and only jdcoefct.c and jdapistd.c call `decode_mcu`."""
+_RELEASE = re.compile(rb"libjpeg-turbo version (\d+(?:\.\d+)+) \(build")  # what cjpeg writes, in each of these releases
 
 _NOT_BUILT = _FOLDER / "_not_built.txt"  # written by hatch_build.py
 _REMEDY = (
@@ -68,27 +67,22 @@ _SUBSAMPLINGS = ("Gray", "444", "422", "420", "440", "411")  # in the order of r
 _MARGIN = 40  # columns; kernels.h's number
 _MARGIN_BYTES = 8192  # kernels.h's number
 _ALL = (1 << len(_SUBSAMPLINGS)) - 1
-_SIZES = ((24, 40), (83, 64), (120, 130), (24, 9))  # to which noise is resized; the last is too small for AVX-512
+_SIZES = ((24, 40), (83, 64), (120, 130), (24, 9))  # noise is resized to these; the last is too small for AVX-512
 _BYTE = np.dtype(np.uint8)
 VECTORS = ("plain C", "AVX2", "AVX-512")
-"""What the resize, turning and reading a scan can use, worst first: in the order of vectors.h."""
+"""Instructions that the resize, turning and reading a scan can use, worst first, in the order of vectors.h."""
 _Numbers = ctypes.c_int32 * 10  # kernels.h's
 
 
 class Choice(NamedTuple):
-    """Which path makes rows.
-
-    Attributes:
-        name: "native" or "pure".
-        reason: One line for a person: what the native path covers, or why it is not taken.
-    """
+    """Which path makes rows, and one line for a person: what the native path covers, or why it is not taken."""
 
     name: Literal["native", "pure"]
     reason: str
 
 
 class CropRecipe(ctypes.Structure):
-    """A random crop, resized to a row: what `Kernels.crop` is to do, as crop.c has it."""
+    """A random crop that is resized to a row: a task for `Kernels.crop`, with the layout of crop.c."""
 
     _fields_ = (
         *((name, ctypes.c_double) for name in ("least", "greatest", "log_narrow", "log_wide", "residual", "scale")),
@@ -105,14 +99,14 @@ class CropRecipe(ctypes.Structure):
         max_pixels: int,
         upright: bool,
     ) -> CropRecipe:
-        """Put one together.
+        """Return the recipe of a `RandomResizedCrop`.
 
         Args:
             size: (height, width) of the row.
             scale: Least and greatest share of the image's area.
             log_ratio: Logarithms of the least and the greatest width / height.
             max_pixels: Largest image that may be decoded.
-            upright: Whether the image is to be turned by its EXIF orientation.
+            upright: Turn the image by its EXIF orientation.
         """
         return cls(*scale, *log_ratio, RESIDUAL, SCALES[-1], max_pixels, *size, LEAST, upright)
 
@@ -124,11 +118,11 @@ class Kernels:
         library: The shared library, loaded by `functions.load`, and bound.
 
     Attributes:
-        own_entropy: Whether Huffman decoding is ours and not libjpeg's; the same for all of a process.
-        subsamplings: Set of bits: for which the decoder may be used.
+        own_entropy: Whether Huffman decoding is ours or libjpeg's, in the whole process.
+        subsamplings: Set of bits: subsamplings for which the decoder may be used.
         scaled_subsamplings: The same, for decoding at a half, a quarter and an eighth.
         resizes: Whether the resize may be used.
-        vectors: Which of `VECTORS` are used; the same for all of a process.
+        vectors: The best of `VECTORS` that is used, in the whole process.
     """
 
     __slots__ = (
@@ -145,27 +139,27 @@ class Kernels:
         self.use_vectors(VECTORS[-1])
         self.subsamplings = self.scaled_subsamplings = _ALL
         self.resizes = True
-        # The image made last and its address, which numpy takes microseconds to tell: it is mostly what is resized.
+        # The image made last, which mostly is resized next, and its address, for which numpy takes microseconds.
         self._last: tuple[weakref.ref[Array], int] | None = None
 
     def use_own_entropy(self, wish: bool) -> None:
-        """Decode Huffman codes ourselves from now on, or not. Only for a release that is known to have room for it."""
+        """Use our Huffman decoder from now on, or libjpeg's. Ours needs one of `_KNOWN_RELEASES`."""
         self._use_own_entropy(wish)
         self.own_entropy = wish
 
     def use_vectors(self, best: str) -> None:
-        """Use nothing better than `best` of `VECTORS` from now on; what the CPU lacks is not used in any case."""
+        """Use nothing better than `best` of `VECTORS` from now on, and nothing that the CPU lacks."""
         self.vectors = VECTORS[self._use_vectors(VECTORS.index(best))]
 
     def use(self, right: Container[tuple[Any, ...]], own_entropy: bool) -> list[str]:
-        """Use from now on what a trial has found right, and no more.
+        """Use from now on only what a trial has found right.
 
         Args:
-            right: What is, as `_Question.of` has it.
-            own_entropy: Whether Huffman decoding may be ours.
+            right: The values of `_Question.of` with right answers.
+            own_entropy: Whether our Huffman decoder may be used.
 
         Returns:
-            What is left out.
+            What is not used.
         """
 
         def decodes(own: bool, place: int, scales: Iterable[int]) -> bool:
@@ -177,7 +171,7 @@ class Kernels:
         def kinds(own: bool, scales: Iterable[int]) -> int:
             return sum(decodes(own, place, scales) << place for place in range(len(_SUBSAMPLINGS)))
 
-        # What differs with libjpeg's Huffman decoder, too, does not differ for ours.
+        # A difference that libjpeg's Huffman decoder has as well is not the fault of ours.
         by_own, by_theirs = ((kinds(own, (1,)), kinds(own, SCALES)) for own in (True, False))
         self.use_own_entropy(own_entropy and by_own == by_theirs)
         self.subsamplings, self.scaled_subsamplings = by_theirs
@@ -207,7 +201,7 @@ class Kernels:
         )  # fmt: skip
 
     def pitch(self, columns: int) -> int:
-        """Return how many pixels a line in `region`'s buffer takes."""
+        """Return the pixels that a line in `region`'s buffer takes."""
         return columns + _MARGIN
 
     def region(
@@ -224,20 +218,18 @@ class Kernels:
         Args:
             data: The file.
             header: Its header.
-            needed: What to look at of it, for `part`.
-            part: The rectangle, not empty and within the image, as it is at 1/scale.
-            buffer: Contiguous, (rows + 1) * pitch(columns) * 3 bytes at least.
+            needed: The extent that `part` needs.
+            part: The rectangle, not empty and within the image, in pixels at 1/scale.
+            buffer: Contiguous, at least (rows + 1) * pitch(columns) * 3 bytes.
             scale: 1, 2, 4 or 8.
 
         Returns:
-            The pixels, (rows, columns, 3) RGB as stored: a view of `buffer`. None where libjpeg has something to
-            say or the file is not of a kind that this is for; the buffer may then hold anything.
+            The pixels, (rows, columns, 3) RGB as stored: a view of `buffer`. None if libjpeg complains or the file is
+            of another kind; the buffer may then hold anything.
         """
         top, left, bottom, right = part
-        rows, columns = bottom - top, right - left
-        pitch = self.pitch(columns)
-        nbytes = (rows + 1) * pitch * 3
-        if type(data) is not bytes or needed.length > len(data) or buffer.nbytes < nbytes:
+        pitch = self.pitch(right - left)
+        if type(data) is not bytes or needed.length > len(data) or buffer.nbytes < (bottom - top + 1) * pitch * 3:
             return None
         begins = address_of(buffer)
         first = self._region(
@@ -245,9 +237,7 @@ class Kernels:
             self.subsamplings if scale == 1 else self.scaled_subsamplings, scale, top, bottom, left, right, pitch,
             begins,
         )  # fmt: skip
-        if first < 0:
-            return None
-        return self._image(buffer, begins, (rows, columns, 3), 3 * (left - first), 3 * pitch)
+        return self._image(buffer, begins, part, first)
 
     def is_true(self, scan: IndexedScan) -> bool:
         """As `segments.is_true`."""
@@ -255,34 +245,31 @@ class Kernels:
         return is_true(scan) if record is None else bool(self._is_true(*record) == 1)
 
     def scan(self, scan: IndexedScan, part: Box, buffer: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8] | None:
-        """Decode a rectangle of an indexed JPEG: as `cut` and `region` do together.
+        """Decode a rectangle of an indexed JPEG, as `scans.cut` and `region` do together.
 
         Args:
-            scan: The indexed JPEG, of which `is_true` holds; of another one any pixels may come.
+            scan: The indexed JPEG; without `is_true` its pixels may be any.
             part: The rectangle, not empty and within the image.
-            buffer: Contiguous, `scan_bytes` at least.
+            buffer: Contiguous, at least `scan_bytes`.
 
         Returns:
             As `region`.
         """
         top, left, bottom, right = part
-        rows, columns = bottom - top, right - left
-        pitch = self.pitch(columns)
+        pitch = self.pitch(right - left)
         record = _record_of(scan)
         if record is None or buffer.nbytes < self.scan_bytes(scan, part):
             return None
         begins = address_of(buffer)
-        nbytes = (rows + 1) * pitch * 3
+        nbytes = (bottom - top + 1) * pitch * 3
         first = self._scan(
             *record, self.subsamplings, top, bottom, left, right, pitch, begins + nbytes,
             scan.head.image_bytes + _MARGIN_BYTES, begins,
         )  # fmt: skip
-        if first < 0:
-            return None
-        return self._image(buffer, begins, (rows, columns, 3), 3 * (left - first), 3 * pitch)
+        return self._image(buffer, begins, part, first)
 
     def scan_bytes(self, scan: IndexedScan, part: Box) -> int:
-        """Return how large a buffer `scan` needs: for the pixels, and for the JPEG that is put together."""
+        """Return the size of the buffer that `scan` needs, for the pixels and for the JPEG that it puts together."""
         rows, columns = part.bottom - part.top, part.right - part.left
         return (rows + 1) * self.pitch(columns) * 3 + scan.head.image_bytes + _MARGIN_BYTES
 
@@ -295,15 +282,15 @@ class Kernels:
         buffer: npt.NDArray[np.uint8],
         into: Array,
     ) -> bool:
-        """Make a whole row: header, random crop, decode, resize and flip; say if it was done.
+        """Make a whole row: header, random crop, decode, resize and flip; return whether it was made.
 
         Args:
             data: The JPEG, plain or indexed.
-            recipe: What to do.
-            words: 64 random bytes, those of `ResizedCropStage`.
+            recipe: The crop.
+            words: 64 random bytes, those that the crop's stage draws.
             mirror: Flip the result horizontally.
-            buffer: Contiguous, for pixels on the way; where it is too small, the row is not made.
-            into: The row, contiguous, (recipe.height, recipe.width, 3) uint8. May hold anything if it was not done.
+            buffer: Contiguous, for pixels on the way; if it is too small, the row is not made.
+            into: The row, contiguous, (recipe.height, recipe.width, 3) uint8; holds anything if it was not made.
         """
         if not self.resizes or len(words) != 64 or not _is_row(into, (recipe.height, recipe.width, 3)):
             return False
@@ -325,7 +312,7 @@ class Kernels:
         return found or None
 
     def turn(self, image: Array, orientation: int) -> npt.NDArray[np.uint8] | None:
-        """As `orientation.turned`; None where the pixels are laid out otherwise than a decoder does."""
+        """As `orientation.turned`; None if the pixels are not laid out as a decoder does."""
         height, width, channels = image.shape
         pitch, pixel, byte = image.strides
         if not (channels == pixel == 3 and byte == 1 and pitch >= 3 * width and image.dtype == _BYTE):
@@ -335,24 +322,26 @@ class Kernels:
         return upright if done == 1 else None
 
     def _begin(self, image: Array) -> int:
-        """Return where an image begins."""
+        """Return the address of an image."""
         last = self._last
         return last[1] if last is not None and last[0]() is image else image.ctypes.data
 
-    def _image(
-        self, buffer: npt.NDArray[np.uint8], begins: int, shape: tuple[int, int, int], offset: int, line: int
-    ) -> npt.NDArray[np.uint8]:
+    def _image(self, buffer: npt.NDArray[np.uint8], begins: int, part: Box, first: int) -> npt.NDArray[np.uint8] | None:
+        """Return the part whose column `first` begins the buffer's lines; None if `first` is negative, an error."""
+        if first < 0:
+            return None
+        top, left, bottom, right = part
+        offset, line = 3 * (left - first), 3 * self.pitch(right - left)
+        shape = (bottom - top, right - left, 3)
         image: npt.NDArray[np.uint8] = np.ndarray(shape, np.uint8, buffer, offset, (line, 3, 1))
         self._last = weakref.ref(image), begins + offset
         return image
 
     def resize(self, image: Array, into: Array, mirror: bool) -> bool:
-        """Resize `image`, (H, W, 3) uint8, to the size of `into`, (h, w, 3), antialiased bilinear; say if it was done.
+        """Resize `image`, (H, W, 3) uint8, to the size of `into`, (h, w, 3), antialiased bilinear.
 
-        Args:
-            image: The pixels; lines may have any distance.
-            into: The result; not overlapping `image`.
-            mirror: Flip the result horizontally.
+        `image` and `into` must not overlap; the lines of `image` may be any distance apart. `mirror` flips the result
+        horizontally. Returns whether it was done.
         """
         height, width, channels = image.shape
         pitch, pixel, byte = image.strides
@@ -370,7 +359,7 @@ def _is_row(into: Array, shape: tuple[int, ...]) -> bool:
 
 
 def _record_of(scan: IndexedScan) -> tuple[Any, ...] | None:
-    """Return the whole record that `scan` is a view of, as C functions take it; None where it is something else."""
+    """Return the whole record that `scan` is a view of, as arguments of C functions; None if it is no such view."""
     head, record = scan.head, scan.jpeg.obj
     if type(record) is not bytes or record is not scan.lengths.obj or len(record) != head.record_bytes:
         return None
@@ -383,13 +372,13 @@ def _record_of(scan: IndexedScan) -> tuple[Any, ...] | None:
 
 
 def address_of(array: Array) -> int:
-    """Return where the data of a contiguous, writable array begin: what ``.ctypes.data`` says, four times as fast."""
+    """Return the address of a contiguous, writable array, four times as fast as ``.ctypes.data``."""
     return ctypes.addressof(ctypes.c_ubyte.from_buffer(array))  # type: ignore[arg-type]
 
 
 @cache
 def kernels() -> Kernels | None:
-    """Return the compiled kernels, None where there are none. Loads them at the first call, in some milliseconds."""
+    """Return the compiled kernels; None if they cannot be used. The first call loads them, in some milliseconds."""
     return _loaded()[0]
 
 
@@ -404,7 +393,7 @@ def _loaded() -> tuple[Kernels | None, Choice]:
     if os.environ.get("PREPSERVER_NATIVE") == "0":
         return None, Choice("pure", "turned off by PREPSERVER_NATIVE=0")
     if not _LIBRARY.exists():
-        cause = _NOT_BUILT.read_text().strip() if _NOT_BUILT.exists() else "there was no try"
+        cause = _NOT_BUILT.read_text().strip() if _NOT_BUILT.exists() else "nothing tried to"
         return None, Choice("pure", f"not built ({cause}): {_REMEDY}")
     abi, version = str(_imaging.jpeglib_version), getattr(_imaging, "libjpeg_turbo_version", None)
     if version is None or abi != _ABI:
@@ -418,7 +407,7 @@ def _loaded() -> tuple[Kernels | None, Choice]:
     except (OSError, AttributeError) as error:
         return None, Choice("pure", f"cannot be loaded: {error}; {_REMEDY}")
     if built_from != digest(_FOLDER):
-        return None, Choice("pure", "built from other sources than these: `python hatch_build.py` builds it again")
+        return None, Choice("pure", "built from other sources: run `python hatch_build.py` to build it again")
     pillow = os.fsencode(str(_imaging.__file__))
     missing = library.prep_bind(pillow)
     if missing is not None:
@@ -442,7 +431,7 @@ def _loaded() -> tuple[Kernels | None, Choice]:
 
 
 def _release(library: bytes) -> str:
-    """Return the release of the libjpeg-turbo in this file; Pillow names the one that it was compiled for."""
+    """Return the release of the libjpeg-turbo in this file; Pillow only knows the one that it was compiled for."""
     try:
         found = _RELEASE.search(Path(os.fsdecode(library)).read_bytes())
     except OSError:
@@ -451,14 +440,14 @@ def _release(library: bytes) -> str:
 
 
 def forget() -> None:
-    """Look again at the next call, at the environment too."""
+    """Load the kernels anew at the next call, and read the environment again."""
     _loaded.cache_clear()
     kernels.cache_clear()
     path.cache_clear()
 
 
 def digest(folder: Path) -> str:
-    """Return what the C sources in `folder` hash to: a build says which it was made from."""
+    """Return the hash of the C sources in `folder`, which a build carries."""
     total = hashlib.sha256()
     for source in sorted(folder.glob("*.[ch]")):
         total.update(source.read_bytes())
@@ -466,13 +455,13 @@ def digest(folder: Path) -> str:
 
 
 class _Question(NamedTuple):
-    """A call of the trial, and the pixels that are right.
+    """A call of the trial, and the right pixels.
 
     Attributes:
         of: (by our Huffman decoder, place of the subsampling, scale) or (place in `VECTORS`, place of the size).
         call: The call.
-        right: The pixels; None where any answer is.
-        offset: Where in `call`'s memory the pixels begin, if its first column is the 0th of the image.
+        right: The pixels; None if any answer is right.
+        offset: Where the pixels begin in `call`'s memory, if its first column is the image's column 0.
         line: Bytes from line to line.
     """
 
@@ -493,7 +482,7 @@ class _Question(NamedTuple):
 
 
 def _questions() -> list[_Question]:
-    """Return what is asked of the kernels before they are used: small images of noise, decoded and resized."""
+    """Return the calls of the trial: they decode and resize small images of noise."""
     noise = np.random.default_rng(0).integers(0, 256, (83, 109, 3), np.uint8)
     asked: list[_Question] = []
     for own in (False, True):
@@ -512,7 +501,7 @@ def _questions() -> list[_Question]:
 
 
 def _decoded(of: tuple[Any, ...], data: bytes, part: Box, scale: int) -> _Question:
-    """Ask for `part` of this JPEG at 1/scale."""
+    """Return the call that decodes `part` of a JPEG at 1/scale."""
     header = read_header(data)
     assert header is not None
     least = {"min_height": scaled(header.height, scale), "min_width": scaled(header.width, scale)}
@@ -530,7 +519,7 @@ def _decoded(of: tuple[Any, ...], data: bytes, part: Box, scale: int) -> _Questi
 
 
 def _resized(of: tuple[Any, ...], image: npt.NDArray[np.uint8], size: tuple[int, int]) -> _Question:
-    """Ask for `image` resized and mirrored."""
+    """Return the call that resizes and mirrors `image`."""
     height, width, _ = image.shape
     right = torch.ops.aten._upsample_bilinear2d_aa(
         torch.from_numpy(image).permute(2, 0, 1).unsqueeze(0), list(size), False, None, None

@@ -14,10 +14,10 @@ import struct
 import sys
 
 LONGEST_S = 60
-"""A trial that hangs ends after that, should nobody be left to end it."""
+"""A trial that hangs ends after this time, even if the process that started it is gone."""
 
 OUT = None
-"""Stands in a call's arguments for the address of the memory that it writes to."""
+"""In a call's arguments: the address of the memory that it writes to."""
 
 _COUNT, _SIZE, _NUMBER, _DATA, _ADDRESS = (
     ctypes.c_uint, ctypes.c_size_t, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p,
@@ -40,10 +40,10 @@ _TYPES: dict[str, tuple[object, ...]] = {
 
 
 def load(library: str) -> ctypes.CDLL:
-    """Load the kernels, all functions with their types.
+    """Load the kernels and set the types of all functions.
 
     Raises:
-        OSError: They cannot be loaded.
+        OSError: The library cannot be loaded.
         AttributeError: A function is missing.
     """
     loaded = ctypes.CDLL(library)

@@ -1,8 +1,8 @@
 """A trial of the kernels, in a process of its own, where they may crash or hang.
 
-Whoever loads the kernels must outlive them: the zygote, which all workers come from, or a training process. A fork
-would not do: a training process has threads. So a fresh interpreter makes the calls that it is given (`functions`) and
-says what came of them; `prepserver.transform.native` compares that with what it should be.
+The process that loads the kernels must survive them: it is the zygote, from which all workers come, or a training
+process. A fork would not do, because a training process has threads. So a fresh interpreter (`functions`) makes the
+calls and returns the results, which `prepserver.transform.native` compares with the right ones.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from typing import Any, NamedTuple
 from prepserver.transform.native import functions
 
 DEADLINE_S = 30.0
-"""For all calls together, which take milliseconds: a loaded machine is slow, not broken."""
+"""For all calls together. They take milliseconds, but a loaded machine is slow."""
 
 
 class Call(NamedTuple):
     """A call of a C function.
 
     Attributes:
-        name: Of the function.
+        name: Name of the function.
         arguments: Numbers, bytes and at most one `functions.OUT`.
-        out_bytes: How much memory `OUT` is the address of.
+        out_bytes: Size of the memory at `OUT`.
     """
 
     name: str
@@ -36,26 +36,26 @@ class Call(NamedTuple):
 
 
 class Came(NamedTuple):
-    """What came of a call: the number that was returned, and what lies in its `OUT` then."""
+    """The result of a call: the number that it returned, and the content of its `OUT`."""
 
     returned: int
     out: bytes
 
 
 class Failed(Exception):
-    """The calls could not be made, or not to their end; the text says why."""
+    """The trial could not make all calls; the text says why."""
 
 
 def make(calls: Sequence[Call], library: str, pillow: str) -> tuple[bytes, list[Came]]:
-    """Make `calls` in a process of their own.
+    """Make `calls`, in order, in a process of their own.
 
     Args:
-        calls: In their order.
+        calls: The calls.
         library: Path of the kernels.
-        pillow: Path of the library that libjpeg is taken from.
+        pillow: Path of the library from which libjpeg is taken.
 
     Returns:
-        The path of the libjpeg that they were made with, and what came of each.
+        The path of the libjpeg that was used, and the result of each call.
 
     Raises:
         Failed: The process died, or took too long.

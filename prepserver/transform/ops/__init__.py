@@ -1,7 +1,7 @@
-"""How each op is done: a stage draws for one sample, and gives a step. One file an op, found by itself.
+"""How each op is done: a stage draws for one sample and returns a step. A file here is a stage, named as its op.
 
-What an op is, is in `prepserver.pipeline.ops`. `Decode` and `ToLayout` have no stage: decoding comes before all stages,
-and the order of the axes is that of the row that the last stage writes to.
+`prepserver.pipeline.ops` says what an op is. `Decode` and `ToLayout` have no stage: decoding comes before all stages,
+and the row that the last stage writes to has the order of the axes.
 """
 
 from __future__ import annotations

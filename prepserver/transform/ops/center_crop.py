@@ -1,4 +1,4 @@
-"""How `CenterCrop` is done, with torchvision's rounding on either side of the image's size."""
+"""How `CenterCrop` is done, with torchvision's rounding."""
 
 from __future__ import annotations
 
@@ -9,25 +9,19 @@ from prepserver.transform.stage import Drawn, Stage
 
 
 class CenterCropStage(Stage):
-    """CenterCrop, with torchvision's rounding on either side of the image's size."""
-
     op = CenterCrop
-
-    def __init__(self, op: CenterCrop, place: int) -> None:
-        super().__init__(op, place)
-        self._op = op
+    _op: CenterCrop
 
     def draw(self, height: int, width: int, draws: Draws) -> Drawn:
-        """Find the middle."""
         top, left = _centre(height, self._op.size[0]), _centre(width, self._op.size[1])
         return cut((top, left, *self._op.size), (height, width), "constant", (0.0,))
 
 
 def _centre(length: int, wanted: int) -> int:
-    """Return where the middle `wanted` pixels of `length` begin; below 0 where there are too few.
+    """Return where the middle `wanted` pixels of `length` begin; below 0 if there are too few.
 
-    torchvision halves the shortfall downwards and rounds the surplus half to even; after padding one side
-    only, an odd shortfall has its extra pixel at the end.
+    torchvision rounds half of a shortfall down and half of a surplus to even; an odd shortfall has its extra pixel at
+    the end.
     """
     if wanted > length:
         return -((wanted - length) // 2)

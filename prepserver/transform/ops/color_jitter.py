@@ -14,10 +14,7 @@ from prepserver.transform.stage import Array, Drawn, Stage, delivered
 
 
 class ColorJitterStage(Stage):
-    """ColorJitter: four factors and the order of the four: seven numbers, one block of draws."""
-
     op = ColorJitter
-
     settles = False
 
     def __init__(self, op: ColorJitter, place: int) -> None:
@@ -30,7 +27,7 @@ class ColorJitterStage(Stage):
         )
 
     def draw(self, height: int, width: int, draws: Draws) -> Drawn:
-        """Draw the factors, then shuffle (Fisher and Yates)."""
+        # Four factors and their order (a Fisher-Yates shuffle): seven numbers, one block of draws.
         drawn = [
             (change, draws.uniform(*limits), limits == (neutral, neutral)) for change, limits, neutral in self._parts
         ]

@@ -1,4 +1,4 @@
-"""How `Only` is done: its op's stage, for one column."""
+"""How `Only` is done: by the stage of its op, for one column."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ from prepserver.transform.stage import Drawn, Stage
 
 
 class OnlyStage(Stage):
-    """Only."""
-
     op = Only
 
     def __init__(self, op: Only, place: int) -> None:
-        from prepserver.transform.ops import stage_of  # the registry, which this module is a member of
+        from prepserver.transform.ops import stage_of  # the registry imports this module
 
         super().__init__(op, place)
         self._inner = stage_of(op.inner, place)
@@ -21,5 +19,4 @@ class OnlyStage(Stage):
         self.column = op.column
 
     def draw(self, height: int, width: int, draws: Draws) -> Drawn:
-        """As the op."""
         return self._inner.draw(height, width, draws)

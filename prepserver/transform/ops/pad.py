@@ -9,16 +9,10 @@ from prepserver.transform.stage import Drawn, Stage
 
 
 class PadStage(Stage):
-    """Pad: a window larger than the image."""
-
     op = Pad
-
-    def __init__(self, op: Pad, place: int) -> None:
-        super().__init__(op, place)
-        self._op = op
+    _op: Pad
 
     def draw(self, height: int, width: int, draws: Draws) -> Drawn:
-        """Add the margins."""
         left, top, right, bottom = self._op.padding
         box = (-top, -left, height + top + bottom, width + left + right)
         return cut(box, (height, width), self._op.padding_mode, self._op.fill)

@@ -10,16 +10,10 @@ from prepserver.transform.stage import Drawn, Stage
 
 
 class RandomCropStage(Stage):
-    """RandomCrop: a window of the padded image."""
-
     op = RandomCrop
-
-    def __init__(self, op: RandomCrop, place: int) -> None:
-        super().__init__(op, place)
-        self._op = op
+    _op: RandomCrop
 
     def draw(self, height: int, width: int, draws: Draws) -> Drawn:
-        """Choose a place."""
         op = self._op
         left, top, right, bottom = op.margins(height, width)
         spare_rows = height + top + bottom - op.size[0]

@@ -8,9 +8,6 @@ from prepserver.transform.moves import COLUMNS
 
 
 class RandomHorizontalFlipStage(FlipStage):
-    """RandomHorizontalFlip."""
-
     op = RandomHorizontalFlip
-
     axis = COLUMNS
     mirrors = True

@@ -1,4 +1,4 @@
-"""How `RandomResizedCrop` is done: torchvision's law, from our own numbers."""
+"""How `RandomResizedCrop` is done: as in torchvision, from our own random numbers."""
 
 from __future__ import annotations
 
@@ -14,33 +14,31 @@ from prepserver.transform.stage import FIRST, Box, Drawn, Stage
 
 
 class RandomResizedCropStage(Stage):
-    """RandomResizedCrop: torchvision's law, ten tries and then the middle."""
-
     op = RandomResizedCrop
+    _op: RandomResizedCrop
 
     def __init__(self, op: RandomResizedCrop, place: int) -> None:
         super().__init__(op, place)
-        self._op = op
         self._first = place == FIRST
         self._step = partial(resized, op.size, op.interpolation, False)
         self._mirrored = partial(resized, op.size, op.interpolation, True)
         self._log_ratio = (math.log(op.ratio[0]), math.log(op.ratio[1]))
 
     def draw(self, height: int, width: int, draws: Draws) -> Drawn:
-        """Choose a part and resize it. One that can be decoded at 1/scale is moved by less than that to fit."""
         top, left, rows, columns = self.box(height, width, draws)
         scale = scale_for(rows, columns, self._op.size) if self._first else 1
         if scale > 1:
+            # The decoder works at 1/scale, so the part moves by less than `scale` pixels to fit.
             top, left, rows, columns = (number - number % scale for number in (top, left, rows, columns))
         part = Box(top, left, top + rows, left + columns)
         moves = (Cut(top, left, rows, columns), Scale(*self._op.size))
         return Drawn(self._step, *self._op.size, part, self._mirrored, scale, moves)
 
     def box(self, height: int, width: int, draws: Draws) -> tuple[int, int, int, int]:
-        """Return (top, left, height, width) of the part, as `RandomResizedCrop.make_params` does.
+        """Return (top, left, height, width) of the part, as `make_params`: ten tries, then the middle.
 
-        `log` and `exp` may differ in the last bit between C libraries; that moves a crop by a pixel once in
-        some 10**12 samples.
+        `log` and `exp` may differ in the last bit between C libraries; that moves a crop by a pixel once in some 10**12
+        samples.
         """
         least, greatest = self._op.scale
         for _ in range(10):

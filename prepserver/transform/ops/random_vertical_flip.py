@@ -8,8 +8,5 @@ from prepserver.transform.moves import ROWS
 
 
 class RandomVerticalFlipStage(FlipStage):
-    """RandomVerticalFlip."""
-
     op = RandomVerticalFlip
-
     axis = ROWS

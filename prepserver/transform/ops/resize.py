@@ -13,21 +13,14 @@ from prepserver.transform.stage import FIRST, Drawn, Stage
 
 
 class ResizeStage(Stage):
-    """Resize."""
-
     op = Resize
-
-    def __init__(self, op: Resize, place: int) -> None:
-        super().__init__(op, place)
-        self._op = op
-        self._first = place == FIRST
+    _op: Resize
 
     def draw(self, height: int, width: int, draws: Draws) -> Drawn:
-        """Work out the size."""
         size = self._op.result(height, width)
         if size == (height, width):
             return Drawn(None, *size)
         step, mirrored = (partial(resized, size, self._op.interpolation, mirror) for mirror in (False, True))
-        # Nothing of the whole may be left out, so its sides decide too.
-        scale = divisor(height, width, scale_for(height, width, size)) if self._first else 1
+        # No pixel may be left out, so the scale must divide both sides.
+        scale = divisor(height, width, scale_for(height, width, size)) if self.place == FIRST else 1
         return Drawn(step, *size, None, mirrored, scale, (Scale(*size),))

@@ -40,7 +40,7 @@ def misbehave(how: str, value: Any) -> Any:
     """What code of one's own may do."""
     match how:
         case "raises":
-            raise ValueError("too dark")
+            raise ValueError("too dark: \udcff\n!")
         case "raises of storage":
             raise FileNotFoundError("no lookup table")
         case "hangs":

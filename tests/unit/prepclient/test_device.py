@@ -9,7 +9,8 @@ import weakref
 import pytest
 import torch
 
-from prepclient.device import DeviceStage, DeviceUnavailable, cuda_device
+from prepclient.device import DeviceStage
+from prepclient.engine import DeviceUnavailable, cuda_device
 from prepclient.finish import Finish, RowLook
 from prepserver.pipeline.errors import SpecError
 from tests.support.fake_device import FakeDevice, FakeEvent

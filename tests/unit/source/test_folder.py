@@ -9,8 +9,8 @@ import pytest
 
 from prepserver.pipeline.sources import ImageFolder
 from prepserver.source import SourceError, build_index, open_source
-from prepserver.source.folder import scan_tree
 from prepserver.source.progress import Progress
+from prepserver.source.readers.image_folder import scan_tree
 
 
 def make_tree(root: Path, *names: str) -> None:
