@@ -7,6 +7,7 @@ the worker holds the code to it.
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Self
 
@@ -17,6 +18,9 @@ from prepserver.pipeline.record import Record, with_index
 from prepserver.pipeline.spec import Codes, Role, Spec
 
 MAX_NAME_CHARS = 64
+MAX_PARAMS_BYTES = 8 << 10
+"""As JSON. Workers are told of sources and pipelines, with other things, in messages of 64 KiB."""
+
 MAX_COLUMNS = 16
 _MAX_COLUMN_CHARS = 24  # a field of a ring has 32, and views number theirs
 _MAX_DIMENSIONS = 4
@@ -107,7 +111,11 @@ def parameters(given: Mapping[str, object], reserved: tuple[str, ...]) -> dict[s
         if not isinstance(name, str) or not name.isidentifier() or len(name) > MAX_NAME_CHARS or name in reserved:
             taken = f" and none of {', '.join(reserved)}"
             raise SpecError("params", name, f"names of parameters are identifiers{taken}")
-    return {name: _plain(name, given[name], _MAX_NESTING) for name in sorted(given)}
+    found = {name: _plain(name, given[name], _MAX_NESTING) for name in sorted(given)}
+    if (nbytes := len(json.dumps(found))) > MAX_PARAMS_BYTES:
+        reason = f"are {nbytes} bytes, at most {MAX_PARAMS_BYTES}: put them into a file that the plug-in reads"
+        raise SpecError("params", found, reason)
+    return found
 
 
 def _plain(field: str, value: object, depth: int) -> Any:

@@ -5,6 +5,7 @@ Two pipelines with the same digest give the same rows, so the digest decides whi
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +21,9 @@ from prepserver.pipeline.spec import Codes, digest_of
 
 MAX_OPS = 64
 """Without the `Decode` at the start."""
+
+MAX_WIRE_BYTES = 24 << 10
+"""Of a pipeline as JSON; its message to workers, of 64 KiB, holds other things, too."""
 
 MAX_FIELDS = 64
 """Of a row."""
@@ -125,6 +129,8 @@ class Pipeline:
                 raise _placed(error, place) from None
         full = (given[0] if offset else Decode(), *rest)
         wire = _wire(full, views)
+        if (nbytes := len(json.dumps(wire))) > MAX_WIRE_BYTES:
+            raise SpecError("pipeline", wire, f"takes {nbytes} bytes, more than {MAX_WIRE_BYTES}")
         return cls(full, columns, _fields(record, views, wire), digest_of(wire), views)
 
     @classmethod

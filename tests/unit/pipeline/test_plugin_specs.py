@@ -64,6 +64,14 @@ def test_a_row_has_a_bounded_number_of_fields() -> None:
         Pipeline.from_ops([], 16, columns)
 
 
+def test_what_would_not_fit_a_message_is_refused() -> None:
+    with pytest.raises(SpecError, match="are 9012 bytes, at most 8192: put them into a file"):
+        PluginOp("x", text="x" * 9000)
+    ops = [PluginOp("x", text="x" * 8000) for _ in range(4)]
+    with pytest.raises(SpecError, match=r"takes 32\d* bytes, more than 24576"):
+        Pipeline.from_ops(ops, columns={"image": kinds.Image(size=(8, 6))})
+
+
 def test_the_order_of_columns_is_part_of_a_source() -> None:
     turned = dict(reversed(list(COLUMNS.items())))
     assert Plugin("mine", columns=turned).digest != Plugin("mine", columns=COLUMNS).digest
