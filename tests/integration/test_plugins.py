@@ -347,7 +347,6 @@ def test_audit_and_replay_of_plugins(owned: Server, tmp_path: Path) -> None:
     ended = cli(*made, "--plugin", "owner_code", **path_with(OWNER))
     assert (ended.returncode, ended.stderr) == (0, "")
     assert np.array_equal(np.load(tmp_path / "row.npy"), batches[1][0][2].permute(1, 2, 0).numpy())
-    assert "is not loaded in this process" in cli(*made).stderr
     shutil.copy(OWNER / "owner_code.py", tmp_path)
     code = tmp_path / "owner_code.py"
     code.write_text(code.read_text() + "# another\n")
