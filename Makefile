@@ -12,11 +12,12 @@ unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 # What an editable install reads: a change of these means installing again.
 INPUTS := pyproject.toml constraints.txt $(wildcard *.py) $(shell find prepserver -name '*.[ch]')
 
-.PHONY: help demo test lint docs bench bench-smoke bench-peers chaos soak fuzz fuzz-smoke clean
+.PHONY: help demo test coverage lint docs bench bench-smoke bench-peers chaos soak fuzz fuzz-smoke clean
 
 help:
 	@echo 'make demo         see it work, in under 90 s: three training jobs on one shared stream, then on DataLoaders'
 	@echo 'make test         all tests but the long ones'
+	@echo 'make coverage     every branch of what decides is taken by its own tests'
 	@echo 'make lint         formatting, ruff, mypy, import rules'
 	@echo 'make docs         builds the documents as a site, in site/; open site/index.html'
 	@echo 'make bench        measurements against DataLoader; writes bench/out/. More: python -m bench --list'
@@ -34,6 +35,11 @@ demo: $(VENV)/.installed
 
 test: $(VENV)/.installed-dev
 	$(PYTEST) -n 2 --dist loadfile $(PYTEST_ARGS)
+
+# Always the same examples: a branch that only luck takes is not covered.
+coverage: $(VENV)/.installed-dev
+	$(PYTEST) -n 2 --cov --hypothesis-profile=ci $(addprefix tests/unit/,order pipeline protocol) \
+		$(addprefix tests/unit/prepclient/test_,session.py delivery.py) $(PYTEST_ARGS)
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .

@@ -1,6 +1,6 @@
-"""Rows without a daemon: the worker's own lines, run in the calling process.
+"""Rows without a daemon: the worker's code in the calling process, for the client's inline mode and `replay`.
 
-Used by the client's inline mode. The listing of a source is kept in a cache of the user's, like the daemon's.
+Listings of sources are kept in the user's cache, like a daemon's.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import numpy.typing as npt
 
 from prepserver import plugins
 from prepserver.config import user_cache_dir
-from prepserver.order import check_start, make_order
+from prepserver.order import make_order
+from prepserver.pipeline.batches import check_start
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.pipeline.record import INDEX
@@ -25,13 +26,13 @@ from prepserver.plugins import PluginError
 from prepserver.protocol.messages import Shuffle
 from prepserver.source import SourceError, build_index, open_source
 from prepserver.source.errors import printable
-from prepserver.worker.fill import Stream, Target, fill
+from prepserver.worker.fill import BadRow, Stream, Target, fill
 
 __all__ = ["InlineMaker", "PluginError", "Row", "SourceError", "class_names", "remake"]
 
 
 def class_names(source: SourceSpec) -> tuple[str, list[str]]:
-    """The content digest of a source (see `IndexInfo`), and the names of its classes by label, if these have names.
+    """A source's content digest (see `IndexInfo`) and the names of its classes by label, if they have names.
 
     Raises:
         SourceError: The dataset is missing, empty or unreadable.
@@ -49,11 +50,11 @@ class InlineMaker:
 
     Args:
         source: The dataset.
-        pipeline: What is made of its samples.
+        pipeline: The ops.
         shuffle: The order.
-        seed: Of order and augmentation.
+        seed: Seed of order and augmentation.
         on_scanning: Called with the number of samples found while the source is listed.
-        shard: Which part of the samples.
+        shard: The part of the samples to read.
         batch_rows: See `make_order`.
         load: Plug-ins of this process; see `prepserver.plugins.load`.
 
@@ -71,16 +72,9 @@ class InlineMaker:
     """
 
     def __init__(
-        self,
-        source: SourceSpec,
-        pipeline: Pipeline,
-        shuffle: Shuffle,
-        seed: int,
-        on_scanning: Callable[[int], None],
-        shard: Shard = WHOLE,
-        batch_rows: int = 0,
-        load: Sequence[str] = (),
-    ) -> None:
+        self, source: SourceSpec, pipeline: Pipeline, shuffle: Shuffle, seed: int, on_scanning: Callable[[int], None],
+        shard: Shard = WHOLE, batch_rows: int = 0, load: Sequence[str] = (),
+    ) -> None:  # fmt: skip
         plugins.load(load)
         source, pipeline = source.with_code(plugins.codes()), pipeline.with_code(plugins.codes())
         self.code = pipeline.code
@@ -93,28 +87,22 @@ class InlineMaker:
         self._pipeline = pipeline
 
     def check_start(self, first: int, epoch: int) -> None:
-        """See `prepserver.order.check_start`."""
+        """See `prepserver.pipeline.batches.check_start`."""
         check_start(self._stream.order, first, epoch)
 
     def fill(self, start: int, stop: int, arrays: Mapping[str, npt.NDArray[Any]]) -> list[tuple[int, int, str]]:
         """Fills the rows of positions [start, stop).
 
         Args:
-            start: The first.
-            stop: Behind the last.
-            arrays: By field, all of one length; position p goes to ``p % len``.
+            start: The first position.
+            stop: One past the last.
+            arrays: An array for each field, all of one length; position p goes to ``p % len``.
 
         Returns:
             (position, sample index, reason) of rows that hold a replacement.
         """
-        result = fill(
-            self._stream,
-            [Target.of(self._pipeline, _Arrays(arrays))],
-            start,
-            stop - start,
-            lambda _position, _index: None,
-        )
-        return [(b.position, b.index, b.reason) for b in result.bad]
+        bad = _fill(self._stream, self._pipeline, arrays, start, stop - start)
+        return [(b.position, b.index, b.reason) for b in bad]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,10 +110,10 @@ class Row:
     """One row, made again.
 
     Attributes:
-        fields: By name, as they are stored in a ring.
-        index: Of the sample in it, -1 for a row of zeros.
-        path: Of the sample in it, as the dataset names it.
-        replaced: Path and reason of the sample that should be in it, if that cannot be made; else nothing.
+        fields: Its fields by name, as a ring stores them.
+        index: Index of the sample in it, -1 for a row of zeros.
+        path: The dataset's name for that sample.
+        replaced: Path and reason of the expected sample, if that cannot be made; else empty.
     """
 
     fields: dict[str, npt.NDArray[Any]]
@@ -135,44 +123,41 @@ class Row:
 
 
 def remake(
-    source: SourceSpec,
-    index_path: Path,
-    pipeline: Pipeline,
-    shuffle: Shuffle,
-    seed: int,
-    samples: int,
-    position: int,
-    quarantined: Container[int],
-    shard: Shard = WHOLE,
-    batch_rows: int = 0,
-) -> Row:
-    """The row of one position, by the listing that a stream was made from.
+    source: SourceSpec, index_path: Path, pipeline: Pipeline, shuffle: Shuffle, seed: int, samples: int, position: int,
+    quarantined: Container[int], shard: Shard = WHOLE, batch_rows: int = 0,
+) -> Row:  # fmt: skip
+    """Makes the row of one position again, from the stream's own listing.
 
     Args:
         source: The dataset.
-        index_path: Its listing, which is never changed.
-        pipeline: What was made of its samples.
+        index_path: Its listing, which never changes.
+        pipeline: The ops.
         shuffle: The order.
-        seed: Of order and augmentation.
+        seed: Seed of order and augmentation.
         samples: Length of the source.
-        position: Of the row.
+        position: Position of the row in its shard.
         quarantined: Indices of samples that are not tried.
-        shard: Of whose line `position` is.
+        shard: The part of the samples that the job read.
         batch_rows: See `make_order`.
 
     Raises:
-        SourceError: The listing is gone, or of another dataset.
+        SourceError: The listing is missing, or of another dataset.
     """
     opened = open_source(source, index_path)
     if len(opened) != samples:
         raise SourceError(f"the listing {index_path} has {len(opened)} samples, not {samples}")
     arrays = {field.name: np.zeros((1, *field.shape), field.dtype) for field in pipeline.fields}
     stream = Stream(opened, make_order(shuffle, samples, seed, shard, batch_rows), seed, quarantined)
-    target = Target.of(pipeline, _Arrays(arrays))
-    result = fill(stream, [target], position, 1, lambda _position, _index: None)
+    bad = _fill(stream, pipeline, arrays, position, 1)
     found = int(arrays[INDEX][0])
     path = printable(opened.name(found)) if found >= 0 else ""
-    return Row({name: rows[0] for name, rows in arrays.items()}, found, path, [bad.reason for bad in result.bad])
+    return Row({name: rows[0] for name, rows in arrays.items()}, found, path, [b.reason for b in bad])
+
+
+def _fill(
+    stream: Stream, pipeline: Pipeline, arrays: Mapping[str, npt.NDArray[Any]], position: int, count: int
+) -> list[BadRow]:
+    return fill(stream, [Target.of(pipeline, _Arrays(arrays))], position, count, lambda _position, _index: None).bad
 
 
 class _Arrays:
@@ -180,8 +165,7 @@ class _Arrays:
         self._arrays = arrays
 
     def row(self, field: str, position: int) -> npt.NDArray[Any]:
-        array = self._arrays[field]
-        row: npt.NDArray[Any] = array[position % len(array), ...]
+        row: npt.NDArray[Any] = self._arrays[field][position % len(self._arrays[field]), ...]
         return row
 
     def put(self, field: str, position: int, value: Any) -> None:

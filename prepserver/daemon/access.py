@@ -7,10 +7,11 @@ What a path means is not judged here but where it is opened: see `prepserver.sou
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from prepserver.config import Settings
 from prepserver.memory.errors import MemoryShort
+from prepserver.schedule.events import Limits
 
 
 class Denied(Exception):
@@ -31,37 +32,20 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class Holding:
-    """What a uid has already.
-
-    Attributes:
-        jobs: Runs, of any number of ranks.
-        streams: Different ones that its jobs read.
-        ring_bytes: Of its lanes.
-    """
-
-    jobs: int
-    streams: int
-    ring_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
 class Access:
     """The rules of one daemon.
 
     Attributes:
         own_uid: The daemon's.
         roots: See `Settings.source_roots`.
-        memory_per_uid_bytes: See `Settings`; 0 for no limit, as in the next two.
-        jobs_per_uid: See `Settings`.
-        streams_per_uid: See `Settings`.
+        memory_per_uid_bytes: See `Settings`; 0 for no limit.
+        limits: What else each user may have; see `Settings`.
     """
 
     own_uid: int
     roots: tuple[str, ...] = ()
     memory_per_uid_bytes: int = 0
-    jobs_per_uid: int = 0
-    streams_per_uid: int = 0
+    limits: Limits = field(default_factory=Limits)
 
     @classmethod
     def of(cls, settings: Settings, own_uid: int) -> Access:
@@ -70,8 +54,7 @@ class Access:
             own_uid,
             settings.source_roots,
             settings.memory_per_uid_bytes,
-            settings.jobs_per_uid,
-            settings.streams_per_uid,
+            Limits(settings.jobs_per_uid, settings.streams_per_uid),
         )
 
     def may_stop(self, uid: int) -> bool:
@@ -105,41 +88,18 @@ class Access:
             )
         return Reading(self.roots)
 
-    def check_job(self, uid: int, holding: Holding, new_stream: bool) -> None:
-        """Whether a user may start one more job.
-
-        Args:
-            uid: The user.
-            holding: Before that job.
-            new_stream: Whether the job would read a stream that no other job of this user reads.
-
-        Raises:
-            Denied: A limit is reached.
-        """
-        _check("jobs", 1, holding.jobs, self.jobs_per_uid, "jobs_per_uid", uid)
-        if new_stream:
-            _check("streams", 1, holding.streams, self.streams_per_uid, "streams_per_uid", uid)
-
-    def check_ring(self, uid: int, holding: Holding, asked_bytes: int) -> None:
+    def check_ring(self, uid: int, held_bytes: int, asked_bytes: int) -> None:
         """Whether a user may have one more ring.
 
         Raises:
             MemoryShort: The limit would be passed.
         """
         limit = self.memory_per_uid_bytes
-        if limit and holding.ring_bytes + asked_bytes > limit:
+        if limit and held_bytes + asked_bytes > limit:
             raise MemoryShort(
                 asked_bytes,
-                limit - holding.ring_bytes,
-                f"uid {uid} has {holding.ring_bytes / 2**20:.0f} MiB of its memory_per_uid = {limit / 2**20:.0f} MiB "
+                limit - held_bytes,
+                f"uid {uid} has {held_bytes / 2**20:.0f} MiB of its memory_per_uid = {limit / 2**20:.0f} MiB "
                 "(end another job, ask for less with a smaller batch_size or prefetch, or have memory_per_uid raised "
                 "under [limits] in the daemon's --config)",
             )
-
-
-def _check(what: str, asked: int, used: int, limit: int, knob: str, uid: int) -> None:
-    if limit and used + asked > limit:
-        raise Denied(
-            f"{asked} more of {what} was asked for by uid {uid}, which has {used} of its {knob} = {limit}: end another "
-            f"job, or have {knob} raised under [limits] in the daemon's --config"
-        )

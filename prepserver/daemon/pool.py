@@ -19,7 +19,8 @@ from prepserver.daemon.poll import Poll
 from prepserver.pipeline.spec import Codes
 from prepserver.protocol import work
 from prepserver.protocol.schema import ProtocolError
-from prepserver.schedule.scheduler import CRASH_STRIKES, KILL_STRIKES, Suspect
+from prepserver.schedule.records import Suspect
+from prepserver.schedule.strikes import CRASH_STRIKES, KILL_STRIKES
 from prepserver.telemetry.page import NO_LANE, WorkerStats
 from prepserver.worker.channel import ChannelClosed
 from prepserver.worker.child import Child

@@ -3,48 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from prepserver.memory.budget import check_fits
 from prepserver.memory.errors import MemoryShort, SegmentError
 from prepserver.memory.mapping import Mapping
 from prepserver.memory.segment import create_segment, is_open_elsewhere, open_again
-from prepserver.protocol.layout import Field, RingLayout, whole_page_rows
+from prepserver.protocol.layout import Field, RingLayout
 
-_ROUNDS_WANTED = 4  # one with the client, one in progress, two to absorb a slow sample
-_ROUNDS_NEEDED = 2  # with fewer, filling and reading would take turns
 MOST_LEFT = 64
 """Most dropped rings of one user that processes still hold: each costs the daemon a descriptor, however small it is."""
-_SMALL_RING_BYTES = 256 << 20
-_SMALL_RING_ROWS = 512  # if rows are small, a longer ring costs little and lets jobs drift and join
-
-
-def ring_rows(fields: Sequence[Field], round_rows: int, prefetch: int, rows_in_work: int) -> tuple[int, int]:
-    """Rows of a new ring.
-
-    Args:
-        fields: Fields of a row.
-        round_rows: ``batch_size * world_size`` of the job that makes the lane.
-        prefetch: Rows that the job wants ahead, or 0.
-        rows_in_work: Rows that a busy pool fills at a time.
-
-    Returns:
-        Wanted rows, and the fewest that work. The wanted rows fill whole pages if that is cheap, so that clients can
-        map the ring twice end to end.
-    """
-    needed = _ROUNDS_NEEDED * round_rows
-    wanted = max(_ROUNDS_WANTED * round_rows, needed + 2 * rows_in_work, prefetch + round_rows)
-    dense = [field.row_bytes for field in fields if field.shape]
-    if _SMALL_RING_ROWS * sum(dense) <= _SMALL_RING_BYTES:
-        wanted = max(wanted, _SMALL_RING_ROWS)
-    step = math.lcm(*map(whole_page_rows, dense))
-    rounded = -(-wanted // step) * step
-    return (rounded if rounded <= 2 * wanted else wanted), needed
 
 
 @dataclass(slots=True)

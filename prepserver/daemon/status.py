@@ -9,14 +9,15 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from prepserver import __version__
+from prepserver.daemon.attachments import Attachment, Attachments
 from prepserver.daemon.gpus import Gpus
-from prepserver.daemon.jobs import Jobs
 from prepserver.daemon.pool import WorkerPool
 from prepserver.daemon.rings import Rings
+from prepserver.schedule.coordinator import Coordinator
 from prepserver.schedule.lag import holding_back
 from prepserver.schedule.pace import is_apart
-from prepserver.schedule.scheduler import Scheduler
-from prepserver.schedule.stream import Cursor, Spent, Stream
+from prepserver.schedule.records import Cursor, Spent
+from prepserver.schedule.stream import Stream
 from prepserver.telemetry.window import Window
 
 Key = tuple[Literal["busy", "images", "waited"], int]
@@ -70,7 +71,7 @@ class Rates:
         return sum(rows for _, rows in self._busy) / seconds if seconds > 0 else 0.0
 
 
-def counts(scheduler: Scheduler, jobs: Jobs, pool: WorkerPool) -> dict[Key, float]:
+def counts(coordinator: Coordinator, attachments: Attachments, pool: WorkerPool) -> dict[Key, float]:
     """The counts of each worker and each job for `Rates`."""
     found: dict[Key, float] = {}
     now_ns = time.monotonic_ns()
@@ -80,16 +81,16 @@ def counts(scheduler: Scheduler, jobs: Jobs, pool: WorkerPool) -> dict[Key, floa
             # The page counts a task when it ends; until then, count at least the current sample.
             in_hand_ns = max(0, now_ns - stats.started_ns) if stats.busy else 0
             found["busy", seat.child.ticket] = (stats.read_ns + stats.make_ns + in_hand_ns) / 1e9
-    for number, attachment in jobs.attachments.items():
-        cursor = scheduler.cursor(number)
+    for number, attachment in attachments.items():
+        cursor = coordinator.table.cursor(number)
         found["images", number] = cursor.batches * attachment.attach.batch_size
         found["waited", number] = cursor.wait_ns / 1e9
     return found
 
 
 def snapshot(
-    *, started_s: float, runtime_dir: str, state: str, scheduler: Scheduler, jobs: Jobs, pool: WorkerPool,
-    rings: Rings, rates: Rates, gpus: Gpus, state_dir: str,
+    *, started_s: float, runtime_dir: str, state: str, coordinator: Coordinator, attachments: Attachments,
+    pool: WorkerPool, rings: Rings, rates: Rates, gpus: Gpus, state_dir: str,
 ) -> dict[str, Any]:  # fmt: skip
     """The whole state; sizes in bytes, times in seconds, rates and fractions over the last ten seconds."""
     now_s = time.monotonic()
@@ -107,16 +108,16 @@ def snapshot(
         "plugins": pool.plugins,
         "memory": {"rings_bytes": rings.held_bytes, "budget_bytes": rings.budget_bytes},
         "workers": [_worker(seat, rates) for seat in pool.seats],
-        "streams": [_stream(stream, scheduler, rings, jobs) for stream in scheduler.streams.values()],
-        "jobs": [_job(attachment, scheduler, rates, now_s) for attachment in jobs.attachments.values()],
+        "streams": [_stream(stream, coordinator, rings) for stream in coordinator.table.streams.values()],
+        "jobs": [_job(attachment, coordinator, rates, now_s) for attachment in attachments.values()],
         "quarantined": {
             source: sorted(found)
-            for (source, pipeline), found in scheduler.quarantined.items()
+            for (source, pipeline), found in coordinator.strikes.quarantined.items()
             if found and not pipeline
         },
         "quarantined_for_pipelines": [
             {"source": source, "pipeline": pipeline, "samples": sorted(found)}
-            for (source, pipeline), found in scheduler.quarantined.items()
+            for (source, pipeline), found in coordinator.strikes.quarantined.items()
             if found and pipeline
         ],
     }
@@ -144,17 +145,17 @@ def _worker(seat: Any, rates: Rates) -> dict[str, Any]:
     }
 
 
-def _stream(stream: Any, scheduler: Scheduler, rings: Rings, jobs: Jobs) -> dict[str, Any]:
+def _stream(stream: Stream, coordinator: Coordinator, rings: Rings) -> dict[str, Any]:
     return {
         "id": stream.id,
         "samples": stream.n,
         "position": stream.low,
         "ready_upto": stream.watermark,
-        "waits_for": scheduler.waits_for.get(stream.id),
+        "waits_for": coordinator.waits_for.get(stream.id),
         "rows_filled": stream.rows_filled,
         "rows_delivered": stream.rows_delivered,
         "sharing_factor": _sharing_factor(stream),
-        "reads_everywhere": jobs.reads_everywhere(stream.id),
+        "reads_everywhere": stream.spec is not None and "/" in stream.spec.places,
         "apart": is_apart(stream.key),
         "shared_ms_per_sample": _sample_ms(stream.spent),
         "lanes": [
@@ -173,10 +174,10 @@ def _stream(stream: Any, scheduler: Scheduler, rings: Rings, jobs: Jobs) -> dict
     }
 
 
-def _job(attachment: Any, scheduler: Scheduler, rates: Rates, now_s: float) -> dict[str, Any]:
-    stream = scheduler.stream_of(attachment.cursor)
-    cursor = scheduler.cursor(attachment.cursor)
-    epoch, inside = divmod(max(0, cursor.released - attachment.epoch_start), stream.n)
+def _job(attachment: Attachment, coordinator: Coordinator, rates: Rates, now_s: float) -> dict[str, Any]:
+    stream = coordinator.table.stream_of(attachment.cursor)
+    cursor = coordinator.table.cursor(attachment.cursor)
+    epoch, inside = divmod(max(0, cursor.released - coordinator.job_of(cursor.id).epoch_start), stream.n)
     images_per_s = rates.per_s(("images", attachment.cursor))
     return {
         "id": attachment.cursor,
@@ -199,12 +200,12 @@ def _job(attachment: Any, scheduler: Scheduler, rates: Rates, now_s: float) -> d
         "images_per_s": None if images_per_s is None else round(images_per_s, 1),
         "wait_s": round(cursor.wait_ns / 1e9, 3),
         "wait_fraction": 1.0 if cursor.waits else _fraction(rates.per_s(("waited", attachment.cursor))),
-        "waits_for": _waits_for(cursor, stream, scheduler),
+        "waits_for": _waits_for(cursor, stream, coordinator),
         "attached_s": round(now_s - attachment.since_s, 3),
     }
 
 
-def _waits_for(cursor: Cursor, stream: Stream, scheduler: Scheduler) -> str | None:
+def _waits_for(cursor: Cursor, stream: Stream, coordinator: Coordinator) -> str | None:
     """What a rank waits for now; None if it has rows to read.
 
     ``workers``, ``job ID`` (its unreleased rows fill the ring), ``ranks`` (of its own job, not attached yet),
@@ -212,16 +213,16 @@ def _waits_for(cursor: Cursor, stream: Stream, scheduler: Scheduler) -> str | No
     """
     if not cursor.waits_now:
         return None
-    if stream.cap is not None and stream.head >= stream.cap and stream.id in scheduler.waits_for:
-        return f"stream {scheduler.waits_for[stream.id]}"
+    if stream.cap is not None and stream.head >= stream.cap and stream.id in coordinator.waits_for:
+        return f"stream {coordinator.waits_for[stream.id]}"
     if cursor.need > stream.head:
         return "place"
-    present = {c.group: c.id for c in stream.cursors.values() if c.present}
-    for slow, others in holding_back(stream, scheduler.chunk_rows, is_still=False):
+    present = {c.job: c.id for c in stream.cursors.values() if c.present}
+    for slow, others in holding_back(stream, coordinator.chunk_rows, is_still=False):
         if cursor in others:
-            return f"job {present.get(slow.group, slow.id)}"
-    absent = any(not c.present and c.group == cursor.group and c.need == stream.low for c in stream.cursors.values())
-    return "ranks" if absent and stream.limit - stream.head < scheduler.chunk_rows else "workers"
+            return f"job {present.get(slow.job, slow.id)}"
+    absent = any(not c.present and c.job == cursor.job and c.need == stream.low for c in stream.cursors.values())
+    return "ranks" if absent and stream.limit - stream.head < coordinator.chunk_rows else "workers"
 
 
 def _sample_ms(spent: Spent) -> float | None:

@@ -1,4 +1,1 @@
-"""Shared memory: sealed memfd segments, their mappings, and how much may be taken.
-
-Shared with the client. Knows sizes and descriptors, not what a row means to anybody.
-"""
+"""Shared memory: sealed memfd segments, their mappings, and how much may be taken. The client uses it too."""

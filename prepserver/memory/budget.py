@@ -1,30 +1,32 @@
 """How much memory rings may still take: the daemon's budget, its cgroups, the machine.
 
-Asked before every ring. Going over a cgroup's limit is not an error that a program can catch: the kernel
-kills. So the answer is worked out from the files, and a ring that does not fit is refused at attach.
+The daemon asks before every ring. A program cannot catch going over a cgroup's limit: the kernel kills it. So the
+answer comes from the limits' files, and a ring that does not fit is refused at attach.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from prepserver.memory.cgroups import memory_limits
+from prepserver.memory.cgroups import field, memory_limits
 from prepserver.memory.errors import MemoryShort
 
+_MEMINFO = Path("/proc/meminfo")
+
 HEADROOM_BYTES = 256 << 20
-"""Left alone on every limit but the daemon's own budget: workers, page tables, the jobs themselves."""
+"""Kept free under every limit but the daemon's own budget, for workers, page tables and the jobs."""
 
 
 def check_fits(asked_bytes: int, held_bytes: int, budget_bytes: int) -> None:
-    """Refuses a ring that does not fit.
+    """Refuse a ring that does not fit.
 
     Args:
         asked_bytes: Size of the new ring.
-        held_bytes: Rings that the daemon holds already (their untouched pages count as taken).
+        held_bytes: Size of the rings that the daemon holds already, with their untouched pages.
         budget_bytes: The daemon's own limit (``--memory``).
 
     Raises:
-        MemoryShort: Naming the tightest limit.
+        MemoryShort: The ring does not fit; the error names the limit.
     """
     if asked_bytes > budget_bytes - held_bytes:
         raise MemoryShort(
@@ -39,8 +41,8 @@ def check_fits(asked_bytes: int, held_bytes: int, budget_bytes: int) -> None:
 
 
 def machine_free_bytes() -> tuple[int, str]:
-    """Bytes that can be taken before the kernel would kill, and the name of the limit that says so."""
-    free = _meminfo("MemAvailable") - HEADROOM_BYTES
+    """Return the bytes that can be taken before the kernel would kill, and the name of the limit."""
+    free = field(_MEMINFO, "MemAvailable:") * 1024 - HEADROOM_BYTES
     limit = "the machine's free memory (MemAvailable in /proc/meminfo, less 256 MiB)"
     for group in memory_limits():
         if group.left_bytes - HEADROOM_BYTES < free:
@@ -49,13 +51,6 @@ def machine_free_bytes() -> tuple[int, str]:
 
 
 def machine_bytes() -> tuple[int, str]:
-    """The most memory that this process could ever have, and the name of the limit that says so."""
+    """Return the most memory that this process could ever have, and the name of the limit."""
     limits = [(group.limit_bytes, group.text) for group in memory_limits()]
-    return min([(_meminfo("MemTotal"), "the machine's memory (MemTotal in /proc/meminfo)"), *limits])
-
-
-def _meminfo(name: str) -> int:
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith(f"{name}:"):
-            return int(line.split()[1]) * 1024
-    return 0
+    return min([(field(_MEMINFO, "MemTotal:") * 1024, "the machine's memory (MemTotal in /proc/meminfo)"), *limits])

@@ -1,8 +1,8 @@
-"""What the cgroups of this process allow it: memory and CPU time, by version 1 or 2 of the kernel's interface.
+"""What the cgroups of this process allow: memory and CPU time, by version 1 or 2 of the kernel's interface.
 
-Read from files at each question, since an operator may change a limit at any time. In a container whose cgroup
-namespace is the host's, the path in /proc/self/cgroup does not exist below the mount; then the mount's own files,
-which are the container's, are the ones that are found.
+The files are read at each call, since an operator may change a limit at any time. In a container whose cgroup namespace
+is the host's, the path in /proc/self/cgroup does not exist below the mount; then the files of the mount itself, which
+are the container's, are found.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class MemoryLimit(NamedTuple):
     """One cgroup's limit on memory.
 
     Attributes:
-        left_bytes: What may still be taken. Page cache does not count: it is given up on demand.
+        left_bytes: What may still be taken; page cache counts as free, because the kernel drops it on demand.
         text: The file that sets the limit, the limit, and its knobs, for a person.
         limit_bytes: The limit itself.
     """
@@ -33,12 +33,12 @@ def memory_limits() -> Iterator[MemoryLimit]:
     """Yield the limit of each cgroup of this process that has one, innermost first."""
     for group in _groups("memory"):
         for limit, usage, cache in (
-            ("memory.max", "memory.current", "inactive_file "),
-            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file "),  # version 1
+            ("memory.max", "memory.current", "inactive_file"),
+            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),  # version 1
         ):
             most, now = _number(group / limit), _number(group / usage)
             if most is not None and now is not None:
-                left = most - now + _inactive_file(group, cache)
+                left = most - now + field(group / "memory.stat", cache)
                 text = f"{group}/{limit} is {most >> 20} MiB (systemd: MemoryMax=, docker: --memory)"
                 yield MemoryLimit(left, text, most)
 
@@ -79,16 +79,15 @@ def _words(path: Path) -> list[str]:
 
 
 def _number(path: Path) -> int | None:
-    """Return the number in a file; None for one that is absent, "max" or -1: no limit."""
+    """Return the number in a file; None if it is absent, "max" or -1, which mean no limit."""
     words = _words(path)
     return int(words[0]) if words and words[0].isdigit() else None
 
 
-def _inactive_file(group: Path, field: str) -> int:
+def field(path: Path, name: str) -> int:
+    """Return the number after `name` in a file of lines such as ``MemTotal: 16``; 0 if there is none."""
     try:
-        for line in (group / "memory.stat").read_text().splitlines():
-            if line.startswith(field):
-                return int(line.split()[1])
+        rows = (line.split() for line in path.read_text().splitlines())
+        return next((int(row[1]) for row in rows if row[:1] == [name]), 0)
     except OSError:
-        pass
-    return 0
+        return 0

@@ -1,19 +1,19 @@
-"""The errors of this room."""
+"""The errors of shared memory."""
 
 from __future__ import annotations
 
 
 class SegmentError(RuntimeError):
-    """A descriptor that is not the segment it was said to be, or could not be mapped."""
+    """A descriptor is not the expected segment, or cannot be mapped."""
 
 
 class MemoryShort(RuntimeError):
     """A ring does not fit.
 
     Attributes:
-        asked_bytes: What the ring takes.
-        free_bytes: What could be given.
-        limit: Which limit it ran into, in words, with the knob that moves it.
+        asked_bytes: Size of the ring.
+        free_bytes: Bytes that are free.
+        limit: The limit, in words, with the knob that moves it.
     """
 
     def __init__(self, asked_bytes: int, free_bytes: int, limit: str) -> None:

@@ -1,10 +1,10 @@
 """Maps a segment: once to write, or read-only and twice end to end.
 
-Python's mmap cannot place a mapping at an address, which the second kind needs: with the ring mapped twice
-in a row, any run of rows is one piece of memory, also where it wraps. So this calls mmap(2) itself.
+With a ring mapped twice in a row, any run of rows is one piece of memory, even where it wraps. Python's mmap cannot
+place a mapping at an address, so this module calls mmap(2) itself.
 
-A mapping lives as long as anything that was made from its buffer (an ndarray or tensor keeps the buffer
-alive), and is unmapped after the last of them: a batch that outlives the client never becomes a fault.
+A mapping lives as long as anything that was made from its buffer (an ndarray or tensor keeps the buffer alive), and is
+unmapped after the last of them: a batch that outlives the client never causes a fault.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MAP_FAILED = ctypes.c_void_p(-1).value
 _MADV_DONTFORK = 10
 _MADV_POPULATE_READ = 22  # Linux 5.14
 _MADV_POPULATE_WRITE = 23
-_SLICE_BYTES = 16 << 20  # populated at a time, so that a caller can stop in between
+_SLICE_BYTES = 16 << 20  # populated per system call
 
 
 class Mapping:
@@ -37,13 +37,13 @@ class Mapping:
 
     Args:
         fd: The segment; may be closed afterwards.
-        offset: First byte, a multiple of the page.
-        nbytes: How many; a multiple of the page if `copies` is 2.
+        offset: First byte, a multiple of the page size.
+        nbytes: Number of bytes; a multiple of the page size if `copies` is 2.
         writable: False maps read-only: a write through any view is a SIGSEGV, by design.
-        copies: 1, or 2 for a ring whose runs may wrap.
+        copies: 1, or 2 for a ring whose runs may wrap. 1 by default.
 
     Attributes:
-        address: Where it starts in this process.
+        address: Where the mapping starts in this process.
         buffer: A ctypes array over all copies, to make arrays and tensors from.
 
     Raises:
@@ -64,20 +64,20 @@ class Mapping:
                 reason = _reason()
                 _libc.munmap(base, total)
                 raise SegmentError(f"mmap of {nbytes} bytes at {offset} of the segment: {reason}")
-        # A fork of the training process (a DataLoader's worker, a subprocess) has no business here, and
-        # its copy would keep the memory alive after we are gone.
+        # A fork of the training process (a DataLoader's worker, a subprocess) must not have the mapping: it would keep
+        # the memory alive after this process ends.
         _libc.madvise(base, total, _MADV_DONTFORK)
         self.address: int = base
         self.nbytes = total
         self.buffer = (ctypes.c_ubyte * total).from_address(base)
         self._unmap = weakref.finalize(self.buffer, _unmap_in, os.getpid(), base, total)
-        # At exit a daemon thread may still touch the mapping; the kernel unmaps it soon enough.
+        # At exit a daemon thread may still touch the mapping; the kernel unmaps it then.
         self._unmap.atexit = False
 
     def populate(self, *, write: bool, start: int = 0, nbytes: int | None = None) -> None:
-        """Makes the pages present, so that no first touch costs a fault later. Releases the GIL.
+        """Make the pages present, so that no first touch costs a fault later. Releases the GIL.
 
-        Best effort: before Linux 5.14 the call is unknown, and the first touch does it.
+        Linux before 5.14 does not know the call; there the first touch faults.
         """
         stop = self.nbytes if nbytes is None else min(self.nbytes, start + nbytes)
         advice = _MADV_POPULATE_WRITE if write else _MADV_POPULATE_READ
@@ -86,13 +86,13 @@ class Mapping:
                 return
 
     def absent_from(self, start: int) -> int:
-        """The first byte of the first page from `start` on that is not in memory; `nbytes` if there is none."""
+        """Return the first byte of the first page from `start` on that is not in memory; `nbytes` if there is none."""
         page = mmap.PAGESIZE
         for at in range(start // page * page, self.nbytes, _SLICE_BYTES):
             size = min(_SLICE_BYTES, self.nbytes - at)
             found = (ctypes.c_ubyte * -(-size // page))()
             if _libc.mincore(self.address + at, size, found) != 0:
-                break  # nobody can tell
+                break  # unknown
             missing = bytes(found).find(0)
             if missing >= 0:
                 return at + missing * page
@@ -100,7 +100,7 @@ class Mapping:
 
 
 def _unmap_in(pid: int, base: int, nbytes: int) -> None:
-    # DONTFORK: in a forked child the range is not ours and may since hold something else
+    # Because of MADV_DONTFORK, this range may hold something else in a forked child.
     if os.getpid() == pid:
         _libc.munmap(base, nbytes)
 

@@ -1,4 +1,4 @@
-"""Rows of a mapped ring as numpy arrays: the worker's side and the reference for the client's."""
+"""Rows of a mapped ring as numpy arrays: the worker's side, and the reference for the client's."""
 
 from __future__ import annotations
 
@@ -14,11 +14,7 @@ from prepserver.protocol.layout import RingLayout
 
 
 class Ring:
-    """A ring mapped whole and writable: where a worker puts rows.
-
-    Args:
-        fd: The segment; may be closed afterwards.
-        layout: Where its fields lie.
+    """A ring mapped whole and writable, where a worker puts rows; `fd` may be closed afterwards.
 
     Raises:
         SegmentError: The descriptor does not fit the layout.
@@ -32,21 +28,21 @@ class Ring:
         self._arrays = {f.name: field_array(self.mapping.buffer, layout, f.name) for f in layout.fields}
 
     def row(self, field: str, position: int) -> npt.NDArray[Any]:
-        """The row of `position` in `field`: a C-contiguous view into the ring (0-d for a scalar field)."""
+        """Return the row of `position` in `field`: a C-contiguous view into the ring (0-d for a scalar field)."""
         row: npt.NDArray[Any] = self._arrays[field][position % self._rows, ...]
         return row
 
     def put(self, field: str, position: int, value: Any) -> None:
-        """Writes the row of `position` in `field`, a number or an array of the field's shape."""
+        """Write the row of `position` in `field`, a number or an array of the field's shape."""
         self._arrays[field][position % self._rows] = value
 
     def array(self, field: str) -> npt.NDArray[Any]:
-        """All rows of `field`, shape ``(rows, *field.shape)``."""
+        """Return all rows of `field`, shape ``(rows, *field.shape)``."""
         return self._arrays[field]
 
 
 def field_array(buffer: Any, layout: RingLayout, name: str) -> npt.NDArray[Any]:
-    """The dense array of field `name` inside a buffer over the whole segment."""
+    """Return the dense array of field `name` inside a buffer over the whole segment."""
     field = layout.field(name)
     count = layout.rows * math.prod(field.shape)
     flat = np.frombuffer(buffer, dtype=field.dtype, count=count, offset=layout.offset(name))

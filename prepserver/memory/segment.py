@@ -1,7 +1,7 @@
-"""One memfd: made, sized and sealed by the daemon; checked by whoever receives its descriptor.
+"""One memfd: made, sized and sealed by the daemon; checked by each process that receives its descriptor.
 
-A memfd has no name, is not bound by the size of /dev/shm, and vanishes with its last holder, so a
-`kill -9` of anybody leaves nothing to clean up.
+A memfd has no name, is not limited by the size of /dev/shm, and vanishes with its last holder, so a `kill -9` of any
+process leaves nothing to clean up.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 
 from prepserver.memory.errors import SegmentError
 
-# linux/fcntl.h; Python's fcntl has the commands but not every seal on every build
+# linux/fcntl.h; not every build of Python's fcntl has every seal
 _F_ADD_SEALS = 1033
 _F_GET_SEALS = 1034
 _F_SEAL_SEAL = 0x0001
@@ -20,13 +20,10 @@ _F_SEAL_GROW = 0x0004
 
 
 def create_segment(name: str, nbytes: int) -> int:
-    """A new memfd of exactly `nbytes`, sealed against resizing; no page of it is allocated yet.
+    """Return a new memfd of exactly `nbytes`, sealed against resizing and close-on-exec; the caller owns it.
 
-    Whether the memory is there is asked before (`prepserver.memory.budget`): past a cgroup's limit the
-    kernel kills instead of returning an error. Only this user may open the segment anew through ``/proc``.
-
-    Returns:
-        The descriptor, close-on-exec; the caller owns it.
+    No page of it is allocated yet. Check `prepserver.memory.budget` first: past a cgroup's limit the kernel kills
+    instead of returning an error. Only this user may open the segment again through ``/proc``.
     """
     fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
@@ -40,22 +37,15 @@ def create_segment(name: str, nbytes: int) -> int:
 
 
 def open_again(fd: int) -> int:
-    """Opens a segment a second time, so that `is_open_elsewhere` can tell the two openings apart.
-
-    Returns:
-        A descriptor, close-on-exec; the caller owns it.
-    """
+    """Open a segment a second time, so that `is_open_elsewhere` can tell the two openings apart; the caller owns it."""
     return os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
 
 
 def is_open_elsewhere(fd: int) -> bool:
-    """Whether another opening of a segment than that of `fd` is alive, in whatever process: a descriptor or a mapping.
+    """Say whether any process has a segment open or mapped other than through `fd`, which `open_again` made.
 
     The kernel grants a write lease only on a file that nobody else has open for writing; the lease is given back at
-    once. This sees descriptors that were passed on, which no list of processes would.
-
-    Args:
-        fd: From `open_again`, never passed on.
+    once. This also sees descriptors that were passed on, which no list of processes shows. Never pass `fd` on.
     """
     try:
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
@@ -68,10 +58,10 @@ def is_open_elsewhere(fd: int) -> bool:
 
 
 def check_segment(fd: int, nbytes: int) -> None:
-    """Refuses a received descriptor that could later fault under us.
+    """Refuse a received descriptor whose mapping could fault later.
 
     Raises:
-        SegmentError: Not of `nbytes`, or not sealed against shrinking (a shrunk file is a SIGBUS).
+        SegmentError: It does not have `nbytes`, or is not sealed against shrinking (a shrunk file is a SIGBUS).
     """
     held = os.fstat(fd).st_size
     if held != nbytes:

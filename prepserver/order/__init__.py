@@ -7,6 +7,6 @@ that keep this promise.
 """
 
 from prepserver.order.feistel import KeyedPermutation
-from prepserver.order.orders import NO_SAMPLE, CyclicOrder, Order, Shuffle, check_start, make_order
+from prepserver.order.orders import NO_SAMPLE, CyclicOrder, Order, Shuffle, make_order
 
-__all__ = ["NO_SAMPLE", "CyclicOrder", "KeyedPermutation", "Order", "Shuffle", "check_start", "make_order"]
+__all__ = ["NO_SAMPLE", "CyclicOrder", "KeyedPermutation", "Order", "Shuffle", "make_order"]

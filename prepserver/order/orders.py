@@ -117,26 +117,6 @@ class Order(ABC):
         return pass_ * self.n + (self._starts[segment] if segment < len(self._starts) else self.n)
 
 
-def check_start(order: Order, first: int, epoch: int) -> None:
-    """Check where a run may begin: an epoch from anywhere else would not have each sample once.
-
-    Args:
-        order: The order of its samples.
-        first: Position at which epoch 0 begins, or would have begun.
-        epoch: The epoch that the run begins with, at ``first + epoch * order.n``.
-
-    Raises:
-        ValueError: No epoch begins there; the text names the next position at which one does.
-    """
-    begins = first + epoch * order.n
-    if begins < 0:
-        raise ValueError(f"start = {first}: epoch {epoch} would begin before position 0")
-    if (following := order.next_start(begins)) != begins:
-        raise ValueError(
-            f"start = {first}: no epoch begins there in this order; the next place is {following - epoch * order.n}"
-        )
-
-
 class SequentialOrder(Order):
     """The samples in the order of the source, pass after pass."""
 

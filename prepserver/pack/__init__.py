@@ -1,5 +1,5 @@
-"""Packed datasets: writing them. Samples of any source go into a few large files, their JPEGs indexed.
+"""``prepserver pack`` writes packed datasets: samples of any source go into a few large files, their JPEGs indexed.
 
-`command` is ``prepserver pack``; `run` plans, goes on where an earlier run was stopped, and writes; `crew` keeps
-the processes that transcode; `transcode` does one image. Reading is `prepserver.source.readers.packed`'s part.
+`command` parses the command line; `run` plans, resumes and writes; `crew` keeps the processes that transcode;
+`transcode` does one image. `prepserver.source.readers.packed` reads the datasets.
 """

@@ -1,6 +1,6 @@
-"""``prepserver pack``: makes a packed dataset of another one.
+"""``prepserver pack``: makes a packed dataset from another one.
 
-Reads the arguments and shows the result; `prepserver.pack.run` does it. Imports only what parsing needs.
+It parses the arguments and shows the result; `prepserver.pack.run` packs. It imports only what parsing needs.
 """
 
 from __future__ import annotations
@@ -13,32 +13,34 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from prepserver.pack.errors import PackError
+
 if TYPE_CHECKING:
     from prepserver.pack.run import Options, Summary
     from prepserver.pack.transcode import Transcoder
     from prepserver.pipeline.sources import SourceSpec
 
-# As in `prepserver.cli.exits`, which lies above this room.
+# As in `prepserver.cli.exits`, which this room may not import.
 OK = 0
 FAILED = 1
 USAGE = 2
 INTERRUPTED = 130
 
 _DESCRIPTION = """\
-Writes the samples of SOURCE into a few large files in OUT, in their order, with labels, class names and names kept.
-JPEGs get a restart marker every few blocks and an index, so that a worker decodes only what a crop needs: 1.3 to 1.4
-times the images/s of plain files, with the same pixels and in about the same space. jpegtran does this without loss;
-where it is not installed, Pillow encodes again. What cannot be transcoded (PNG, CMYK, damaged JPEGs) is kept as it
-is and still served. Use it as Packed("OUT").
+Writes the samples of SOURCE, in order, into a few large files in OUT, with their labels, class names and names. JPEGs
+get a restart marker every few blocks and an index, so that a worker decodes only what a crop needs: 1.3 to 1.4 times
+the images/s of plain files, with the same pixels and in about the same space. jpegtran does this without loss; if it is
+not installed, Pillow encodes again. Files that cannot be transcoded (PNG, CMYK, damaged JPEGs) are kept as they are and
+still served. Use the result as Packed("OUT").
 """
 _EPILOG = """\
-Stopped or killed in the middle? Run the same command again: it goes on where it was. A whole one is left alone.
+Stopped or killed in the middle? Run the same command again: it goes on. A finished dataset is left alone.
 exit codes: 0 packed, or packed already; 1 failed; 2 bad argument or folder; 130 stopped by Ctrl-C
 """
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds the command to the command line."""
+    """Add the command to the command line."""
     p = commands.add_parser("pack", help="make a dataset that is read faster", description=_DESCRIPTION, epilog=_EPILOG)
     p.add_argument(
         "source",
@@ -88,7 +90,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--on-error",
         choices=("raise", "skip"),
         default="raise",
-        help="files that cannot be read: end there, or leave them out, named and counted (default raise)",
+        help="on a file that cannot be read, stop, or leave it out, named and counted (default raise)",
     )
     p.add_argument("--quiet", action="store_true", help="no progress")
     p.add_argument("--json", action="store_true", help="the summary, for machines")
@@ -96,13 +98,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs the command.
-
-    Returns:
-        The exit code.
-    """
+    """Run the command and return the exit code."""
     from prepserver.config import ConfigError
-    from prepserver.pack.errors import PackError
     from prepserver.pack.report import report_for
     from prepserver.pack.run import pack
     from prepserver.pipeline.errors import SpecError
@@ -131,7 +128,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _spec(arguments: argparse.Namespace) -> SourceSpec:
-    from prepserver.pack.errors import PackError
     from prepserver.pipeline.sources import FileList, ImageFolder, Packed, SyntheticImages, Tar
     from prepserver.source.readers.packed import PLAN_NAME
 
@@ -162,7 +158,6 @@ def _spec(arguments: argparse.Namespace) -> SourceSpec:
 
 def _options(arguments: argparse.Namespace) -> Options:
     from prepserver.config import auto_workers, parse_bytes, parse_workers
-    from prepserver.pack.errors import PackError
     from prepserver.pack.run import Options
     from prepserver.protocol.packed import MAX_SEGMENT_MCUS
 
@@ -173,13 +168,12 @@ def _options(arguments: argparse.Namespace) -> Options:
     shard_bytes = parse_bytes(arguments.shard_size, "--shard-size")
     if shard_bytes < 1 << 20:
         raise PackError(f"--shard-size {arguments.shard_size}: needs 1M or more", usage=True)
-    # All CPUs: what the first process does is little.
+    # All CPUs, because the parent has little to do.
     workers = parse_workers(arguments.workers, "--") or auto_workers() + 1
     return Options(_transcoder(arguments), shard_bytes, workers, arguments.on_error == "skip")
 
 
 def _transcoder(arguments: argparse.Namespace) -> Transcoder:
-    from prepserver.pack.errors import PackError
     from prepserver.pack.transcode import KEEP_QUALITY, Transcoder, find_jpegtran
 
     quality = arguments.quality

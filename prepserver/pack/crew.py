@@ -1,8 +1,8 @@
-"""The processes that read and transcode, and the order of what they give.
+"""The processes that read and transcode samples, and the order of their answers.
 
-Forked, so that they have the open source as it is; each talks over a socket pair: eight bytes with the number of a
-sample go out, a record comes back. No process is lost without a word: one that dies is replaced, and the sample it
-was at is said to be bad. One that is left alone sees its socket close, and ends.
+They are forked, so they share the open source. Each talks over a socket pair: the eight-byte number of a sample goes
+out, a record comes back. A process that dies is replaced, and the sample that it had in hand is reported bad. A process
+whose parent dies sees its socket close, and ends.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _TASK = struct.Struct("<Q")
 # Sample, whether it could be had, bytes read, bytes of the text, bytes of the record.
 _ANSWER = struct.Struct("<Q?QII")
 _AHEAD = 2
-"""Samples that a process is given at a time, so that it never waits for an answer to its answer."""
+"""Samples that a process has at a time, so that it never waits for the next one."""
 _WINDOW = 16
-"""Results for each process that may wait for an earlier one that takes longer."""
+"""Results per process that may wait for an earlier, slower sample."""
 
 
 class UnreadableError(Exception):
@@ -40,7 +40,7 @@ class Answer:
 
     Attributes:
         sample: Its number.
-        ok: There is a record.
+        ok: Whether there is a record.
         read_bytes: Length of its file.
         text: `Transcoded.how`, or why there is no record.
         record: The record; empty if there is none.
@@ -54,7 +54,7 @@ class Answer:
 
 
 Work = Callable[[int], tuple[int, Transcoded]]
-"""Bytes read and the record of a sample, or `UnreadableError`. Runs in the forked processes."""
+"""Returns the bytes read and the record of a sample, or raises `UnreadableError`. Runs in the forked processes."""
 
 
 @dataclass(eq=False)
@@ -65,12 +65,7 @@ class _Hand:
 
 
 class Crew:
-    """Runs work in processes.
-
-    Args:
-        work: What they do.
-        count: How many.
-    """
+    """Runs `work` in `count` processes."""
 
     def __init__(self, work: Work, count: int) -> None:
         self._work = work
@@ -80,13 +75,7 @@ class Crew:
         self._again: deque[int] = deque()
 
     def run(self, begin: int, end: int, idle: Callable[[], None]) -> Iterator[Answer]:
-        """Yield the answers of samples [begin, end) in their order.
-
-        Args:
-            begin: First sample.
-            end: Behind the last.
-            idle: Called a few times a second while nothing comes.
-        """
+        """Yield the answers of samples [begin, end) in order; call `idle` a few times a second while none comes."""
         waiting: dict[int, Answer] = {}
         following, due = begin, begin
         try:
@@ -119,7 +108,7 @@ class Crew:
         sys.stdout.flush()
         sys.stderr.flush()
         with warnings.catch_warnings():
-            # Numeric libraries have threads as soon as they are imported; a child never calls into what they do.
+            # Numeric libraries start threads when they are imported; a child never uses what those do.
             warnings.simplefilter("ignore", DeprecationWarning)
             pid = os.fork()
         if pid == 0:
@@ -140,16 +129,13 @@ class Crew:
         return Answer(sample, ok, read_bytes, text, record)
 
     def _replace(self, hand: _Hand) -> Answer:
-        """Another process for one that died; samples are taken in turn, so it died of the first it had."""
+        """Replace a process that died. Samples are taken in turn, so the first that it had killed it."""
         self._selector.unregister(hand.sock)
         hand.sock.close()
         self._hands.remove(hand)
         _, status = os.waitpid(hand.pid, 0)
-        ended = (
-            f"signal {os.WTERMSIG(status)}"
-            if os.WIFSIGNALED(status)
-            else f"exit status {os.waitstatus_to_exitcode(status)}"
-        )
+        code = os.waitstatus_to_exitcode(status)
+        ended = f"signal {-code}" if code < 0 else f"exit status {code}"
         sample = hand.given.popleft()
         self._again.extend(hand.given)
         self._hire()
@@ -160,7 +146,7 @@ class Crew:
             self._selector.unregister(hand.sock)
             hand.sock.close()
         for hand in self._hands:
-            # It may be in the middle of a large image, of which nobody wants to know any more.
+            # It may be busy with a large image that nobody needs any more.
             os.kill(hand.pid, signal.SIGKILL)
             os.waitpid(hand.pid, 0)
         self._hands.clear()
@@ -172,14 +158,14 @@ def _give(hand: _Hand, sample: int) -> None:
     try:
         hand.sock.sendall(_TASK.pack(sample))
     except (BrokenPipeError, ConnectionResetError):
-        return  # it has died; its socket says so when it is read
+        return  # it has died; reading its socket will show that
 
 
 def _serve(work: Work, sock: socket.socket, others: list[socket.socket]) -> None:
-    """The life of a process of the crew; does not return."""
+    """Serve as a process of the crew; does not return."""
     status = 70  # sysexits.h: EX_SOFTWARE
     try:
-        # Ctrl-C is for the first process: a jpegtran that it kills would leave a file that counts as damaged.
+        # Ctrl-C is for the parent: if it killed a jpegtran, the file would count as damaged.
         os.setpgid(0, 0)
         for other in others:
             other.close()
@@ -195,7 +181,7 @@ def _serve(work: Work, sock: socket.socket, others: list[socket.socket]) -> None
         status = 0
     except (BrokenPipeError, ConnectionResetError):
         status = 0
-    except BaseException:  # noqa: BLE001 -- nothing of the parent's may run in this process, whatever happens
+    except BaseException:  # noqa: BLE001 -- the parent's code must not run in this process, whatever happens
         traceback.print_exc()
     finally:
         os._exit(status)

@@ -7,7 +7,7 @@ class PackError(Exception):
     """Packing cannot begin or go on; the text says what to do.
 
     Attributes:
-        usage: The arguments cannot be, as against trouble on the way.
+        usage: The arguments are wrong.
     """
 
     def __init__(self, reason: str, usage: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""The last step: the index of all records, with labels and names from the source. With it the dataset is there."""
+"""The last step: writes the index of all records, with labels and names from the source; it completes the dataset."""
 
 from __future__ import annotations
 
@@ -16,28 +16,12 @@ from prepserver.source.readers.packed import INDEX_KEY, index_name
 
 
 def write_index(
-    folder: Path,
-    source: Source,
-    table: Table,
-    sizes: Sequence[int],
-    columns: Sequence[str],
-    notes: Mapping[str, Any],
+    folder: Path, source: Source, table: Table, sizes: Sequence[int], columns: Sequence[str], notes: Mapping[str, Any]
 ) -> Path:
-    """Write the index.
+    """Write the index of a dataset and return its path.
 
-    Args:
-        folder: Of the dataset.
-        source: What was packed.
-        table: Its records.
-        sizes: Bytes of each shard.
-        columns: What shards hold of each sample after its image.
-        notes: What a person may want to know of how it was packed; kept in the index.
-
-    Returns:
-        Its path.
-
-    Raises:
-        OSError: The disk.
+    `table` and the `sizes` of the shards say where the records are, `columns` what shards hold of each sample after its
+    image; people may read in `notes` how it was packed.
     """
     names = FileTable()
     for label, folder_name, name in _listed(source, table):
@@ -62,7 +46,7 @@ def write_index(
     }
     path = folder / index_name(pack_digest)
     write_container(path, meta, names.sections(*places))
-    # Made for one user's cache, containers are private; a dataset is what its owner's umask makes it.
+    # Containers are private, as files of a user's cache; a dataset has the mode of its owner's umask.
     mask = os.umask(0)
     os.umask(mask)
     os.chmod(path, 0o666 & ~mask)

@@ -1,6 +1,6 @@
-"""What is to be packed, how, and where: written down first, so that a second run can go on or say why it cannot.
+"""What is packed, how, and where: written down first, so that a later run can go on or say why it cannot.
 
-The folder is the packer's own: empty or new at first, and nothing is ever written over.
+The folder belongs to the packer: empty or new at first, and nothing in it is ever overwritten.
 """
 
 from __future__ import annotations
@@ -10,13 +10,10 @@ import fcntl
 import json
 import os
 import shutil
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
 
 from prepserver.pack.errors import PackError
-from prepserver.pack.transcode import PILLOW, Transcoder
-from prepserver.pipeline.sources import SourceSpec
 from prepserver.source.readers.packed import PLAN_NAME
 
 _VERSION = 1
@@ -24,57 +21,11 @@ LISTING_NAME = "listing"
 """Folder of the source's listing, in the folder of the dataset, while it is packed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What every run on a folder must agree on.
-
-    Attributes:
-        source: The dataset, as `to_wire` gives it.
-        samples: Number of its samples.
-        content_digest: Of its labels, names and classes.
-        transcoder: ``jpegtran`` or ``pillow``.
-        segment_mcus: As in `Transcoder`.
-        quality: As in `Transcoder`.
-        max_side: As in `Transcoder`.
-        shard_bytes: Size of a shard.
-    """
-
-    source: dict[str, Any]
-    samples: int
-    content_digest: str
-    transcoder: str
-    segment_mcus: int
-    quality: int
-    max_side: int | None
-    shard_bytes: int
-
-    @classmethod
-    def of(cls, spec: SourceSpec, samples: int, content_digest: str, how: Transcoder, shard_bytes: int) -> Self:
-        """Put a plan together."""
-        transcoder = PILLOW if how.jpegtran is None else "jpegtran"
-        return cls(
-            spec.to_wire(),
-            samples,
-            content_digest,
-            transcoder,
-            how.segment_mcus,
-            how.quality,
-            how.max_side,
-            shard_bytes,
-        )
-
-
 class Workplace:
-    """The folder of a dataset that is being packed, locked against a second packer.
-
-    Args:
-        folder: Made if it is not there.
-
-    Attributes:
-        folder: The folder.
+    """The folder of a dataset that is being packed, made if it does not exist, and locked against a second packer.
 
     Raises:
-        PackError: It cannot be made, holds something else, or somebody packs into it now.
+        PackError: It cannot be made, holds something else, or another process packs into it now.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -85,7 +36,7 @@ class Workplace:
             names = os.listdir(folder)
             if names and PLAN_NAME not in names:
                 raise PackError(f"{folder} is not empty and holds no packed dataset; name a new folder", usage=True)
-            # A lock of this process, not of the file: the crew, forked later, does not hold it.
+            # The lock belongs to this process, not to the file, so the crew, forked later, does not hold it.
             self._file = os.open(self._plan_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         except OSError as error:
             raise PackError(f"cannot pack into {folder}: {error.strerror}") from error
@@ -95,21 +46,18 @@ class Workplace:
             os.close(self._file)
             raise PackError(f"another process packs into {folder} now") from error
 
-    def settle(self, plan: Plan) -> bool:
-        """Write the plan down, or compare it with that of an earlier run.
-
-        Returns:
-            Whether an earlier run began with this plan.
+    def settle(self, plan: Mapping[str, object]) -> None:
+        """Write down the plan, which holds values for JSON, or compare it with that of an earlier run.
 
         Raises:
             PackError: An earlier run had another plan, or the folder cannot be written.
         """
-        wanted = {"version": _VERSION, **asdict(plan)}
+        wanted = {"version": _VERSION, **plan}
         text = os.pread(self._file, os.fstat(self._file).st_size, 0)
         try:
             found = json.loads(text) if text else None
         except ValueError:
-            found = None  # killed while it was written: nothing else has been, yet
+            found = None  # killed while it wrote the plan, so nothing else is written yet
         if found is None:
             try:
                 os.ftruncate(self._file, 0)
@@ -117,7 +65,7 @@ class Workplace:
                 os.fsync(self._file)
             except OSError as error:
                 raise PackError(f"cannot pack into {self.folder}: {error.strerror}") from error
-            return False
+            return
         if not isinstance(found, dict):
             raise PackError(f"{self._plan_path} is not a plan of prepserver pack; name a new folder", usage=True)
         different = [name for name in wanted if found.get(name) != wanted[name]]
@@ -126,13 +74,13 @@ class Workplace:
         if different:
             what = ", ".join(f"{name} was {_shown(found.get(name))}, is {_shown(wanted[name])}" for name in different)
             raise PackError(
-                f"{self.folder} was begun otherwise: {what}. Use the same source and options to go on, or a new folder",
+                f"{self.folder} was begun with another source or other options: {what}. Use the same to go on, or a "
+                "new folder",
                 usage=True,
             )
-        return True
 
     def abandon(self) -> None:
-        """Leave nothing behind if nothing has been planned yet: a wrong path makes no folder."""
+        """Remove the folder if no plan is written yet: a wrong path leaves no folder behind."""
         if os.fstat(self._file).st_size == 0:
             shutil.rmtree(self.folder / LISTING_NAME, ignore_errors=True)
             with contextlib.suppress(OSError):
@@ -140,7 +88,7 @@ class Workplace:
                 self.folder.rmdir()
 
     def close(self) -> None:
-        """Give up the lock."""
+        """Release the lock."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1

@@ -1,10 +1,9 @@
-"""Telling how packing goes: a bar on a terminal, a line now and then elsewhere. Only to stderr."""
+"""Reports how packing goes, on stderr: a bar on a terminal, a line now and then elsewhere."""
 
 from __future__ import annotations
 
 import sys
 import time
-from typing import Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
@@ -13,41 +12,25 @@ _LINE_EVERY_S = 10.0
 _BAR_EVERY_S = 0.1
 
 
-class Report(Protocol):
-    """What packing tells."""
+class Report:
+    """Reports only what must be read."""
 
     def say(self, text: str) -> None:
-        """A line that stays."""
-
-    def begin(self, total: int, done: int) -> None:
-        """Transcoding begins; `done` of `total` samples are there from earlier runs."""
-
-    def progress(self, done: int) -> None:
-        """So many samples are done; called often."""
-
-    def end(self) -> None:
-        """Nothing more comes."""
-
-
-class Silent:
-    """Tells nothing but what must be read."""
-
-    def say(self, text: str) -> None:
-        """As `Report.say`."""
+        """Print a line that stays."""
         sys.stderr.write(f"{text}\n")
 
     def begin(self, total: int, done: int) -> None:
-        """As `Report.begin`."""
+        """Note that transcoding begins, with `done` of `total` samples there from earlier runs."""
 
     def progress(self, done: int) -> None:
-        """As `Report.progress`."""
+        """Note how many samples are done; called often."""
 
     def end(self) -> None:
-        """As `Report.end`."""
+        """Note that nothing more comes."""
 
 
-class Lines(Silent):
-    """A line every ten seconds, for logs."""
+class Lines(Report):
+    """Prints a line every ten seconds, for logs."""
 
     def begin(self, total: int, done: int) -> None:
         """As `Report.begin`."""
@@ -65,11 +48,11 @@ class Lines(Silent):
         self.say(f"packed {done} of {self._total}, {rate:.0f} images/s, {left_s // 60} min {left_s % 60} s left")
 
 
-class Bar:
+class Bar(Report):
     """A bar with rate and time left."""
 
     def __init__(self) -> None:
-        # No thread of rich's: processes are forked, and a thread may hold a lock just then.
+        # No auto_refresh: its thread may hold a lock while processes are forked.
         self._bar = Progress(
             TextColumn("packing"),
             BarColumn(),
@@ -112,7 +95,7 @@ class Bar:
 
 
 def report_for(quiet: bool) -> Report:
-    """The report that suits what stderr is."""
+    """Return the report that suits stderr."""
     if quiet:
-        return Silent()
+        return Report()
     return Bar() if sys.stderr.isatty() else Lines()

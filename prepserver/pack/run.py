@@ -1,7 +1,7 @@
-"""Packing a dataset from begin to end, or from where an earlier run was stopped.
+"""Packing a dataset from beginning to end, or from where an earlier run was stopped.
 
-The steps: lock the folder, list the source, agree on the plan, read what is there, transcode the rest in order,
-write the index. Killed between any two of them, or within one, the next run goes on.
+The steps: lock the folder, list the source, agree on the plan, read what is there, transcode the rest in order, write
+the index. If a run is killed between any two steps, or within one, the next run goes on.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 from prepserver.pack.crew import Answer, Crew, UnreadableError
 from prepserver.pack.errors import PackError
 from prepserver.pack.finish import write_index
-from prepserver.pack.plan import LISTING_NAME, Plan, Workplace
+from prepserver.pack.plan import LISTING_NAME, Workplace
 from prepserver.pack.report import Report
 from prepserver.pack.shards import ShardWriter
 from prepserver.pack.transcode import DAMAGED, NO_IMAGE, ODD, Transcoded, Transcoder, transcode
@@ -32,7 +32,7 @@ from prepserver.source.errors import printable
 from prepserver.source.readers.packed import INDEX_PATTERN, columns_of, open_index
 
 _NAMED_AT_MOST = 20
-"""Skipped and damaged files of this run that are named one by one, of each."""
+"""Skipped files, and damaged files, of this run that are named one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Options:
         transcoder: How images are transcoded.
         shard_bytes: Size of a shard.
         workers: Processes that transcode.
-        skip: Leave samples out that cannot be read, instead of giving up at the first.
+        skip: Leave out samples that cannot be read, instead of giving up at the first one.
     """
 
     transcoder: Transcoder
@@ -54,21 +54,21 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What there is in the end.
+    """The finished dataset.
 
     Attributes:
-        folder: Of the dataset.
+        folder: Folder of the dataset.
         samples: Samples that are served.
-        indexed: Those of which a part can be decoded.
-        kept: Those that are as they were.
+        indexed: Samples that can be decoded in part.
+        kept: Samples that are kept unchanged.
         skipped: Samples of the source that are left out.
         shards: Number of shards.
-        image_bytes: Of all images.
-        total_bytes: Of the folder's shards and index.
-        settings: transcoder, segment_mcus, quality (0 for each original's own) and max_side.
+        image_bytes: Bytes of all images.
+        total_bytes: Bytes of the shards and the index.
+        settings: transcoder, segment_mcus, quality (0 keeps each original's) and max_side.
         this_run: What this run did: samples, bytes_read, seconds, images_per_s, and how many of each kind.
         already: The dataset was there; nothing was done.
-        columns: What it holds of each sample after its image and label.
+        columns: Columns of each sample apart from image and label.
     """
 
     folder: str
@@ -90,17 +90,17 @@ def pack(spec: SourceSpec, folder: Path, options: Options, report: Report) -> Su
 
     Args:
         spec: The dataset.
-        folder: Where to; new, empty, or of an earlier run with the same source and options.
-        options: How.
+        folder: The folder to write: new, empty, or of an earlier run with the same source and options.
+        options: How to pack.
         report: Told how it goes.
 
     Raises:
-        PackError: It cannot be done, or not to its end; what is done stays.
+        PackError: Packing cannot begin or go on; what is done stays.
     """
     if isinstance(spec, Packed):
-        raise PackError(f"{spec.root} is a packed dataset; pack the one that it was made of", usage=True)
+        raise PackError(f"{spec.root} is a packed dataset; pack the dataset that it was made from", usage=True)
     if options.transcoder.max_side is not None and len(_packed_columns(spec)) > 1:
-        raise PackError("--max-side makes images smaller and not their masks: leave out one of the two", usage=True)
+        raise PackError("--max-side makes images smaller but not their masks: leave out one of the two", usage=True)
     place = Workplace(folder)
     try:
         return _Packing(spec, place, options, report).run()
@@ -133,7 +133,7 @@ class _Packing:
         for path in sorted(folder.glob(INDEX_PATTERN)):
             try:
                 summary = replace(_summary_of(folder, open_index(path).meta), already=True)
-            except SourceError:  # damaged, or of an older release: it is made again, of the shards that are there
+            except SourceError:  # damaged, or of an older release: it is rebuilt from the shards
                 path.unlink()
                 continue
             shutil.rmtree(folder / LISTING_NAME, ignore_errors=True)
@@ -153,10 +153,7 @@ class _Packing:
         spent_s = time.monotonic() - begun_s
         notes = {
             "source": self._spec.to_wire(),
-            "transcoder": "pillow" if self._options.transcoder.jpegtran is None else "jpegtran",
-            "segment_mcus": self._options.transcoder.segment_mcus,
-            "quality": self._options.transcoder.quality,
-            "max_side": self._options.transcoder.max_side,
+            **self._options.transcoder.settings,
             "indexed": writer.table.kinds[INDEXED],
             "kept": writer.table.kinds[KEPT],
             "skipped": writer.table.kinds[SKIPPED],
@@ -178,9 +175,13 @@ class _Packing:
         """List the source, and agree on the plan."""
         try:
             index = build_index(self._spec, self._place.folder / LISTING_NAME)
-            plan = Plan.of(
-                self._spec, index.n, index.content_digest, self._options.transcoder, self._options.shard_bytes
-            )
+            plan = {
+                "source": self._spec.to_wire(),
+                "samples": index.n,
+                "content_digest": index.content_digest,
+                **self._options.transcoder.settings,
+                "shard_bytes": self._options.shard_bytes,
+            }
             self._place.settle(plan)
             return open_source(self._spec, index.path)
         except SourceError as error:
@@ -218,18 +219,18 @@ class _Packing:
             self._report.end()
 
     def _leave_out(self, source: Source, answer: Answer) -> bytes:
-        """The record of a sample that could not be read, or the end of packing."""
+        """Return the record of a sample that could not be read, or end packing."""
         name = printable(source.name(answer.sample))
         if not self._options.skip:
             raise PackError(
-                f"{name}: {answer.text}. What is packed so far is safe: mend the file and run the same command "
+                f"{name}: {answer.text}. What is packed so far is safe: repair the file and run the same command "
                 "again, or add --on-error skip to leave such samples out"
             )
         self._name(source, answer, "skipped")
         return skipped_record(answer.sample, answer.text)
 
     def _name(self, source: Source, answer: Answer, what: str) -> None:
-        """Says what became of a file that is not as it should be; of the first ones only."""
+        """Say what became of a skipped or damaged file; only the first ones are named."""
         self._named[what] += 1
         if self._named[what] <= _NAMED_AT_MOST:
             more = "; further ones are only counted" if self._named[what] == _NAMED_AT_MOST else ""
@@ -238,9 +239,9 @@ class _Packing:
 
 
 class _StoppedByHand:
-    """Ctrl-C while samples are packed, raised where it is asked for.
+    """Ctrl-C while samples are packed, raised where the packer asks for it.
 
-    As an exception of its own it could strike in a callback or a finalizer, where Python reports it and goes on.
+    Raised at any time, it could strike in a callback or a finalizer, where Python reports it and goes on.
     """
 
     def __init__(self) -> None:
@@ -251,21 +252,21 @@ class _StoppedByHand:
 
     def _note(self, number: int, _frame: object) -> None:
         self._is_due = True
-        signal.signal(number, signal.default_int_handler)  # the second time, wherever it strikes
+        signal.signal(number, signal.default_int_handler)  # a second Ctrl-C strikes at once
 
     def __call__(self) -> None:
-        """Raises: KeyboardInterrupt, if it has come."""
+        """Raise KeyboardInterrupt if Ctrl-C was pressed."""
         if self._is_due:
             raise KeyboardInterrupt
 
     def end(self) -> None:
-        """Leave Ctrl-C to whom it was before."""
+        """Restore the handler that Ctrl-C had before."""
         if self._before is not None:
             signal.signal(signal.SIGINT, self._before)
 
 
 def _packed_columns(spec: SourceSpec) -> list[str]:
-    """What shards hold of each sample: the image and what goes with it. The label is in the index."""
+    """Return the columns that shards hold: the image and what goes with it. The label is in the index."""
     return [name for name, kind in spec.columns.items() if not isinstance(kind, Label)]
 
 

@@ -1,9 +1,9 @@
 """The growing shards of a dataset that is being packed.
 
-Records are appended to one unfinished file, in the order of the source; at its full size it is synced and renamed,
-so a finished name means a whole shard. After a kill the finished shards are read by their heads, and the unfinished
-one is cut behind its last record that is whole to the bit: nothing that was written is lost but a torn record.
-Samples follow in the order of the source, skipped ones included, so what is there says where to go on.
+Records are appended to one unfinished file, in the order of the source. At its full size the file is synced and
+renamed, so a finished name means a whole shard. After a kill, the next run reads the finished shards by their heads and
+cuts the unfinished one after its last whole record: only a torn record is lost. Every sample of the source has a
+record, even a skipped one, so the records say where to go on.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class Table:
 
     Attributes:
         samples: Number in the source of each sample that is served.
-        shards: Shard of each.
-        offsets: Offset in the shard of the first record of each, in bytes.
-        lengths: Bytes of the records of each.
-        crcs: `sample_crc` of each.
-        kinds: Samples whose image is of each kind.
-        image_bytes: Of all images together.
+        shards: Shard of each of these samples.
+        offsets: Offset in the shard of its first record, in bytes.
+        lengths: Bytes of its records.
+        crcs: Its `sample_crc`.
+        kinds: Number of samples by the kind of their image's record.
+        image_bytes: Bytes of all images together.
         done: Samples of the source that have a record.
     """
 
@@ -55,7 +55,7 @@ class Table:
         self.samples.append(head.sample)
         self.shards.append(shard)
         self.offsets.append(offset)
-        self.lengths.append(_bytes_of(heads))
+        self.lengths.append(sum(head.record_bytes for head in heads))
         self.crcs.append(sample_crc(heads))
         self.image_bytes += head.image_bytes
 
@@ -64,9 +64,9 @@ class ShardWriter:
     """Appends records.
 
     Args:
-        folder: Of the dataset.
-        shard_bytes: A shard is finished when the next record would make it larger than this.
-        columns: How many records a sample has.
+        folder: Folder of the dataset.
+        shard_bytes: A shard is finished when the next sample would make it larger than this.
+        columns: Records of a sample.
 
     Attributes:
         table: All records, those of earlier runs included.
@@ -74,7 +74,7 @@ class ShardWriter:
 
     Raises:
         PackError: A finished shard is damaged.
-        OSError: The disk.
+        OSError: The disk failed.
     """
 
     def __init__(self, folder: Path, shard_bytes: int, columns: int = 1) -> None:
@@ -88,13 +88,14 @@ class ShardWriter:
         if len(list(folder.glob(SHARD_PATTERN))) > len(self.sizes):
             raise PackError(f"{folder} lacks {shard_name(len(self.sizes))}; delete the folder and pack again")
         self._file = os.open(folder / UNFINISHED, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        self._end = self._read_unfinished()
+        self._end = self._read(self._file, os.fstat(self._file).st_size, is_finished=False)
+        os.ftruncate(self._file, self._end)
 
     def append(self, records: bytes) -> None:
         """Write the records of the next sample.
 
         Raises:
-            OSError: No room; what was written before is safe.
+            OSError: No space; what was written before is safe.
         """
         if self._end and self._end + len(records) > self._shard_bytes:
             self._finish()
@@ -108,11 +109,7 @@ class ShardWriter:
         self._end = at
 
     def finish(self) -> None:
-        """Finish the last shard; nothing can be appended afterwards.
-
-        Raises:
-            OSError: The disk.
-        """
+        """Finish the last shard; nothing can be appended afterwards."""
         if self._end:
             self._finish()
         self.close()
@@ -145,15 +142,10 @@ class ShardWriter:
             )
         self.sizes.append(size)
 
-    def _read_unfinished(self) -> int:
-        end = self._read(self._file, os.fstat(self._file).st_size, is_finished=False)
-        os.ftruncate(self._file, end)
-        return end
-
     def _read(self, descriptor: int, size: int, *, is_finished: bool) -> int:
         """Note the samples that a shard holds from its beginning, and return where they end in bytes.
 
-        Of one that was finished, heads alone are read; of another, each record must be whole.
+        In a finished shard only heads are read; in the other each record must be whole.
         """
         end = 0
         while heads := self._heads(lambda offset: os.pread(descriptor, HEAD_BYTES, offset), end, size):
@@ -167,12 +159,9 @@ class ShardWriter:
         return end
 
     def _heads(self, read: Callable[[int], bytes], at: int, size: int) -> list[Head] | None:
-        """The heads of the next sample's records, or None where something else comes or a record is cut off.
+        """Return the heads of the next sample's records; None if something else comes or a record is cut off.
 
-        Args:
-            read: Gives the bytes of a head at an offset.
-            at: Where the first head is.
-            size: Where the bytes end.
+        `read` returns the bytes of a head at an offset; the first is at `at`, and the bytes end at `size`.
         """
         heads: list[Head] = []
         while not heads or (heads[0].kind != SKIPPED and len(heads) < self._columns):
@@ -185,10 +174,6 @@ class ShardWriter:
                 return None
             heads.append(head)
         return heads
-
-
-def _bytes_of(heads: list[Head]) -> int:
-    return sum(head.record_bytes for head in heads)
 
 
 def _sync_folder(folder: Path) -> None:

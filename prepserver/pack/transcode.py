@@ -1,8 +1,8 @@
-"""One encoded image to one record: losslessly by jpegtran, or again by Pillow, or as it is.
+"""One encoded image to one record: losslessly by jpegtran, encoded again by Pillow, or as it is.
 
-jpegtran moves the coefficients of a JPEG into a new scan with restart markers, so pixels stay what they were, of
-progressive JPEGs too. Pillow decodes and encodes again. What neither can do, or what they complain of, is kept to
-the last byte: a dataset may hold anything, and is served packed as it would be served unpacked.
+jpegtran moves the coefficients of a JPEG, also of a progressive one, into a new scan with restart markers, so the
+pixels stay the same. Pillow decodes and encodes again. What neither can do, or what they complain about, is kept
+unchanged: a dataset may hold anything, and is served packed as it would be served unpacked.
 """
 
 from __future__ import annotations
@@ -13,17 +13,15 @@ import shutil
 import subprocess
 import warnings
 from dataclasses import dataclass
+from typing import Any
 
 from PIL import Image, JpegImagePlugin
 
 from prepserver.protocol.packed import kept_record
 from prepserver.transform.segments import PROGRESSIVE, SEQUENTIAL, Kind, interval_of, kind_of, record_of
 
-JPEGTRAN = "jpegtran"
-PILLOW = "pillow"
-
 KEEP_QUALITY = 0
-"""Instead of a quality from 1 to 100: the quantisation tables and the subsampling of each original."""
+"""Instead of a quality from 1 to 100: keeps the quantisation tables and the subsampling of each original."""
 
 _JPEGTRAN_TIMEOUT_S = 120
 # Coefficients of all components are in memory at once: about 6 bytes a pixel.
@@ -37,10 +35,10 @@ class Transcoder:
     """How images are transcoded.
 
     Attributes:
-        jpegtran: Path of the program; None to encode all again by Pillow.
+        jpegtran: Path of the program; None to encode everything again by Pillow.
         segment_mcus: Most MCUs in a segment, 1 to 8.
-        quality: Of what Pillow encodes, 1 to 100 or `KEEP_QUALITY`.
-        max_side: Longest side in pixels; JPEGs that are larger are made smaller, by Pillow. None for no limit.
+        quality: Quality at which Pillow encodes, 1 to 100 or `KEEP_QUALITY`.
+        max_side: Longest side in pixels; Pillow makes larger JPEGs smaller. None for no limit.
     """
 
     jpegtran: str | None
@@ -48,15 +46,20 @@ class Transcoder:
     quality: int = KEEP_QUALITY
     max_side: int | None = None
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What decides the records, as values for JSON."""
+        return {
+            "transcoder": "pillow" if self.jpegtran is None else "jpegtran",
+            "segment_mcus": self.segment_mcus,
+            "quality": self.quality,
+            "max_side": self.max_side,
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class Transcoded:
-    """A record, and what was done.
-
-    Attributes:
-        record: To be written.
-        how: ``lossless``, ``re-encoded``, or ``kept: `` and why.
-    """
+    """A record, and how it was made: ``lossless``, ``re-encoded``, or ``kept: `` and why."""
 
     record: bytes
     how: str
@@ -65,7 +68,7 @@ class Transcoded:
 DAMAGED = "kept: damaged"
 NO_IMAGE = "kept: no JPEG"
 ODD = "kept: damaged or unusual JPEG"
-"""`Transcoded.how` of files that their owner may want to look at."""
+"""`Transcoded.how` of files that their owner may want to check."""
 
 
 class _Unable(Exception):
@@ -73,18 +76,12 @@ class _Unable(Exception):
 
 
 def find_jpegtran() -> str | None:
-    """Path of jpegtran, of libjpeg-turbo or another; None where it is not installed."""
-    return shutil.which(JPEGTRAN)
+    """Return the path of jpegtran, of libjpeg-turbo or another; None if it is not installed."""
+    return shutil.which("jpegtran")
 
 
 def transcode(sample: int, data: bytes, transcoder: Transcoder) -> Transcoded:
-    """Make the record of an encoded image.
-
-    Args:
-        sample: Number in the source.
-        data: The file.
-        transcoder: How.
-    """
+    """Return the record of an encoded image, `data`, which has the number `sample` in the source."""
     try:
         kind = _transcodable(data)
         smaller = transcoder.max_side is not None and max(kind.header.height, kind.header.width) > transcoder.max_side
@@ -118,8 +115,8 @@ def _transcodable(data: bytes) -> Kind:
 
 
 def _rearranged(data: bytes, jpegtran: str, interval: int) -> bytes:
-    """The same coefficients in one scan with a restart marker every `interval` MCUs."""
-    # Files in memory at both ends: with pipes, Python would have to stand by and shovel.
+    """Return a JPEG with the same coefficients in one scan with a restart marker every `interval` MCUs."""
+    # Files in memory at both ends: with pipes, Python would have to copy the bytes.
     with (
         open(os.memfd_create("jpeg-in"), "w+b", buffering=0) as given,
         open(os.memfd_create("jpeg-out"), "w+b", buffering=0) as made,
@@ -140,15 +137,15 @@ def _rearranged(data: bytes, jpegtran: str, interval: int) -> bytes:
         if ended.returncode < 0:
             raise _Unable(f"jpegtran died of signal {-ended.returncode}")
         if ended.returncode:
-            # It says 2 for a warning and has then written something: not the pixels that a reader of the
-            # damaged original would see, though.
+            # After a warning it exits with 2 and has written a JPEG, but not with the pixels that a reader of the
+            # damaged original would see.
             raise _Unable("damaged")
         made.seek(0)
         return made.read()
 
 
 def _encoded_again(data: bytes, transcoder: Transcoder) -> bytes:
-    """The image decoded, made smaller where it is too large, and encoded by Pillow."""
+    """Return the image decoded, made smaller if it is too large, and encoded by Pillow."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -158,7 +155,7 @@ def _encoded_again(data: bytes, transcoder: Transcoder) -> bytes:
                 tables = opened.quantization
                 sampling = JpegImagePlugin.get_sampling(opened) if opened.mode == "RGB" else 0
                 if transcoder.max_side is not None:
-                    # Does nothing to an image that is small enough.
+                    # This leaves an image that is small enough as it is.
                     opened.thumbnail((transcoder.max_side, transcoder.max_side), Image.Resampling.LANCZOS)
                 opened.load()
                 return _encoded(opened, tables, sampling, transcoder)

@@ -17,12 +17,43 @@ round; so some epochs have one round fewer than others.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 from prepserver.pipeline.shard import WHOLE, Shard
 
 Batching = Literal["shuffle-batch-repeat", "shuffle-repeat-batch", "batch-shuffle-repeat"]
 """The order in which samples are shuffled, batched and repeated, in tf.data's words."""
+
+
+class Starts(Protocol):
+    """Where epochs may begin in an order of samples; see `prepserver.order.Order`."""
+
+    @property
+    def n(self) -> int:
+        """Positions of a pass."""
+
+    def next_start(self, position: int) -> int:
+        """The smallest position at or after this one at which an epoch may begin."""
+
+
+def check_start(order: Starts, first: int, epoch: int) -> None:
+    """Checks where a run may begin: an epoch from anywhere else would not have each sample once.
+
+    Args:
+        order: Of its samples.
+        first: Where epoch 0 begins, or would have begun.
+        epoch: The epoch that is to begin now, at ``first + epoch * order.n``.
+
+    Raises:
+        ValueError: No epoch begins there; the text names the next place where one does.
+    """
+    begins = first + epoch * order.n
+    if begins < 0:
+        raise ValueError(f"start = {first}: epoch {epoch} would begin before position 0")
+    if (following := order.next_start(begins)) != begins:
+        raise ValueError(
+            f"start = {first}: no epoch begins there in this order; the next place is {following - epoch * order.n}"
+        )
 
 
 def batch_rows(batching: Batching, batch_size: int) -> int:

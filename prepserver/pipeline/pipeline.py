@@ -63,11 +63,6 @@ class Pipeline:
         return images[0]
 
     @property
-    def row_bytes(self) -> int:
-        """Bytes of a row with all its fields."""
-        return sum(each.nbytes for each in self.fields)
-
-    @property
     def decode(self) -> Decode:
         """The first op."""
         first = self.ops[0]

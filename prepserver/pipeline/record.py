@@ -17,8 +17,13 @@ INDEX = "index"
 RESERVED = (INDEX, "valid")
 """Names that no source may give to a column: ``valid`` is a field that batches get with ``on_error="mask"``."""
 
-IMAGES: Record = {"image": Image(), "label": Label()}
-IMAGES_WITH_MASKS: Record = {"image": Image(), "mask": Mask(), "label": Label()}
+
+def images(mask: bool = False, label: bool = True) -> Record:
+    """Return the columns of a dataset of images: ``image``, then ``mask`` and ``label`` if samples have them."""
+    return {"image": Image()} | ({"mask": Mask()} if mask else {}) | ({"label": Label()} if label else {})
+
+
+IMAGES = images()
 
 
 class RowField(NamedTuple):

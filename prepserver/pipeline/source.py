@@ -12,7 +12,7 @@ from dataclasses import fields
 from typing import Any, ClassVar, Protocol, Self
 
 from prepserver.pipeline.errors import SpecError
-from prepserver.pipeline.record import IMAGES, IMAGES_WITH_MASKS, Record
+from prepserver.pipeline.record import Record, images
 from prepserver.pipeline.spec import Spec, digest_of
 
 
@@ -35,7 +35,7 @@ class SourceSpec(Spec):
     @property
     def columns(self) -> Record:
         """What each sample holds, by name: an image, a mask if the spec asks for masks, and a label."""
-        return IMAGES_WITH_MASKS if getattr(self, "masks", None) else IMAGES
+        return images(mask=bool(getattr(self, "masks", None)))
 
     @property
     def place(self) -> str:

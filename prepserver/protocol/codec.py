@@ -1,6 +1,6 @@
-"""Messages to bytes and back: msgpack maps with the message's name under ``t``, size-capped.
+"""Messages to bytes and back: msgpack maps of bounded size with the message's name under ``t``.
 
-Maps and not arrays, so that a field can be added in a later version without moving the others.
+They are maps and not arrays, so that a later version can add a field without moving the others.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgpack
 from prepserver.protocol.schema import ProtocolError, build
 
 MAX_MESSAGE_BYTES = 64 * 1024
-"""More than any honest message: a batch announcement is about 40 bytes, a pipeline a few hundred."""
+"""More than any honest message needs: a batch announcement has about 40 bytes, a pipeline a few hundred."""
 
 
 def _no_ext(code: int, _data: bytes) -> Any:
@@ -33,7 +33,7 @@ def encode(message: Any) -> bytes:
     """The wire form of a message.
 
     Raises:
-        ProtocolError: It would be larger than `MAX_MESSAGE_BYTES`, or holds what msgpack cannot.
+        ProtocolError: It is larger than `MAX_MESSAGE_BYTES`, or msgpack cannot hold a value.
     """
     name, names = _shape(type(message))  # type: ignore[arg-type]
     fields: dict[str, Any] = {"t": name}
@@ -44,7 +44,7 @@ def encode(message: Any) -> bytes:
     except (OverflowError, ValueError, TypeError) as e:
         raise ProtocolError(f"{type(message).__name__} cannot be sent: {e}") from e
     if len(data) > MAX_MESSAGE_BYTES:
-        raise ProtocolError(f"{type(message).__name__} is {len(data)} bytes; a message is at most {MAX_MESSAGE_BYTES}")
+        raise ProtocolError(f"{type(message).__name__} has {len(data)} bytes; the limit is {MAX_MESSAGE_BYTES}")
     return data
 
 
@@ -60,7 +60,7 @@ def decode(data: bytes | memoryview, allowed: Mapping[str, type]) -> Any:
         ProtocolError: Not msgpack, too large, an unknown message, or a field that breaks its schema.
     """
     if len(data) > MAX_MESSAGE_BYTES:
-        raise ProtocolError(f"a message of {len(data)} bytes; at most {MAX_MESSAGE_BYTES} are read")
+        raise ProtocolError(f"a message of {len(data)} bytes; the limit is {MAX_MESSAGE_BYTES}")
     try:
         fields = msgpack.unpackb(
             data, raw=False, strict_map_key=True, ext_hook=_no_ext, object_pairs_hook=_map_once, timestamp=0

@@ -1,7 +1,6 @@
-"""Where the rows lie in a ring: for each field one dense array of `rows` rows, page-aligned.
+"""The layout of a ring: for each field one dense, page-aligned array of `rows` rows.
 
-Position p of a stream lives in row ``p % rows``. Both sides compute addresses from this one object, so a
-field's place is never sent twice.
+Position p of a stream is in row ``p % rows``. Both sides compute addresses from this object.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ class Field:
     """One field of a row.
 
     Attributes:
-        name: The column's; for further views with ``_1``, ``_2`` and so on.
+        name: The column's name; further views append ``_1``, ``_2`` and so on.
         dtype: One of `ITEM_BYTES`.
-        shape: Of one row, without the batch dimension; ``()`` for a scalar.
+        shape: Shape of one row, without the batch dimension; ``()`` for a scalar.
     """
 
     name: Annotated[str, Size(32)]
@@ -41,7 +40,7 @@ class Field:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RingLayout:
-    """`rows` rows of `fields`; the arrays follow each other, each starting on a page."""
+    """`rows` rows of `fields`; the arrays follow each other, and each starts on a page."""
 
     rows: int
     fields: tuple[Field, ...]
@@ -53,36 +52,25 @@ class RingLayout:
 
     @property
     def dense(self) -> tuple[Field, ...]:
-        """Fields of more than one number a row, in order."""
+        """Fields with more than one number a row, in order."""
         return tuple(f for f in self.fields if f.shape)
 
     @property
     def scalars(self) -> tuple[Field, ...]:
-        """Fields of one number a row, in order."""
+        """Fields with one number a row, in order."""
         return tuple(f for f in self.fields if not f.shape)
 
     def field(self, name: str) -> Field:
-        """The field called `name`.
-
-        Raises:
-            KeyError: There is none.
-        """
-        for f in self.fields:
-            if f.name == name:
-                return f
-        raise KeyError(name)
+        """The field called `name`; `KeyError` if there is none."""
+        return {f.name: f for f in self.fields}[name]
 
     def offset(self, name: str) -> int:
         """Byte at which the array of field `name` starts."""
-        at = 0
-        for f in self.fields:
-            if f.name == name:
-                return at
-            at += _pages(self.rows * f.row_bytes)
-        raise KeyError(name)
+        before = self.fields[: self.fields.index(self.field(name))]
+        return sum(_pages(self.rows * f.row_bytes) for f in before)
 
     def spans(self, start: int, stop: int) -> list[tuple[int, int]]:
-        """The rows of positions [start, stop) as one or two runs of row numbers (two where they wrap)."""
+        """The rows of positions [start, stop) as one or two runs of row numbers (two if they wrap)."""
         if not 0 <= stop - start <= self.rows:
             raise ValueError(f"[{start}, {stop}) does not fit a ring of {self.rows} rows")
         if start == stop:
@@ -104,15 +92,13 @@ class RingLayout:
             ProtocolError: Not a layout, an unknown dtype, a name twice, or more than `MAX_RING_BYTES`.
         """
         raw = build(_Wire, wire)
-        fields = tuple(build(Field, f) for f in raw.fields)
-        for f in fields:
+        made = cls(raw.rows, tuple(build(Field, f) for f in raw.fields))
+        names = [f.name for f in made.fields]
+        for f in made.fields:
             if f.dtype not in ITEM_BYTES:
                 raise ProtocolError(f"layout: dtype {f.dtype!r} is not one of {', '.join(ITEM_BYTES)}")
-        names = [f.name for f in fields]
-        for name in names:
-            if names.count(name) > 1:
-                raise ProtocolError(f"layout: field {name!r} appears twice")
-        made = cls(raw.rows, fields)
+            if names.count(f.name) > 1:
+                raise ProtocolError(f"layout: field {f.name!r} appears twice")
         if made.nbytes > MAX_RING_BYTES:
             raise ProtocolError(f"layout: a ring of {made.nbytes} bytes; at most {MAX_RING_BYTES}")
         return made
@@ -125,12 +111,12 @@ class _Wire:
 
 
 def ring_fields(fields: Iterable[tuple[Any, ...]]) -> tuple[Field, ...]:
-    """Fields of a ring from tuples that begin with a name, a dtype and the shape of one row."""
+    """Fields of a ring, from tuples that begin with a name, a dtype and the shape of one row."""
     return tuple(Field(name, dtype, list(shape)) for name, dtype, shape, *_ in fields)
 
 
 def whole_page_rows(row_bytes: int) -> int:
-    """The fewest rows that fill whole pages: a ring of a multiple of it can be mapped twice, end to end."""
+    """The fewest rows that fill whole pages: a ring of a multiple of them can be mapped twice, end to end."""
     return PAGE_BYTES // math.gcd(PAGE_BYTES, row_bytes)
 
 

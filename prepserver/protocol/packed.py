@@ -1,13 +1,12 @@
-"""The record: one column of a sample of a packed dataset, as bytes in a shard.
+"""A record of a packed dataset: one column of a sample, as bytes in a shard.
 
-What `prepserver.pack` writes, `prepserver.source` reads and `prepserver.transform` decodes, so all three import
-it from here. A record is a head, the lengths of the scan's segments, and an image file. The image of an indexed
-record is a whole JPEG with a restart marker every few MCUs, so that the part under a crop can be cut out; that of
-a kept record is whatever the original file was. Records follow one another in a shard without gaps: a shard whose
-writer was killed is read up to its first record that is not whole. A sample that has more than an image, such as a
-mask, has a kept record for each further column right after the image's.
+`prepserver.pack` writes it, `prepserver.source` reads it and `prepserver.transform` decodes it. A record is a head, the
+lengths of the scan's segments, and an image file. The image of an indexed record is a whole JPEG with a restart marker
+every few MCUs, from which the part under a crop can be cut out; that of a kept record is the original file. Records
+follow each other in a shard without gaps: a shard whose writer was killed is read up to its first incomplete record. A
+sample with further columns, such as a mask, has a kept record for each right after the image's.
 
-Little-endian, whatever the machine. Pure: knows bytes, neither files nor pixels.
+Little-endian on every machine.
 """
 
 from __future__ import annotations
@@ -22,27 +21,26 @@ MAGIC = b"PSR\x01"
 KEPT = 0
 INDEXED = 1
 SKIPPED = 2
-"""A sample that could not be read when the dataset was packed; the body is the reason, in UTF-8. Readers never see
-one: it tells a packer that goes on where another was stopped."""
+"""A sample that could not be read when the dataset was packed; the body is the reason, in UTF-8. It is for a packer
+that continues an interrupted run; readers never see it."""
 
-# Magic, kind, orientation, unit height, unit width, height, width, MCUs in a segment, where the height is in the
-# JPEG, where the scan is, segments, bytes of the image file, number of the sample in its source, CRC of the image.
+# Magic, kind, orientation, unit height, unit width, height, width, MCUs in a segment, offsets of the height and of the
+# scan in the JPEG, segments, bytes of the image file, number of the sample in its source, CRC of the image.
 _HEAD = struct.Struct("<4sBBBBHHHHIIIQI")
 _CRC = struct.Struct("<I")
 HEAD_BYTES = _HEAD.size + _CRC.size
 
 MAX_SEGMENTS = 1 << 26
-"""Blocks of the largest JPEG there can be, 65535 x 65535 pixels; a head that claims more is damaged."""
+"""Blocks of the largest possible JPEG, 65535 x 65535 pixels; a head that claims more is damaged."""
 
 MAX_SEGMENT_MCUS = 8
-"""Longest segment: at 10 blocks in an MCU and 27 bits in a coefficient, every bit stuffed, 35 kB, so that a length
-fits 16 bits."""
+"""Longest segment: at most 35 kB (10 blocks per MCU, 27 bits per coefficient, all stuffed): a length fits 16 bits."""
 
 _KINDS = (KEPT, INDEXED, SKIPPED)
 
 
 class BrokenRecordError(ValueError):
-    """These bytes are no whole record of this version. The text says why, without a path."""
+    """These bytes are not a whole record of this version; the text says why, without a path."""
 
 
 @dataclass(slots=True)  # one for each sample: a frozen one takes three times as long to make
@@ -55,13 +53,13 @@ class Head:
         image_bytes: Length of the image file.
         image_crc: CRC-32 of the image file.
         orientation: EXIF orientation, 1 to 8, of an indexed image, whose own EXIF block is gone.
-        unit: (height, width) of an MCU in pixels; (0, 0) unless indexed, as all that follows.
+        unit: (height, width) of an MCU in pixels; this and all that follows is 0 unless indexed.
         height: Rows as stored.
         width: Columns as stored.
         interval: MCUs in a segment; divides the MCUs of a row.
         height_at: Offset in bytes of the height in the JPEG's frame header; the width follows.
         scan_at: Offset in bytes of the first segment in the JPEG.
-        segments: How many there are.
+        segments: Number of segments.
     """
 
     kind: int
@@ -85,10 +83,10 @@ class Head:
 
 @dataclass(slots=True)
 class IndexedScan:
-    """An indexed JPEG in memory: what stands in the place of a sample's encoded bytes.
+    """An indexed JPEG in memory, in place of a sample's encoded bytes.
 
     Attributes:
-        head: What is known of it; its numbers agree with each other.
+        head: Its head, checked.
         lengths: Bytes of each segment with the marker at its end, unsigned 16 bits, little-endian; they add up
             to the length of the scan.
         jpeg: The whole JPEG.
@@ -105,31 +103,21 @@ def kept_record(sample: int, image: bytes) -> bytes:
 
 
 def skipped_record(sample: int, reason: str) -> bytes:
-    """The record that says that a sample is left out, and why."""
+    """The record of a sample that is left out, with the reason."""
     body = reason.encode("utf-8", "backslashreplace")
     return _joined(Head(SKIPPED, sample, len(body), zlib.crc32(body)), b"", body)
 
 
 def indexed_record(head: Head, lengths: bytes, jpeg: bytes) -> bytes:
-    """The record of an indexed JPEG.
-
-    Args:
-        head: All of it.
-        lengths: As `IndexedScan.lengths`.
-        jpeg: The whole JPEG.
-    """
+    """The record of an indexed JPEG; see `IndexedScan`."""
     return _joined(head, lengths, jpeg)
 
 
 def read_head(data: bytes | memoryview, at: int = 0) -> Head:
-    """Read the head of a record, without its lengths and its image, and without trusting it.
-
-    Args:
-        data: `HEAD_BYTES` bytes or more from `at`.
-        at: Where the record begins.
+    """Reads and checks the head of the record at `at`, without its lengths and its image.
 
     Raises:
-        BrokenRecordError: No head, or one whose numbers do not agree with each other.
+        BrokenRecordError: No head, or one whose numbers contradict each other.
     """
     if len(data) - at < HEAD_BYTES:
         raise BrokenRecordError("the record is cut off")
@@ -149,13 +137,9 @@ def read_head(data: bytes | memoryview, at: int = 0) -> Head:
 
 
 def read_record(data: bytes | memoryview) -> tuple[Head, memoryview, memoryview]:
-    """Take a record apart; a few microseconds: all is checked but the image, whose CRC is for the caller to compare.
+    """Splits a record into head, lengths and image (views of `data`) in a few microseconds.
 
-    Args:
-        data: The record, to its last byte.
-
-    Returns:
-        Head, lengths, image; views of `data`.
+    It checks everything but the image, whose CRC the caller compares.
 
     Raises:
         BrokenRecordError: Not one whole record.
@@ -172,7 +156,7 @@ def read_record(data: bytes | memoryview) -> tuple[Head, memoryview, memoryview]
 
 
 def is_whole(data: bytes | memoryview) -> bool:
-    """Whether these bytes are one record, down to the last bit of its image."""
+    """Whether these bytes are one intact record, image included."""
     try:
         head, _, image = read_record(data)
     except BrokenRecordError:
@@ -181,7 +165,7 @@ def is_whole(data: bytes | memoryview) -> bool:
 
 
 def sample_crc(heads: Sequence[Head]) -> int:
-    """The checksum of all records of a sample: of a single one, that of its image."""
+    """The checksum of all records of a sample; that of the image if there is only one."""
     crc = heads[0].image_crc
     for head in heads[1:]:
         crc = zlib.crc32(head.image_crc.to_bytes(4, "little"), crc)
@@ -189,7 +173,7 @@ def sample_crc(heads: Sequence[Head]) -> int:
 
 
 def _agrees(head: Head) -> bool:
-    """Whether the numbers of an indexed head can be true together: nothing is read out of bounds on their word."""
+    """Whether the numbers of an indexed head agree, so that relying on them reads nothing out of bounds."""
     (unit_height, unit_width), interval = head.unit, head.interval
     if not (1 <= head.orientation <= 8 and head.height and head.width and 1 <= interval <= MAX_SEGMENT_MCUS):
         return False

@@ -1,8 +1,8 @@
-"""Where a daemon and its clients meet, unless told otherwise: the same rule on both sides.
+"""The default runtime directories, by the same rule for a daemon and its clients.
 
-The order: ``$PREPSERVER_RUNTIME_DIR``; ``$XDG_RUNTIME_DIR/prepserver`` (a login session's daemon);
-``/run/prepserver`` (the system's); ``/tmp/prepserver-UID`` (no session, no system daemon). A daemon takes the
-first that it may make, a client the first in which a daemon listens.
+In order: ``$PREPSERVER_RUNTIME_DIR``; ``$XDG_RUNTIME_DIR/prepserver`` (a login session's daemon); ``/run/prepserver``
+(the system's); ``/tmp/prepserver-UID`` (without either). A daemon takes the first that it can make, a client the first
+in which a daemon listens.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ SYSTEM_RUNTIME_DIR = "/run/prepserver"
 MAX_SOCKET_PATH_BYTES = 107
 """Room for the path of a socket in ``sun_path``, less its NUL."""
 PRIVATE_LOG = "log"
-"""In the directory of a private daemon: what it says, kept by its owner and removed by either."""
+"""Log file in the directory of a private daemon; its owner writes it, and either process removes it."""
 
 
 def runtime_dirs(environ: Mapping[str, str], uid: int) -> list[str]:

@@ -1,8 +1,8 @@
 """Checks a decoded msgpack map against a frozen dataclass, field by field.
 
-A message is a frozen dataclass whose fields are annotated with the bounded types below. Whatever comes
-off a socket is built through `build`, so a handler never sees a wrong type, a value out of range, an
-unknown key or an oversized list. msgpack by itself lets timestamps, duplicate keys and NaN through.
+A message is a frozen dataclass whose fields are annotated with the bounded types below. `build` makes every message
+that arrives on a socket, so a handler never sees a wrong type, a value out of range, an unknown key or an oversized
+list. msgpack by itself accepts timestamps, duplicate keys and NaN.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Annotated, Any, TypeVar
 
 
 class ProtocolError(ValueError):
-    """A message that is not what the protocol allows; the text names the message and the field."""
+    """A message breaks the protocol; the text names the message and the field."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -48,11 +48,11 @@ Word = Annotated[str, Size(256)]
 Text = Annotated[str, Size(4096)]
 Path = Annotated[str, Size(4096)]
 Token = Annotated[bytes, Size(32)]
-Tree = Annotated[dict[str, Any], Size(64)]  # a spec: its own room validates it further
-Trees = Annotated[list[Any], Size(66)]  # 64 ops, `Decode` before and the number of views behind them
+Tree = Annotated[dict[str, Any], Size(64)]  # a spec, which its own room validates further
+Trees = Annotated[list[Any], Size(66)]  # `Decode`, 64 ops and the number of views
 
 MAX_DEPTH = 8  # of a spec's nesting
-MAX_KEY_CHARS = 256  # every item below a key costs a copy of it, for the path that an error would name
+MAX_KEY_CHARS = 256  # every item below a key copies it, for the path in an error
 _SHOWN_CHARS = 80
 
 M = TypeVar("M")
@@ -74,7 +74,7 @@ def build(cls: type[M], fields: Mapping[str, Any]) -> M:
         elif required:
             missing = missing or name
     if len(values) < len(fields):
-        # msgpack's keys are str or bytes, which do not compare with each other
+        # Keys are str or bytes, which do not compare with each other.
         unknown = fields.keys() - {name for name, *_ in checks}
         raise ProtocolError(f"{cls.__name__}: unknown field {_shown(min(unknown, key=repr))}")
     if missing:
@@ -84,15 +84,10 @@ def build(cls: type[M], fields: Mapping[str, Any]) -> M:
 
 @functools.cache
 def _checks(cls: type) -> list[tuple[str, str, Check, bool]]:
-    """Name, name in an error, check, and whether it must be there, of each field."""
-    hints = typing.get_type_hints(cls, include_extras=True)
+    """For each field: its name, its name in an error, its check, and whether it is required."""
+    hints, missing = typing.get_type_hints(cls, include_extras=True), dataclasses.MISSING
     return [
-        (
-            f.name,
-            f"{cls.__name__}.{f.name}",
-            _check(hints[f.name]),
-            f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING,
-        )
+        (f.name, f"{cls.__name__}.{f.name}", _check(hints[f.name]), f.default is f.default_factory is missing)
         for f in dataclasses.fields(cls)
     ]
 
@@ -124,7 +119,7 @@ def _check(hint: Any) -> Check:
 
 
 def _shown(value: Any) -> str:
-    """A value as an error shows it: what a stranger sends fills no log."""
+    """A value in an error, bounded so that no peer can fill the log."""
     shown = repr(value)
     return shown if len(shown) <= _SHOWN_CHARS else shown[: _SHOWN_CHARS - 3] + "..."
 
@@ -133,7 +128,7 @@ def _scalar(kind: type) -> Check:
     def check(where: str, value: Any) -> Any:
         if kind is float and type(value) is int:
             value = float(value)
-        # bool is an int to isinstance, and never what an int field means
+        # Not isinstance, for which a bool is an int.
         if type(value) is not kind:
             raise ProtocolError(f"{where}: expected {kind.__name__}, got {type(value).__name__}")
         if isinstance(value, float) and not math.isfinite(value):
@@ -144,7 +139,7 @@ def _scalar(kind: type) -> Check:
 
 
 def _whole(bounds: Range) -> Check:
-    """As `_bounded(_scalar(int), bounds)`: what most fields of most messages are, in one call."""
+    """The same as `_bounded(_scalar(int), bounds)` in one call, because most fields are bounded integers."""
     low, high = bounds.low, bounds.high
 
     def check(where: str, value: Any) -> Any:
@@ -208,7 +203,7 @@ def _map(where: str, value: Any) -> Any:
 
 
 def _tree(where: str, value: Any, depth: int = 0) -> Any:
-    """Plain data of bounded depth: what a spec may be made of before its own room validates it."""
+    """Checks that a spec is plain data of bounded depth, before its own room validates it."""
     if depth > MAX_DEPTH:
         raise ProtocolError(f"{where}: nested deeper than {MAX_DEPTH}")
     if value is None or type(value) in (bool, int, str):

@@ -1,10 +1,7 @@
-"""What the daemon says to the processes that work for it, and they to it: one SEQPACKET pair each.
+"""The messages between the daemon and its zygote, workers and indexers, each on a SEQPACKET pair of its own.
 
-Three lines: daemon and zygote (make me a child, it ended), daemon and worker (fill these rows), daemon and
-indexer (scan this source).
-
-A task names positions, never bytes: the worker computes sample indices, random numbers and rows from the
-specs that it was given once. So the same task gives the same bytes in any worker, any number of times.
+A task names positions, never bytes: the worker computes sample indices, random numbers and rows from the specs that it
+received once. So the same task gives the same bytes in any worker, any number of times.
 """
 
 from __future__ import annotations
@@ -27,15 +24,14 @@ from prepserver.protocol.schema import (
     Tree,
     Trees,
     Word,
-)
+)  # fmt: skip
 
 MAX_CHUNK_ROWS = 1024
-"""Of one `Fill`: so many bad rows with their reasons still fit one message."""
+"""Most rows of one `Fill`: so many bad rows with their reasons fit into one message."""
 
 MAX_REASON_CHARS = 512
 
-MAX_ROOTS = 32
-"""So many source roots fit one message."""
+MAX_ROOTS = 32  # they fit into one message
 
 Indices = Annotated[list[Count], Size(4096)]
 Lanes = Annotated[list[Small], Size(64)]
@@ -46,7 +42,7 @@ Plugins = Annotated[list[tuple[Literal["op", "source"], Word, Word, Word]], Size
 Places = Annotated[list[Path], Size(256)]
 
 EXIT_SEALED = 75  # sysexits.h: EX_TEMPFAIL
-"""A worker ends with this status when it is to read what its sandbox keeps from it: the next one may."""
+"""Exit status of a worker whose sandbox does not let it read a stream; its replacement can."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +51,11 @@ class AddStream:
 
     Attributes:
         quarantined: Indices of samples that killed workers.
-        roots: Below which every file must lie that is read; empty for no such rule.
-        num_shards: Parts of each pass;
-        shard_index: which of them it is.
-        batch_rows: Rows of the batches that are shuffled as a whole, 0 where samples are.
-        places: Folders below which all lies that is opened for this stream. What a plug-in may read beyond its
-            dataset would be added here.
+        roots: Folders that must hold every file that is read; empty for no such rule.
+        num_shards: Shards of each pass.
+        shard_index: The shard of this stream.
+        batch_rows: Rows of the batches that are shuffled as a whole; 0 if single samples are shuffled.
+        places: Folders that hold every file that is opened for this stream.
     """
 
     stream: Small
@@ -78,11 +73,7 @@ class AddStream:
 
 @dataclass(frozen=True, slots=True)
 class Quarantine:
-    """These samples killed workers; `stream` must treat them as bad without reading them.
-
-    Attributes:
-        lane: The only lane of it for which they are bad: its pipeline is to blame. None for all.
-    """
+    """These samples of `stream` killed workers and are bad, without being read; with `lane`, only for that lane."""
 
     stream: Small
     indices: Indices
@@ -91,11 +82,7 @@ class Quarantine:
 
 @dataclass(frozen=True, slots=True)
 class AddLane:
-    """A pipeline of `stream` and its ring; the segment's descriptor comes with this message.
-
-    Attributes:
-        quarantined: Indices of samples that killed workers in this pipeline.
-    """
+    """A pipeline of `stream`, its ring (this message brings the descriptor), and samples that kill workers in it."""
 
     lane: Small
     stream: Small
@@ -113,7 +100,7 @@ class DropLane:
 
 @dataclass(frozen=True, slots=True)
 class DropStream:
-    """Forget `stream`; its lanes are gone already."""
+    """Forget `stream`, whose lanes were dropped before."""
 
     stream: Small
 
@@ -134,14 +121,13 @@ class Filled:
     """`task` is done: its rows are in the ring.
 
     Attributes:
-        bad: (position, sample index, reason, lanes) of rows that hold a replacement, or zeros where none was
-            found. `lanes` is empty for all lanes of the task, the usual case (a file that cannot be read);
-            else it names those whose pipeline refused the sample while others took it, which keep it: what
-            one lane refuses never changes another lane's rows.
-        read_ns: Time in reading encoded bytes.
-        make_ns: Time in decode and augmentation.
-        shared_ns: CPU time in which nothing was rendered for a lane. 0 for a task of one lane.
-        lanes_ns: CPU time in rendering, for each lane of the task. Empty for a task of one lane.
+        bad: (position, sample index, reason, lanes) of rows that hold a replacement, or zeros if none was found.
+            `lanes` names the lanes whose pipelines refused the sample; empty means all lanes of the task, the usual
+            case (a file that cannot be read).
+        read_ns: Time for reading encoded bytes.
+        make_ns: Time for decode and augmentation.
+        shared_ns: CPU time spent for all lanes together; 0 for a task of one lane.
+        lanes_ns: CPU time of rendering for each lane; empty for a task of one lane.
     """
 
     task: Count
@@ -154,11 +140,7 @@ class Filled:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """`task` could not be run (a source that vanished, a bug); `reason` goes to log and jobs.
-
-    Attributes:
-        lane: The lane that is to blame; None where it is none of them.
-    """
+    """`task` failed (a source that vanished, a bug); `reason` is for log and jobs, `lane` to blame unless None."""
 
     task: Count
     reason: Text
@@ -167,11 +149,11 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class BuildIndex:
-    """Scan `source` and leave its index in `cache_dir`: an indexer's one job.
+    """List `source` and leave its index in `cache_dir`: the only request to an indexer.
 
     Attributes:
-        roots: Below which it should lie; empty for no such rule.
-        roots_only: Whether one that does not is refused, or indexed without the rule.
+        roots: Folders that should hold the source; empty for no such rule.
+        roots_only: Whether a source elsewhere is refused; else it is indexed without the rule.
     """
 
     source: Tree
@@ -182,18 +164,17 @@ class BuildIndex:
 
 @dataclass(frozen=True, slots=True)
 class Indexing:
-    """How many samples were found so far."""
+    """The indexer has found `samples` so far."""
 
     samples: Count
 
 
 @dataclass(frozen=True, slots=True)
 class Indexed:
-    """The index lies at `path`; the indexer is done and ends. See `prepserver.source.IndexInfo`.
+    """The index is at `path`; the indexer ends. See `prepserver.source.IndexInfo`, and `AddStream` for `places`.
 
     Attributes:
-        roots: Below which the dataset lies, if that was asked; whoever reads it must keep to them.
-        places: See `AddStream`.
+        roots: The requested folders that hold the dataset; its readers must check that every file is in them.
     """
 
     path: Path
@@ -207,7 +188,7 @@ class Indexed:
 
 @dataclass(frozen=True, slots=True)
 class IndexFailed:
-    """There is no index: `reason` is for the person whose dataset it is."""
+    """The source cannot be listed; `reason` is for its owner."""
 
     reason: Text
 
@@ -216,8 +197,7 @@ class IndexFailed:
 class Spawn:
     """Fork a child of `kind`; its end of a socket pair and its statistics page come with this message.
 
-    Attributes:
-        ticket: Names this child for ever; `number` is used again by the next worker in its place.
+    Only one child ever has this `ticket`; the next worker in the same place has the same `number`.
     """
 
     ticket: Count
@@ -230,11 +210,11 @@ class Ready:
     """The zygote has imported everything and forks from now on.
 
     Attributes:
-        pid: Its own.
-        kernels: ``native`` or ``pure``: which path makes rows.
-        why: In words.
+        pid: The zygote's.
+        kernels: What makes rows, ``native`` or ``pure``.
+        why: The reason, in words.
         sandbox: Parts of the sandbox that its children have, in words.
-        unconfined: Parts that they should have and do not, and why; empty if there are none.
+        unconfined: Missing parts and the reason; empty if none is missing.
         plugins: Role, name, digest of the code and origin of each plug-in that it has loaded.
         broken: Why it has not loaded all that it was to load; empty if it has.
     """
@@ -258,7 +238,7 @@ class Spawned:
 
 @dataclass(frozen=True, slots=True)
 class SpawnFailed:
-    """No child for `ticket`: the kernel refused."""
+    """The kernel refused to fork the child of `ticket`."""
 
     ticket: Count
     reason: Text
@@ -266,11 +246,7 @@ class SpawnFailed:
 
 @dataclass(frozen=True, slots=True)
 class Exited:
-    """The child of `ticket` ended and was reaped.
-
-    Attributes:
-        status: Its exit status, or the negative number of the signal that ended it.
-    """
+    """The child of `ticket` ended and was reaped; `status` is its exit status, or minus the signal that ended it."""
 
     ticket: Count
     pid: Small

@@ -19,7 +19,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from prepserver.schedule.lag import STILL_S, Meeting
+from prepserver.schedule.lag import STILL_S
+from prepserver.schedule.records import Meeting
 from prepserver.schedule.stream import Stream
 
 START_EARLY_S = 1.0
@@ -124,7 +125,7 @@ def look(early: Early, stream: Stream, into: Stream | None) -> Meeting | Near | 
         # who is behind would hold the others back
         and stream.low + rows // 2 >= into.low
         # a ring that goes along is filled anew: nobody may write old rows into it any more
-        and not (adopted and stream.is_written)
+        and not (adopted and stream.chunks.running)
     ):
         return Meeting(stream.id, into.id, lanes)
     return Near() if into.head < head else Alone("its jobs were not ready to join when the other stream came by")

@@ -31,6 +31,7 @@ class Request:
         first: Where epoch 0 begins, or began: a fresh start is at `first` + `epoch` * n, in cyclic order, too. None
             for wherever an epoch may begin.
         early: It may begin on a stream of its own while it waits; False where there is no memory for that.
+        rows_wanted: Of a new ring, if they fit.
     """
 
     stream_key: str
@@ -45,6 +46,7 @@ class Request:
     skip: int = 0
     first: int | None = None
     early: bool = True
+    rows_wanted: int = 0
 
 
 @dataclass(frozen=True, slots=True)

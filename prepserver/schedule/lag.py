@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from prepserver.schedule.stream import Cursor, Stream
+from prepserver.schedule.records import Cursor
+from prepserver.schedule.stream import Stream
 
 PATIENCE_S = 2.0
 """How long a job may hold others back, in all: longer than a checkpoint's pause mostly takes."""
@@ -32,13 +33,6 @@ STRANGE = 2
 STILL_S = 10.0
 """A stream does not move if none of its rows is released for so long. Jobs that have just come together are not
 counted as waiting for each other before: what lies between them goes by."""
-
-APART_S = 5.0
-"""How long a job stays parted at least: it would only part again."""
-
-HEDGE_S = 2.0
-"""A chunk that runs for so long, and for twice the time foreseen, while workers idle and a job waits is made a second
-time. An ordinary one takes 10 to 50 ms; the first that is done counts, the bytes are equal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,30 +56,15 @@ class Parting:
 
     Attributes:
         stream: Which they leave.
-        groups: The jobs. One, or all that read some lanes.
+        jobs: Which. One, or all that read some lanes.
         strangers: They hold back jobs of other users.
         apart: Why they are not to come back; None where they may.
     """
 
     stream: int
-    groups: tuple[int, ...]
+    jobs: tuple[int, ...]
     strangers: bool = False
     apart: Apart | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Meeting:
-    """A stream whose jobs can all go on in another.
-
-    Attributes:
-        stream: Which ends.
-        into: Which they join.
-        lanes: For each lane of `stream` the lane of `into` that has the same rows; itself if it goes along.
-    """
-
-    stream: int
-    into: int
-    lanes: dict[int, int]
 
 
 @dataclass(slots=True)
@@ -140,11 +119,10 @@ class LagWatch:
 
     def __init__(self, chunk_rows: int) -> None:
         self._chunk_rows = chunk_rows
-        self._held: dict[tuple[int, int], _Held] = {}  # by (stream, group)
+        self._held: dict[tuple[int, int], _Held] = {}  # by (stream, job)
         self._waits: dict[int, _Wait] = {}  # by cursor
         self._moved: dict[int, tuple[int, float]] = {}  # stream -> (its `low`, since when)
         self._last_s: float | None = None
-        self._parted_s: dict[int, float] = {}  # stream -> when it came of a parting
 
     def partings(self, streams: Iterable[Stream], workers_idle: bool, now_s: float) -> list[Parting]:
         """Jobs whose patience is used up. Call it several times a second.
@@ -172,11 +150,11 @@ class LagWatch:
                     if not strangers:
                         continue
                     others = strangers
-                held = self._held.setdefault((stream.id, slow.group), _Held())
+                held = self._held.setdefault((stream.id, slow.job), _Held())
                 held.count(passed_s, max(waited_s[cursor.id] for cursor in others))
                 if min(held.full_s, held.waited_s) >= PATIENCE_S:
-                    del self._held[stream.id, slow.group]
-                    found.append(Parting(stream.id, (slow.group,), bool(strangers)))
+                    del self._held[stream.id, slow.job]
+                    found.append(Parting(stream.id, (slow.job,), bool(strangers)))
         return found
 
     def _waited(self, streams: list[Stream], passed_s: float) -> dict[int, float]:
@@ -205,28 +183,6 @@ class LagWatch:
         low, since_s = self._moved.get(stream.id, (-1, now_s))
         return (low, since_s) if low == stream.low else (stream.low, now_s)
 
-    def parted(self, stream: int, now_s: float) -> None:
-        """`stream` came of a parting just now."""
-        self._parted_s[stream] = now_s
-
-    def meetings(self, streams: Iterable[Stream], now_s: float) -> list[Meeting]:
-        """Streams whose jobs can go on in another one; at most one per pair and call."""
-        every = list(streams)
-        self._parted_s = {k: v for k, v in self._parted_s.items() if any(s.id == k for s in every)}
-        found: list[Meeting] = []
-        touched: set[int] = set()
-        for stream in every:
-            for other in every:
-                if other.id == stream.id or other.key != stream.key or {stream.id, other.id} & touched:
-                    continue
-                if any(now_s - self._parted_s.get(each, -APART_S) < APART_S for each in (stream.id, other.id)):
-                    continue
-                lanes = _meet(stream, other)
-                if lanes is not None:
-                    found.append(Meeting(stream.id, other.id, lanes))
-                    touched |= {stream.id, other.id}
-        return found
-
 
 def holding_back(stream: Stream, chunk_rows: int, *, is_still: bool) -> list[tuple[Cursor, list[Cursor]]]:
     """The jobs whose unreleased rows fill the window, if nothing else is in the way: a rank of each, and whom it holds.
@@ -245,10 +201,10 @@ def holding_back(stream: Stream, chunk_rows: int, *, is_still: bool) -> list[tup
     cursors = list(stream.cursors.values())
     low = stream.low
     first = next((c for c in cursors if c.need == low and c.present), None)
-    incomplete = {c.group for c in cursors if not c.present}
+    incomplete = {c.job for c in cursors if not c.present}
     found: dict[int, tuple[Cursor, list[Cursor]]] = {}
     for slow in cursors:
-        if slow.need > low or slow.group in found:
+        if slow.need > low or slow.job in found:
             continue
         if slow.waits_now and slow.need == slow.released:
             continue  # it holds no row: what else keeps the window shut (a worker that does not die) is not its doing
@@ -258,16 +214,16 @@ def holding_back(stream: Stream, chunk_rows: int, *, is_still: bool) -> list[tup
             c
             for c in cursors
             if c.present
-            and c.group != slow.group
+            and c.job != slow.job
             and c.need > low
             and c.next_stop > stream.head
             # whose place is still to come waits for the stream to come by, and for nobody in it
             and (c.need <= stream.head or is_still)
         ]
-        if slow is not first or slow.group in incomplete:
+        if slow is not first or slow.job in incomplete:
             others = [c for c in others if stream.owner(c) != stream.owner(slow)]
         if others:
-            found[slow.group] = (slow, others)
+            found[slow.job] = (slow, others)
     return list(found.values())
 
 
@@ -275,7 +231,7 @@ def still_holds(parting: Parting, streams: Mapping[int, Stream], chunk_rows: int
     """Whether a parting is still called for, after others that were found along with it."""
     stream = streams.get(parting.stream)
     held = [] if stream is None else holding_back(stream, chunk_rows, is_still=True)
-    return any(slow.group in parting.groups for slow, _ in held)
+    return any(slow.job in parting.jobs for slow, _ in held)
 
 
 def left_out(parting: Parting, stream: Stream) -> list[Cursor]:
@@ -283,32 +239,9 @@ def left_out(parting: Parting, stream: Stream) -> list[Cursor]:
 
     Jobs that stay get a new ring, which has only what comes; who is there still has the old one.
     """
-    lanes = {c.lane for c in stream.cursors.values() if c.group in parting.groups}
+    lanes = {c.lane for c in stream.cursors.values() if c.job in parting.jobs}
     return [
         c
         for c in stream.cursors.values()
-        if not c.present and c.group not in parting.groups and c.lane in lanes and c.need < stream.head
+        if not c.present and c.job not in parting.jobs and c.lane in lanes and c.need < stream.head
     ]
-
-
-def _meet(stream: Stream, other: Stream) -> dict[int, int] | None:
-    """The lanes in which the jobs of `stream` can go on in `other` from `stream.head`, or None."""
-    position = stream.head
-    if stream.watermark != position or not stream.cursors or not other.cursors:
-        return None
-    if not all(c.present for c in stream.cursors.values()):
-        return None
-    low = other.low
-    rows = min(lane.rows for lane in other.lanes.values())
-    # Rows from `position` on must be in the other's window, or soon; and nobody may come back who is behind:
-    # it would hold the others back again.
-    if not low <= position <= other.head + rows // 4 or stream.low < low:
-        return None
-    lanes: dict[int, int] = {}
-    for lane in stream.lanes.values():
-        match = next((x for x in other.lanes.values() if x.key == lane.key and x.start <= position), None)
-        if match is None:
-            return None
-        lanes[lane.id] = match.id
-    largest = max(c.round_rows for c in stream.cursors.values())
-    return lanes if 2 * largest <= rows else None

@@ -99,7 +99,7 @@ def slow_partings(stream: Stream) -> list[Parting]:
     for uid in sorted({load.uid for load in slow}):
         lanes = {load.lane: load.sample_ns for load in slow if load.uid == uid}
         if sum(stream.lanes[lane].spent.ns for lane in lanes) >= EVIDENCE_S * 1e9:
-            groups = tuple(sorted({c.group for c in stream.cursors.values() if c.lane in lanes}))
+            jobs = tuple(sorted({c.job for c in stream.cursors.values() if c.lane in lanes}))
             apart = Apart(uid, sum(lanes.values()), rest_ns)
-            found.append(Parting(stream.id, groups, strangers=True, apart=apart))
+            found.append(Parting(stream.id, jobs, strangers=True, apart=apart))
     return found

@@ -89,16 +89,12 @@ class FileTable:
             digest.update(data)
         return digest.hexdigest()
 
-    def places(self, base: bytes) -> Places:
-        """Return where the files really lie.
+    def add_to(self, places: Places, base: bytes) -> None:
+        """Add where the files really lie; relative paths begin at `base`, which ends in a slash.
 
         Folders are listed to find the links among their files: on a network file system that is a hundred times faster
         than a call for each file.
-
-        Args:
-            base: Folder that relative paths begin at, with a slash at its end.
         """
-        places = Places()
         folders = [folder if folder.startswith(b"/") else base + folder for folder in self.folders]
         links: list[frozenset[bytes] | None] = []
         for folder in folders:
@@ -109,7 +105,6 @@ class FileTable:
                 here = links[number]
                 if name in here if here is not None else os.path.islink(folders[number] + name):
                     places.add_file(folders[number] + name)
-        return places
 
     def sections(self, *more: array[int], prefix: str = "") -> dict[str, memoryview]:
         """Return the sections of the index file, with further numbers of each file; see `Listing`."""
@@ -155,13 +150,9 @@ def table_meta(table: FileTable, classes: list[str], masks: FileTable | None) ->
 
 
 def check_folders(sections: Callable[[str], memoryview], base: str, roots: Roots, prefix: str = "") -> None:
-    """Check that every folder that holds files of an index lies in the roots.
+    """Check that every folder that holds files of an index lies in the roots; relative ones begin at `base`.
 
-    Args:
-        sections: Returns a section of the index by name.
-        base: Absolute path that relative paths begin at.
-        roots: Where folders must lie.
-        prefix: Begins the names of the sections.
+    `sections` returns a section of the index by name; `prefix` begins the names.
 
     Raises:
         OutsideRootsError: A folder lies outside.

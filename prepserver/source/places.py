@@ -7,7 +7,7 @@ number of folders: beyond `MOST` of them, or `MOST_BYTES` of their names, common
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 
 from prepserver.source.roots import real_path
 
@@ -39,7 +39,7 @@ class Places:
         """Add the folder of a file that may be a link."""
         self._add(os.path.dirname(real_path(path)), path)
 
-    def found(self) -> dict[str, bytes]:
+    def found(self) -> dict[str, str]:
         """Return the folders, none below another, each with a path of the dataset that leads to it or below it.
 
         If that path leads elsewhere later, the place has moved.
@@ -49,7 +49,7 @@ class Places:
         while most > 1 and sum(map(len, kept)) > self._most_bytes:
             most //= 2
             kept = _fold(kept, most)
-        return {place.decode(): via for place, via in kept.items()}
+        return {place.decode(): os.fsdecode(via) for place, via in kept.items()}
 
     def _add(self, real: bytes, via: bytes) -> None:
         while not _is_text(real):  # it travels in messages
@@ -61,9 +61,9 @@ class Places:
             self._via = _fold(self._via, self._most)
 
 
-def still_lead(places: Iterable[tuple[str, bytes]]) -> bool:
+def still_lead(places: Mapping[str, str]) -> bool:
     """Say whether the paths that `Places.found` returned still lead where they led."""
-    return all(f"{os.fsdecode(real_path(via))}/".startswith(f"{place.rstrip('/')}/") for place, via in places)
+    return all(f"{os.fsdecode(real_path(via))}/".startswith(f"{place.rstrip('/')}/") for place, via in places.items())
 
 
 def _fold(via: dict[bytes, bytes], most: int) -> dict[bytes, bytes]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -61,7 +61,7 @@ class Scan:
     meta: dict[str, Any]
     sections: dict[str, memoryview]
     mtimes_ns: list[int]
-    places: dict[str, bytes]
+    places: dict[str, str]
 
 
 class Reader(ABC):
@@ -146,7 +146,7 @@ class ScanningReader(Reader):
             if self._is_good(container):
                 if roots is not None:
                     self.check_roots(partial(_section, container), roots)
-                return self._info(path, container.meta, _places_in(container))
+                return self._info(path, container.meta)
         started_ns = cache.clock_ns()
         scan = self.scan(Progress(report), roots)
         ended_ns = cache.clock_ns()
@@ -154,9 +154,8 @@ class ScanningReader(Reader):
         settled = not any(
             started_ns - _COARSEST_TIME_NS <= mtime_ns <= ended_ns + _COARSEST_TIME_NS for mtime_ns in scan.mtimes_ns
         )
-        meta = {"key": self.key, "settled": settled, **scan.meta}
-        sections = scan.sections | {"places": memoryview(b"\0".join(_flat(scan.places)))}
-        return self._info(cache.publish(self.key, meta["content_digest"], meta, sections), meta, scan.places)
+        meta = {"key": self.key, "settled": settled, "places": scan.places, **scan.meta}
+        return self._info(cache.publish(self.key, meta["content_digest"], meta, scan.sections), meta)
 
     def open(self, index_path: Path, roots: Roots | None) -> Source:
         """As `Reader.open`."""
@@ -172,27 +171,17 @@ class ScanningReader(Reader):
 
     def _is_good(self, container: Container) -> bool:
         try:
-            settled = bool(container.meta["settled"]) and still_lead(_places_in(container).items())
+            places = container.meta.get("places")  # an older release kept them elsewhere
+            settled = bool(container.meta["settled"]) and places is not None and still_lead(places)
             return settled and self.is_current(container)
         except (OSError, BrokenContainerError):
-            return False  # the scan that follows explains what is wrong; an older release kept no places
+            return False  # the scan that follows explains what is wrong
 
-    def _info(self, path: Path, meta: Mapping[str, Any], found: Mapping[str, bytes]) -> IndexInfo:
+    def _info(self, path: Path, meta: Mapping[str, Any]) -> IndexInfo:
         content = meta["content_digest"]
         digest = hashlib.sha256(f"{self.spec.digest} {content}".encode()).hexdigest()
-        return IndexInfo(path, *self.counts(meta), digest, content, (*found, str(path.parent)))
+        return IndexInfo(path, *self.counts(meta), digest, content, (*meta["places"], str(path.parent)))
 
 
 def _section(container: Container, name: str) -> memoryview:
     return memoryview(container.section(name))
-
-
-def _flat(places: dict[str, bytes]) -> Iterator[bytes]:
-    for place, via in places.items():
-        yield place.encode()
-        yield via
-
-
-def _places_in(container: Container) -> dict[str, bytes]:
-    flat = iter(bytes(container.section("places")).split(b"\0"))
-    return {place.decode(): via for place, via in zip(flat, flat, strict=False)}  # of nothing, one empty part

@@ -41,12 +41,7 @@ class Roots:
         return (real.rstrip(b"/") + b"/").startswith(self._real)
 
     def check_open(self, descriptor: int, what: str, path: str | bytes) -> None:
-        """Check what was just opened.
-
-        Args:
-            descriptor: The open file or folder.
-            what: What it is, such as "the folder", for the error.
-            path: Its path as the user gave it, for the error, which does not say where the path leads.
+        """Check what was just opened; the error names `what` and the `path` that the user gave, not where it leads.
 
         Raises:
             OutsideRootsError: It lies outside.
@@ -88,16 +83,10 @@ def real_path(path: str | bytes) -> bytes:
 def open_below(roots: Roots | None, what: str, path: str | bytes) -> int:
     """Open for reading what may turn out to be anything, without telling what exists outside the roots.
 
-    Args:
-        roots: Where it must lie; None for anywhere.
-        what: What it is, such as "the shard", for the error.
-        path: Its path.
-
-    Returns:
-        A descriptor, which the caller owns.
+    The error calls it `what`, such as "the shard". The caller owns the descriptor that is returned.
 
     Raises:
-        OutsideRootsError: It lies outside, or would if it existed.
+        OutsideRootsError: It lies outside the roots, or would if it existed.
         OSError: It cannot be opened.
     """
     try:

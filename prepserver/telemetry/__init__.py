@@ -1,4 +1,1 @@
-"""What the server knows about itself: counters that each process writes for itself and the daemon reads.
-
-Knows numbers, not what is done about them.
-"""
+"""The server's counters: each process writes its own, and the daemon reads them."""

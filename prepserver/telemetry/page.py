@@ -1,11 +1,10 @@
-"""One page of counters per worker: the worker writes it, the daemon reads it, nobody waits for anybody.
+"""One page of counters per worker: the worker writes it and the daemon reads it, without waiting for each other.
 
-It answers two questions that no message can: what was a worker doing when it died, and for how long has it
-been at the step that it is at. Both must hold for a process that will never send anything again, so they
-lie in memory that outlives it.
+It answers two questions about a process that may never send a message again: what a worker was doing when it died, and
+since when a running one has been at its current step. So the counters are in memory that outlives the worker.
 
-Stores go through a memoryview of 64-bit words: one store each (60 ns), and a reader never sees half of one.
-`struct.pack_into` would not do: it zeroes the target before it writes.
+Writes go through a memoryview of 64-bit words: each is one store (60 ns), and a reader never sees half of one.
+`struct.pack_into` would not do, because it zeroes the target before it writes.
 """
 
 from __future__ import annotations
@@ -31,16 +30,16 @@ class WorkerStats:
     """One reading of a page.
 
     Attributes:
-        task: The task in hand, or `NO_TASK`.
-        position: Position of the sample in hand; meaningless while `started_ns` is 0.
-        index: Index of the sample in hand in its source (a replacement's own, while one is tried).
-        started_ns: When the step in hand was begun (`time.monotonic_ns`), 0 between samples.
+        task: The current task, or `NO_TASK`.
+        position: Position of the current sample; meaningless while `started_ns` is 0.
+        index: Index of the current sample in its source (of the replacement, while one is tried).
+        started_ns: Start of the current step (`time.monotonic_ns`), 0 between samples.
         tasks: Tasks done since the worker started.
         rows: Positions done since then.
-        bad_rows: Of these, the ones that hold a replacement or zeros.
+        bad_rows: Those of them that hold a replacement or zeros.
         read_ns: Time spent reading encoded bytes.
         make_ns: Time spent in decode and augmentation.
-        lane: Whose row of the sample in hand is being rendered; `NO_LANE` while it is read and decoded, for all.
+        lane: The lane for which the sample is being rendered; `NO_LANE` while it is read and decoded for all.
     """
 
     task: int
@@ -56,7 +55,7 @@ class WorkerStats:
 
     @property
     def busy(self) -> bool:
-        """Whether a sample is in hand."""
+        """Whether the worker is at a sample."""
         return self.started_ns != 0
 
 
@@ -65,7 +64,7 @@ class StatsPage:
 
     Args:
         fd: From `create_page`; may be closed afterwards.
-        writable: True in the worker, the one writer; the daemon's mapping cannot write.
+        writable: True in the worker, the only writer; the daemon's mapping cannot write.
 
     Raises:
         SegmentError: The descriptor is not such a page.
@@ -78,13 +77,13 @@ class StatsPage:
         self._words = words if writable else words.toreadonly()  # a TypeError and not a SIGSEGV
 
     def begin_task(self, task: int) -> None:
-        """The worker takes up `task`."""
+        """The worker begins `task`."""
         self._words[_TASK] = task
 
     def begin_sample(self, position: int, index: int) -> None:
-        """The worker begins sample `index` for the row of `position`, by reading it: the deadline runs from now."""
+        """The worker begins to read sample `index` for the row of `position`; the deadline runs from now."""
         words = self._words
-        # Zero first: a reader in between sees "nothing in hand", not the old sample with the new one's time.
+        # Zero first: a reader in between sees no sample, and not the old sample with the new one's time.
         words[_STARTED_NS] = 0
         words[_POSITION] = position
         words[_INDEX] = index
@@ -92,14 +91,14 @@ class StatsPage:
         words[_STARTED_NS] = time.monotonic_ns()
 
     def begin_step(self, lane: int) -> None:
-        """The worker goes on with the sample in hand, for `lane` or for all: the deadline runs from now."""
+        """The worker goes on with the current sample for `lane`, or for all; the deadline runs from now."""
         words = self._words
         words[_STARTED_NS] = 0
         words[_LANE] = lane
         words[_STARTED_NS] = time.monotonic_ns()
 
     def end_task(self, rows: int, bad_rows: int, read_ns: int, make_ns: int) -> None:
-        """The task in hand is done; its numbers are added up."""
+        """The current task is done; its numbers are added."""
         words = self._words
         words[_STARTED_NS] = 0
         words[_TASK] = NO_TASK
@@ -110,15 +109,15 @@ class StatsPage:
         words[_MAKE_NS] += make_ns
 
     def fail_task(self) -> None:
-        """The task in hand could not be done; nothing is counted."""
+        """The current task failed; nothing is counted."""
         self._words[_STARTED_NS] = 0
         self._words[_TASK] = NO_TASK
 
     def read(self) -> WorkerStats:
-        """What the page says now.
+        """A reading of the page: exact for a dead worker.
 
-        Of a dead worker it is exact. Of a running one, task and sample belong together unless the worker
-        went through two samples in the microsecond between two looks; a deadline looks twice anyway.
+        Of a running worker, task and sample belong together unless the worker went through two samples within a
+        microsecond. That is good enough for deadlines, which are checked repeatedly.
         """
         for _ in range(3):
             stats = WorkerStats(*self._words[: _LANE + 1])
@@ -128,14 +127,7 @@ class StatsPage:
 
 
 def create_page(name: str) -> int:
-    """A new page in which no task is in hand.
-
-    Args:
-        name: Shown in /proc/<pid>/maps.
-
-    Returns:
-        Its descriptor; the caller owns it.
-    """
+    """Makes a page without a task, `name` in /proc/<pid>/maps; returns its descriptor for the caller to close."""
     fd = create_segment(name, PAGE_BYTES)
     StatsPage(fd, writable=True).fail_task()
     return fd

@@ -1,4 +1,4 @@
-"""How fast a count has grown lately: what `prepserver status` shows instead of averages over a lifetime."""
+"""How fast a count has grown recently: `prepserver status` shows this instead of averages since the start."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Window:
         return len(self._readings)
 
     def mark(self, now_s: float, count: float) -> None:
-        """The count stands at `count`."""
+        """Notes that the count is `count` now."""
         self._readings.append((now_s, count))
         while len(self._readings) > 2 and now_s - self._readings[0][0] > WINDOW_S:
             self._readings.popleft()

@@ -33,11 +33,7 @@ class Follower(ABC):
 
     @abstractmethod
     def make(self, moves: Sequence[Move], out: Array) -> None:
-        """Write the value after the moves.
-
-        Args:
-            moves: In order.
-            out: The row, of the field's shape and dtype.
+        """Write the value after the moves, in order, to the row `out`, which has the field's shape and dtype.
 
         Raises:
             BadSample: The value cannot be decoded.

@@ -38,13 +38,9 @@ class FlipStage(Stage):
 
 
 def cut(box: tuple[int, int, int, int], full: tuple[int, int], mode: str, fill: tuple[float, ...]) -> Drawn:
-    """Return the decision to take a window out of an image, padded where the window reaches beyond the image.
+    """Return the decision to take the window `box`, (top, left, height, width), out of an image of the size `full`.
 
-    Args:
-        box: (top, left, height, width) of the window.
-        full: (height, width) of the image.
-        mode: See `Pad`.
-        fill: See `Pad`.
+    Where the window reaches beyond the image it is padded: `mode` and `fill` as in `Pad`.
     """
     top, left, height, width = box
     if box == (0, 0, *full):

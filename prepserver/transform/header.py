@@ -145,15 +145,7 @@ def extent(data: bytes, header: JpegHeader, rows: int, scale: int = 1, cut: Cut 
     a restart marker. Even then the scan must end with the end of the image: another marker below the crop may make the
     whole file undecodable, and that must not depend on the crop.
 
-    Args:
-        data: The JPEG.
-        header: Its header.
-        rows: Number of rows.
-        scale: The image is decoded at 1/scale.
-        cut: `cut_at`, or a faster equivalent.
-
-    Returns:
-        All of the JPEG if trimming it gains nothing or is not possible.
+    Returns all of the JPEG if trimming it gains nothing or is not possible. `cut` is `cut_at`, or a faster equivalent.
     """
     unit_height, unit_width = header.unit
     height = rows + unit_height // 8 * scale

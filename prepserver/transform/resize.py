@@ -33,7 +33,7 @@ def resize(image: Array, size: tuple[int, int], interpolation: str, into: Array 
         image: The pixels; may be a view of a part.
         size: (height, width) of the result.
         interpolation: "bilinear" or "bicubic".
-        into: (height, width, C) uint8 to write the result to; None for a new array. Not `image` itself.
+        into: (height, width, C) uint8 for the result, not overlapping `image`; None for a new array.
         mirror: Flip the result horizontally.
     """
     height, width, channels = image.shape

@@ -33,16 +33,12 @@ def scale_for(rows: int, columns: int, size: tuple[int, int]) -> int:
 
 
 def scale_of(scale: int, samplings: Sequence[tuple[int, int]]) -> int:
-    """Return the scale for a JPEG with these components, if `scale` is right for the usual kinds.
+    """Return the scale for a JPEG with these samplings (down, across), if `scale` is right for the usual kinds.
 
     At a scale, chroma of 4:2:0 comes out of the inverse DCT as large as luma. Chroma that is subsampled more in one
     direction than in the other (4:2:2, 4:1:1) does not: it is interpolated after the DCT, as at full size. The resize
     must still shrink such chroma by `RESIDUAL`, and it is scaled to a half at most: drawings in strong colours were at
     38 dB with more, and at 49 with this.
-
-    Args:
-        scale: From `scale_for`.
-        samplings: (down, across) of each component, from the header.
     """
     if not (samplings and all(down and across for down, across in samplings)):
         return 1  # the header is broken, and the decoder will complain

@@ -39,13 +39,8 @@ def cut(scan: IndexedScan, top: int, left: int, height: int, width: int, scale: 
     the margin is one such sample, and none without subsampling. The pixels inside the region are those of the whole
     image; in the margin they may differ.
 
-    Args:
-        scan: The indexed JPEG; its record must be true (`segments.is_true`).
-        top: First row of the region, which lies within the image and is not empty.
-        left: First column.
-        height: Rows.
-        width: Columns.
-        scale: The part will be decoded at 1/scale, so a sample of chroma covers `scale` times as many pixels.
+    The record of `scan` must be true (`segments.is_true`); the region lies within the image and is not empty. The part
+    will be decoded at 1/`scale`, so a sample of chroma covers `scale` times as many pixels.
     """
     head = scan.head
     unit_height, unit_width = head.unit

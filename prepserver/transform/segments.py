@@ -48,28 +48,18 @@ def kind_of(jpeg: bytes) -> Kind | None:
 
 
 def interval_of(width: int, unit_width: int, at_most: int) -> int:
-    """Return the MCUs of a segment: the largest number up to `at_most` that divides the MCUs of a row.
-
-    Args:
-        width: Width of the image in pixels.
-        unit_width: Width of an MCU in pixels.
-        at_most: 1 to `MAX_SEGMENT_MCUS`.
-    """
+    """Return the MCUs of a segment: the largest number up to `at_most` that divides a row of MCUs; widths in pixels."""
     across = -(-width // unit_width)
     return max(interval for interval in range(1, min(at_most, MAX_SEGMENT_MCUS) + 1) if across % interval == 0)
 
 
 def record_of(sample: int, jpeg: bytes, orientation: int) -> bytes | None:
-    """Return the record of a JPEG with restart markers.
-
-    Args:
-        sample: Number in the source.
-        jpeg: The JPEG.
-        orientation: EXIF orientation of the original.
+    """Return the record of a JPEG with restart markers; `orientation` is the EXIF orientation of the original.
 
     Returns:
         None if the JPEG cannot be cut: it must have exactly one scan, of all components, with restart markers at a
-        constant interval that divides a row's MCUs.
+            constant
+        interval that divides a row's MCUs.
     """
     found = _index_of(jpeg)
     if found is None:

@@ -7,8 +7,6 @@ one sample, no compiled kernels, or a sample that is not entirely plain.
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import numpy.typing as npt
 
@@ -35,9 +33,7 @@ class WholeCrop:
     __slots__ = ("_flips", "_place", "_recipe", "_shape", "_view")
 
     def __init__(self, crop: RandomResizedCrop, flips: float | None, pipeline: Pipeline, view: int) -> None:
-        decode = pipeline.decode
-        log_ratio = (math.log(crop.ratio[0]), math.log(crop.ratio[1]))
-        self._recipe = CropRecipe.of(crop.size, crop.scale, log_ratio, decode.max_pixels, decode.exif_orientation)
+        self._recipe = CropRecipe.of(crop, pipeline.decode)
         self._shape = (*crop.size, 3)
         self._flips = flips
         self._view = view

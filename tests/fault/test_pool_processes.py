@@ -15,7 +15,7 @@ import pytest
 from prepserver.daemon.poll import Poll
 from prepserver.daemon.pool import WorkerPool
 from prepserver.protocol import work
-from prepserver.schedule.scheduler import Suspect
+from prepserver.schedule.records import Suspect
 from tests.support import leaks
 from tests.support.tiny_images import photo_tree
 from tests.support.waiting import PATIENCE_S

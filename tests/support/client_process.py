@@ -1,6 +1,7 @@
 """A training process for tests: does what lines on stdin say, answers with lines of JSON on stdout.
 
-Run as a script, in a process of its own, by `tests.support.clients`; `rows_of` also serves tests in process.
+Run by `tests.support.clients` in a process of its own, as a script or by `main_with`; `rows_of` also serves tests in
+process.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
@@ -148,6 +150,17 @@ def main() -> None:
         except PrepClientError as e:
             extra = {"field": getattr(e, "field", None), "index": getattr(e, "index", None)}
             say({"error": type(e).__name__, "text": str(e), **extra})
+
+
+def main_with(environment: dict[str, str], *pipes: Connection) -> None:
+    """As the script does, with this environment, and these pipes as stdin, stdout and stderr."""
+    os.environ.clear()
+    os.environ.update(environment)
+    for number, pipe in enumerate(pipes):
+        os.dup2(pipe.fileno(), number)
+        pipe.close()
+    sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w", buffering=1)  # noqa: SIM115
+    main()
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import multiprocessing
 import os
 import queue
 import signal
@@ -13,7 +14,8 @@ import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
+from unittest.mock import patch
 
 import torch
 
@@ -53,6 +55,48 @@ class ClientError(AssertionError):
         self.answer = answer
 
 
+class Forked:
+    """A process forked from one that has imported everything: most of what a fresh interpreter computes is importing.
+
+    Attributes:
+        stdin: Of the process, as all that follow: what `subprocess.Popen` has, as far as tests use it.
+    """
+
+    _context = multiprocessing.get_context("forkserver")
+    _context.set_forkserver_preload([client_process.__name__])
+
+    def __init__(self) -> None:
+        pipes = [self._context.Pipe(duplex=False) for _ in range(3)]
+        theirs = (pipes[0][0], pipes[1][1], pipes[2][1])
+        ours = (pipes[0][1], pipes[1][0], pipes[2][0])
+        self._process = self._context.Process(target=client_process.main_with, args=(environment(), *theirs))
+        with patch.dict(os.environ, environment(), clear=True):  # the first one starts the process that is forked
+            self._process.start()
+        for end in theirs:
+            end.close()
+        files: list[IO[str]] = [
+            open(os.dup(end.fileno()), mode, encoding="utf-8")  # noqa: SIM115
+            for end, mode in zip(ours, "wrr", strict=True)
+        ]
+        for mine in ours:
+            mine.close()
+        self.stdin, self.stdout, self.stderr = files
+
+    @property
+    def pid(self) -> int:
+        assert self._process.pid is not None
+        return self._process.pid
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def wait(self, timeout_s: float | None = None) -> int:
+        self._process.join(timeout_s)
+        if self._process.exitcode is None:
+            raise subprocess.TimeoutExpired("a client", timeout_s or 0.0)
+        return self._process.exitcode
+
+
 class ClientProcess:
     """One training process. Orders are sent at once; `answer` waits.
 
@@ -62,7 +106,7 @@ class ClientProcess:
         ops: What to make of it.
         mark: See `leaks`; none if the process is not to be counted as the daemon's.
         uid: Become this user before attaching.
-        env: More environment.
+        env: More environment, for an interpreter of its own; without it the process is forked from one that waits.
         client: Arguments of `PrepClient`.
     """
 
@@ -78,10 +122,12 @@ class ClientProcess:
     ) -> None:
         self._errors: list[str] = []
         self._lines: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
-        self.process = subprocess.Popen(
-            [sys.executable, client_process.__file__],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            env=environment(**(env or {})),
+        self.process: subprocess.Popen[str] | Forked = (
+            Forked() if env is None else subprocess.Popen(
+                [sys.executable, client_process.__file__],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                env=environment(**env),
+            )
         )  # fmt: skip
         self._readers = [threading.Thread(target=t, daemon=True) for t in (self._read_out, self._read_errors)]
         for reader in self._readers:

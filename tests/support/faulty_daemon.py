@@ -13,28 +13,30 @@ from pathlib import Path
 from typing import Any
 
 from prepserver.cli import main
-from prepserver.daemon import control, jobs, server
+from prepserver.daemon import control, questions, server
 from prepserver.daemon.attach import Peer
+from prepserver.daemon.attachments import Attachments
 from prepserver.daemon.ledger import Ledger
 from prepserver.daemon.peers import Peers
-from prepserver.schedule.scheduler import Scheduler
+from prepserver.schedule.admission import Admission
+from prepserver.schedule.coordinator import Coordinator
 
 FAULTS = Path(os.environ.get("FAULTS", "/nonexistent"))
 PLACES: dict[str, tuple[Any, str]] = {
     "take in": (Peers, "add"),
     "receive": (Peer, "receive"),
     "status": (server, "snapshot"),
-    "check": (jobs, "check"),
-    "admit": (jobs.Jobs, "admit"),
+    "check": (questions, "check"),
+    "admit": (questions.Questions, "ask"),
     "ledger": (Ledger, "attached"),
-    "present": (Scheduler, "cursor_present"),
-    "release": (Scheduler, "release"),
-    "repeat": (Scheduler, "repeat"),
+    "present": (Admission, "_present"),
+    "release": (Coordinator, "_released"),
+    "repeat": (Coordinator, "_rank_asks"),
     "control line": (control, "decode"),
 }
 """Where each of them strikes."""
 
-LOST = {"moved": (jobs.Jobs, "moved")}
+LOST = {"moved": (Attachments, "moved")}
 """What is left undone instead, as by an error between what the scheduler decides and its doing."""
 
 

@@ -1,41 +1,88 @@
-"""A world around the scheduler: rings that remember who wrote what, workers that die and hang, clients that hold.
+"""A world around the coordinator: rings that remember who wrote what, workers that die and hang, clients that hold.
 
 Everything is plain data. Rings are dictionaries from row to position, clients are real `prepclient.session.Session`s,
-and every action of the scheduler is checked against what the world knows before it is carried out.
+and every action of the coordinator is checked against what the world knows before it is carried out.
 """
 
 from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Iterable
+import functools
 from dataclasses import dataclass, field
-from typing import Any
+from typing import cast
 
+from prepclient import RandomResizedCrop, SyntheticImages
 from prepclient.session import Session, Shape
+from prepserver import __version__
 from prepserver.order import make_order
-from prepserver.pipeline.batches import Batch, BatchLine
+from prepserver.pipeline.batches import Batch, Starts
+from prepserver.pipeline.pipeline import Pipeline
+from prepserver.protocol import work
+from prepserver.protocol.messages import PROTOCOL, Attach, Shuffle
 from prepserver.schedule.actions import (
     Action,
+    Admit,
     Announce,
     DropLane,
+    DropRing,
     DropStream,
+    End,
     GoesAlone,
+    HangUp,
     Joined,
+    KillWorker,
+    MakeRing,
     Move,
+    OpenLane,
+    OpenStream,
     QuarantineSample,
+    Refuse,
+    Say,
     Submit,
 )
-from prepserver.schedule.early import PATIENCE
-from prepserver.schedule.join import Place, Request, place
-from prepserver.schedule.lag import ASKS_AFTER_S, LagWatch, Parting, left_out, still_holds
-from prepserver.schedule.pace import apart_key, slow_partings
-from prepserver.schedule.scheduler import GROWN, Scheduler, Suspect
-from prepserver.schedule.stream import BadRow, Cursor, Lane, Took
+from prepserver.schedule.asked import check
+from prepserver.schedule.coordinator import Coordinator
+from prepserver.schedule.dispatch import GROWN
+from prepserver.schedule.events import (
+    ChunkFailed,
+    ChunkMade,
+    Event,
+    Limits,
+    RankAsks,
+    RankAttaches,
+    RankLeft,
+    Released,
+    RingMade,
+    RingRefused,
+    Tick,
+    WorkerLost,
+    WorkerUp,
+)
+from prepserver.schedule.join import Place, Request
+from prepserver.schedule.lag import ASKS_AFTER_S, Parting
+from prepserver.schedule.records import BadRow, Suspect, Took
+from prepserver.schedule.strikes import CRASH_STRIKES
 from tests.support.sessions import hand_out
 
 N = 24
 BLOCK = 8
+
+
+@functools.cache
+def pipeline_of(number: int) -> Pipeline:
+    return Pipeline.from_ops([RandomResizedCrop(8 + number)], 1)
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Where epochs may begin in cyclic order, with short blocks."""
+
+    n: int
+    block: int
+
+    def next_start(self, position: int) -> int:
+        return -(-position // self.block) * self.block
 
 
 @dataclass
@@ -64,8 +111,9 @@ class Client:
 
     cursor: int
     stream: int
-    group: int
+    job: int
     owner: int
+    asked: RankAttaches
     session: Session
     told: int
     present: bool
@@ -96,53 +144,128 @@ class Client:
 class World:
     """See the module."""
 
-    def __init__(self, chunk_rows: int = 4, n: int = N, block: int = BLOCK) -> None:
-        self.scheduler = Scheduler(chunk_rows)
+    def __init__(self, chunk_rows: int = 4, n: int = N, block: int = BLOCK, *, validates: bool = False) -> None:
         self.chunk_rows = chunk_rows
         self.n = n
         self.block = block
-        self.lag = LagWatch(chunk_rows)
+        self.validates = validates
+        self.coordinator = Coordinator(self._order, chunk_rows)
+        self.table = self.coordinator.table
+        self.extra_rows = 0  # that a new ring gets beyond what it needs
+        self.is_short = False  # no ring can be made
+        self.limits = Limits()
+        self.refused: list[Refuse] = []
         self.lanes: dict[int, WorldLane] = {}
         self.left: dict[int, WorldLane] = {}  # dropped, and still read
+        self.rings: dict[int, int] = {}  # rows of those that no worker has heard of
         self.alone: list[str] = []  # why streams wait for others no more
         self.joined: list[Joined] = []
-        self.parted: list[Parting] = []
+        self.said: list[str] = []
         self.rows_made = 0
         self.streams: set[int] = set()
         self.clients: dict[int, Client] = {}
         self.workers: dict[int, list[WorldTask]] = {}
         self.stuck: dict[int, list[WorldTask]] = {}
-        self.quarantined: list[QuarantineSample] = []
+        self.quarantined: list[tuple[str, int, str]] = []
         self.now_s = 0.0
         self.sample_ns: dict[int, int] = {}  # by pipeline; what is not in it costs nothing
         self.shared_ns = 1_000_000
+        self._answers: dict[int, Admit | Refuse] = {}
+        self._hung_up: list[int] = []
         self._ids = 0
 
     def new_id(self) -> int:
         self._ids += 1
         return self._ids
 
-    # -- the scheduler's actions, each checked --------------------------------------------------------
+    def _order(self, attach: Attach, samples: int) -> Starts:
+        return Blocks(samples, self.block) if attach.shuffle == "cyclic" else make_order(attach.shuffle, samples, 0)
 
-    def do(self, actions: Iterable[Action]) -> None:
-        for action in actions:
-            match action:
-                case Submit():
-                    self._submit(action)
-                case Announce(cursor, upto, bad):
-                    self._announced(self.clients[cursor], upto, bad)
-                case DropLane(lane):
-                    in_use = [c for c in self.clients.values() if c.lane == lane]
-                    assert not in_use, "a lane in use was dropped"
-                    self.left[lane] = self.lanes.pop(lane)  # a second drop is a KeyError
-                case Move() | Joined() | GoesAlone():
-                    self._rearrange(action)
-                case DropStream(stream):
-                    assert not any(lane.stream == stream for lane in self.lanes.values())
-                    self.streams.remove(stream)
-                case QuarantineSample():
-                    assert action not in self.quarantined, "quarantined twice"
-                    self.quarantined.append(action)
+    @property
+    def parted(self) -> list[Parting]:
+        return [what for _, what, _ in self.coordinator.story if isinstance(what, Parting)]
+
+    # -- the coordinator's actions, each checked ------------------------------------------------------
+
+    def handle(self, event: Event) -> list[Action]:
+        """Something happens, and all that follows from it is done."""
+        done: list[Action] = []
+        answer: Event | None = event
+        while answer is not None:
+            event, answer = answer, None
+            actions = self.coordinator.handle(event, self.now_s)
+            # places that are kept no longer
+            self.clients = {c: client for c, client in self.clients.items() if client.present or self.table.knows(c)}
+            for action in actions:
+                assert answer is None, "a question about memory is the last action"
+                answer = self._do(action)
+                done.append(action)
+            if self.validates and answer is None:
+                self.coordinator.validate()
+        hung_up, self._hung_up = self._hung_up, []
+        for cursor in hung_up:
+            if cursor in self.clients:
+                self.leave(cursor)
+        return done
+
+    def _do(self, action: Action) -> Event | None:
+        match action:
+            case Submit():
+                self._submit(action)
+            case Announce(cursor, upto, bad):
+                self._announced(self.clients[cursor], upto, bad)
+            case MakeRing():
+                return self._make_ring(action)
+            case DropRing() | OpenStream() | OpenLane() | DropLane() | DropStream():
+                self._open_or_drop(action)
+            case Admit() | Refuse() | End() | HangUp():
+                self._answer(action)
+            case Move() | Joined() | GoesAlone():
+                self._rearrange(action)
+            case QuarantineSample(source, index, pipeline):
+                assert (source, index, pipeline) not in self.quarantined, "quarantined twice"
+                self.quarantined.append((source, index, pipeline))
+            case Say(_, text):
+                self.said.append(text)
+            case KillWorker():
+                pass  # it may take long to die
+        return None
+
+    def _answer(self, action: Admit | Refuse | End | HangUp) -> None:
+        match action:
+            case Admit(asker=asker) | Refuse(asker=asker):
+                self._answers[asker] = action
+                if isinstance(action, Admit):
+                    self._admitted(action)
+            case End(cursor):
+                del self.clients[cursor]
+            case HangUp(cursor):
+                self._hung_up.append(cursor)
+
+    def _make_ring(self, asked: MakeRing) -> Event:
+        assert 0 < asked.needed <= asked.wanted
+        if self.is_short:
+            return RingRefused(asked.lane, "memory", "no room")
+        self.rings[asked.lane] = asked.needed + self.extra_rows
+        return RingMade(asked.lane, self.rings[asked.lane])
+
+    def _open_or_drop(self, action: OpenStream | OpenLane | DropLane | DropStream | DropRing) -> None:
+        match action:
+            case DropRing(lane):
+                del self.rings[lane]
+            case OpenStream(spec):
+                self.streams.add(spec.stream)
+            case OpenLane(lane, stream, pipeline):
+                assert stream in self.streams
+                number = next(k for k in range(8) if pipeline_of(k).to_wire() == pipeline)
+                self.lanes[lane] = WorldLane(lane, stream, number, self.rings.pop(lane))
+            case DropLane(lane):
+                in_use = [c for c in self.clients.values() if self.table.knows(c.cursor) and c.lane == lane]
+                assert not in_use or not any(c.present for c in in_use), "a lane in use was dropped"
+                self.left[lane] = self.lanes.pop(lane)  # a second drop is a KeyError
+            case DropStream(stream):
+                assert not any(lane.stream == stream for lane in self.lanes.values())
+                self.streams.remove(stream)
 
     def _rearrange(self, action: Move | Joined | GoesAlone) -> None:
         match action:
@@ -220,91 +343,83 @@ class World:
         prefetch: int,
         rows_per_s: float = 100.0,
         lag: str = "wait",
-    ) -> tuple[Place, int]:
-        """A job comes, as the daemon admits one: its first rank is present, places are kept for the others."""
-        where = place(request, self.scheduler.streams.values(), rows_per_s, self.scheduler.waits_for)
-        stream_id = where.stream if where.stream is not None else self.new_id()
-        if where.stream is None:
-            self.scheduler.add_stream(
-                stream_id, request.stream_key, "source", self.n, self._next_start(request.shuffle), where.position
-            )
-            self.streams.add(stream_id)
-        lane_id = where.lane if where.lane is not None else self.new_id()
-        if where.lane is None:
-            rows = max(request.rows_needed, where.rows) + extra_rows
-            assert where.position >= self.scheduler.streams[stream_id].head
-            self.scheduler.add_lane(stream_id, Lane(lane_id, request.lane_key, rows, where.position))
-            self.lanes[lane_id] = WorldLane(lane_id, stream_id, int(request.lane_key[0][1:]), rows)
-        if where.into is not None:
-            self.scheduler.start_early(
-                stream_id, where.into, shape.batch_size * shape.world_size, PATIENCE * request.join_wait_s
-            )
-        else:
-            self.scheduler.share_wait(stream_id, PATIENCE * request.join_wait_s)
-        lane = self.lanes[lane_id]
-        assert lane.rows >= request.rows_needed
-        group = self.new_id()
-        for rank in range(shape.world_size):
-            ranked = dataclasses.replace(shape, rank=rank)
-            session = Session(self.n, 0, where.epoch_start, where.position, ranked)
-            line = BatchLine(
-                self.n, where.epoch_start, where.position, shape.batch_size, shape.drop_last, rank, shape.world_size,
-                batching=shape.batching,
-            )  # fmt: skip
-            first = line.peek().start
-            cursor = Cursor(
-                self.new_id(), lane_id, group, line, prefetch or lane.rows, first, first, present=False, lag=lag
-            )
-            self.clients[cursor.id] = Client(
-                cursor.id, stream_id, group, request.lane_key[1], session, first, False, [(0, lane_id)]
-            )
-            self.scheduler.add_cursor(stream_id, cursor)
-        self.present(min(c.cursor for c in self.clients.values() if c.group == group))
-        return where, group
+    ) -> tuple[Place, int] | None:
+        """A job comes: its first rank attaches, and places are kept for the others.
 
-    def _next_start(self, shuffle: Any) -> Callable[[int], int]:
-        if shuffle == "cyclic":
-            return lambda position: -(-position // self.block) * self.block
-        return make_order(shuffle, self.n, 0).next_start
+        Returns:
+            Where it begins, and the job; None if it was refused.
+        """
+        self.extra_rows, short = extra_rows, self.is_short
+        self.is_short = short or not request.early
+        number, owner = int(request.lane_key[0][1:]), request.lane_key[1]
+        attach = Attach(
+            (PROTOCOL, PROTOCOL), __version__, f"job{self.new_id()}", SyntheticImages(self.n, 8).to_wire(),
+            cast(Shuffle, request.shuffle), 0, pipeline_of(number).to_wire(), shape.batch_size, shape.drop_last, 0,
+            shape.world_size, prefetch=prefetch, epoch=request.epoch, position=request.position,
+            epoch_start=request.epoch_start, join_wait_s=request.join_wait_s, lag=lag, batching=shape.batching,
+        )  # fmt: skip
+        listing = work.Indexed("/none", self.n, 0, request.stream_key, "content")
+        admit, done = self.ask(RankAttaches(self.new_id(), owner, check(attach), listing, rows_per_s, self.limits))
+        self.extra_rows, self.is_short = 0, short
+        if isinstance(admit, Refuse):
+            self.refused.append(admit)
+            return None
+        client = self.clients[admit.cursor]
+        news = {type(action) for action in done}
+        waits_for = self.coordinator.waits_for.get(client.stream) if OpenStream in news else None
+        where = Place(
+            None if OpenStream in news else client.stream, None if OpenLane in news else admit.lane, admit.epoch_start,
+            admit.position, into=waits_for,
+        )  # fmt: skip
+        return where, client.job
 
-    def _part(self, parting: Parting) -> None:
-        """As the daemon does it: new rings for all that it concerns."""
-        self.parted.append(parting)
-        stream = self.scheduler.streams[parting.stream]
-        leaving = sorted({c.lane for c in stream.cursors.values() if c.group in parting.groups})
-        own: dict[int, Lane] = {}
-        shared: dict[int, Lane] = {}
-        own_id = self.new_id()
-        for lane_id in leaving:
-            stay = any(c.lane == lane_id and c.group not in parting.groups for c in stream.cursors.values())
-            if stay:
-                shared[lane_id] = self._again(stream.lanes[lane_id], stream.id, stream.watermark)
-            own[lane_id] = self._again(stream.lanes[lane_id], own_id, stream.watermark)
-        self.streams.add(own_id)
-        self.lag.parted(own_id, self.now_s)
-        key = apart_key(stream.key, parting.apart.uid) if parting.apart is not None else None
-        actions = self.scheduler.part(parting.stream, parting.groups, (own_id, own), shared, key)
-        for client in self.clients.values():
-            if client.group in parting.groups:
-                client.stream = own_id
-                if not client.present:
-                    client.rings = [(0, self._cursor(client).lane)]
-        self.do(actions)
+    def ask(self, event: RankAttaches) -> tuple[Admit | Refuse, list[Action]]:
+        """A rank asks: the answer, and all that was done."""
+        done = self.handle(event)
+        return self._answers.pop(event.asker), done
 
-    def _again(self, lane: Lane, stream: int, start: int) -> Lane:
-        made = Lane(self.new_id(), lane.key, lane.rows, start)
-        self.lanes[made.id] = WorldLane(made.id, stream, self.lanes[lane.id].pipeline, lane.rows)
-        return made
+    def _admitted(self, admit: Admit) -> None:
+        """The client of this rank, and of all others for which places are kept."""
+        job = self.coordinator.job_of(admit.cursor)
+        stream = self.table.stream_of(admit.cursor).id
+        asked = self._asking
+        for rank, cursor in job.cursors.items():
+            if cursor in self.clients:
+                continue
+            attach = dataclasses.replace(asked.asked.attach, rank=rank)
+            shape = Shape(attach.batch_size, attach.drop_last, rank, attach.world_size, batching=attach.batching)
+            session = Session(self.n, 0, job.epoch_start, job.position, shape)
+            again = dataclasses.replace(asked, asked=dataclasses.replace(asked.asked, attach=attach))
+            self.clients[cursor] = Client(
+                cursor, stream, job.id, asked.uid, again, session, session.released_upto, False, [(0, admit.lane)]
+            )
+        client = self.clients[admit.cursor]
+        client.present, client.stream, client.rings = True, stream, [(0, admit.lane)]
+        assert self.lanes[admit.lane].stream == stream
+        assert client.told == admit.first
+
+    @property
+    def _asking(self) -> RankAttaches:
+        """The question that is being answered."""
+        asked = [what for _, what, _ in self.coordinator.story if isinstance(what, RankAttaches)]
+        return asked[-1]
 
     def present(self, cursor: int) -> None:
+        """A rank for which a place is kept attaches; it may get another place, if that one is of no use any more."""
         client = self.clients[cursor]
-        client.present = True
-        client.rings = [(0, self._cursor(client).lane)]  # it is given the ring that there is now, and no other
-        self.do(self.scheduler.cursor_present(cursor))
+        admit, _ = self.ask(dataclasses.replace(client.asked, asker=self.new_id()))
+        if isinstance(admit, Refuse):
+            assert self.is_short, admit.text
+            self.clients.pop(cursor, None)
+        elif admit.cursor != cursor:
+            now = self.clients[admit.cursor]
+            for name in (f.name for f in dataclasses.fields(Client)):
+                setattr(client, name, getattr(now, name))
+            self.clients[admit.cursor] = client
 
     def leave(self, cursor: int) -> None:
         del self.clients[cursor]
-        self.do(self.scheduler.remove_cursor(cursor))
+        self.handle(RankLeft(cursor))
 
     def pick_up(self, client: Client) -> bool:
         """The client looks at its next batch, if it was told of it."""
@@ -329,33 +444,29 @@ class World:
         batch = client.held.pop(which % len(client.held))
         self._check_rows(client, batch)
         if client.session.give_back(batch.start):
-            self._cursor(client).says(int(client.waited_s * 1e9), len(client.had))
-            self.do(self.scheduler.release(client.cursor, client.session.released_upto))
+            upto = client.session.released_upto
+            self.handle(Released(client.cursor, upto, int(client.waited_s * 1e9), len(client.had)))
 
-    def ask_again(self, client: Client) -> None:
+    def ask_again(self, client: Client, *, waits: bool = False) -> None:
         """A Sync."""
-        self.do(self.scheduler.release(client.cursor, client.session.released_upto))
-        announce = self.scheduler.repeat(client.cursor)
+        self.handle(Released(client.cursor, client.session.released_upto))
+        (announce,) = self.handle(RankAsks(client.cursor, waits))
+        assert isinstance(announce, Announce)
         assert announce.upto >= client.told
-        self.do([announce])
-
-    def _cursor(self, client: Client) -> Cursor:
-        return self.scheduler.cursor(client.cursor)
 
     def stand_waiting(self, client: Client, seconds: float) -> None:
         """The client is in `next()` for so long; now and then it asks again."""
         asked = client.waits_s // ASKS_AFTER_S
         client.waits_s += seconds
         if client.waits_s // ASKS_AFTER_S > asked:
-            self.ask_again(client)
-            self._cursor(client).asks()
+            self.ask_again(client, waits=True)
 
     # -- workers ----------------------------------------------------------------------------------------
 
     def worker_up(self) -> None:
         worker = self.new_id()
         self.workers[worker] = []
-        self.do(self.scheduler.worker_up(worker))
+        self.handle(WorkerUp(worker))
 
     def write(self, task: WorldTask, count: int) -> None:
         """A worker writes its next rows: never over one that some client of the lane still needs."""
@@ -378,8 +489,7 @@ class World:
         self.rows_made += submit.count
         for lane_id in submit.lanes:
             self.memory(lane_id).made.update(range(submit.position, submit.position + submit.count))
-        self.do(self.scheduler.task_done(worker, submit.task, self._bad_rows(submit), self._took(submit)))
-        self.do(self.scheduler.give_out())
+        self.handle(ChunkMade(worker, submit.task, tuple(self._bad_rows(submit)), self._took(submit)))
 
     def _took(self, submit: Submit) -> Took:
         """A row costs what its pipelines do, and something for all."""
@@ -398,45 +508,33 @@ class World:
 
     def fail(self, worker: int) -> None:
         task = self.workers[worker].pop(0)
-        self.do(self.scheduler.task_failed(worker, task.submit.task))
+        self.handle(ChunkFailed(worker, task.submit.task, "no reason"))
 
     def kill(self, worker: int, suspect: Suspect | None = None) -> None:
         """It may have written anything of its tasks."""
         del self.workers[worker]
-        self.do(self.scheduler.worker_lost(worker, suspect))
+        self.handle(WorkerLost(worker, suspect, CRASH_STRIKES))
 
     def hang(self, worker: int, suspect: Suspect | None = None) -> None:
         self.stuck[worker] = self.workers.pop(worker)
-        self.do(self.scheduler.worker_stuck(worker, suspect))
+        self.handle(WorkerLost(worker, suspect, CRASH_STRIKES, stuck=True))
 
     def wait(self, seconds: float) -> None:
         """Time passes: chunks that take too long may be made a second time. Who has no batch is in `next()`."""
         self.now_s += seconds
-        for client in self.clients.values():
+        for client in list(self.clients.values()):
             if client.present and not client.held and client.session.next_ready() is None:
                 self.stand_waiting(client, seconds)
         self.tick()
 
     def tick(self) -> None:
-        """What the daemon looks at several times a second."""
-        for parting in self.lag.partings(self.scheduler.streams.values(), self.scheduler.workers_idle, self.now_s):
-            if still_holds(parting, self.scheduler.streams, self.chunk_rows):
-                for cursor in left_out(parting, self.scheduler.streams[parting.stream]):
-                    self.leave(cursor.id)
-            if still_holds(parting, self.scheduler.streams, self.chunk_rows):
-                self._part(parting)
-        for stream in list(self.scheduler.streams.values()):
-            for parting in slow_partings(stream):
-                self._part(parting)
-        while meetings := self.lag.meetings([s for s in self.scheduler.streams.values() if s.cap is None], self.now_s):
-            self.do(self.scheduler.meet(meetings[0]))
-        self.do(self.scheduler.lose_patience(self.now_s))
-        self.do(self.scheduler.hedge(self.now_s))
+        """What the daemon does several times a second."""
+        self.handle(Tick())
 
     def stuck_ends(self, worker: int) -> None:
         for task in self.stuck.pop(worker):
             self.write(task, 1)  # its last breath
-        self.do(self.scheduler.worker_lost(worker))
+        self.handle(WorkerLost(worker))
 
     # -- in the end -------------------------------------------------------------------------------------
 
@@ -502,7 +600,7 @@ class World:
     def _stand(self) -> str:
         """Who stands where: the text of a deadlock."""
         lines = ["nobody can move"]
-        for stream in self.scheduler.streams.values():
+        for stream in self.table.streams.values():
             lines.append(f"stream {stream.id}: low {stream.low} floor {stream.floor} watermark {stream.watermark} "
                          f"head {stream.head} limit {stream.limit}")  # fmt: skip
             lines += [f"  lane {x.id}: {x.rows} rows from {x.start}" for x in stream.lanes.values()]

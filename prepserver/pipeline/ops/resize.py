@@ -47,9 +47,7 @@ class Resize(Op):
             if max_size <= canonical:
                 raise SpecError("max_size", max_size, f"must be greater than size ({canonical})")
         self._keep(
-            size=canonical,
-            max_size=max_size,
-            interpolation=checks.interpolation("interpolation", interpolation),
+            size=canonical, max_size=max_size, interpolation=checks.interpolation("interpolation", interpolation)
         )
 
     def result(self, height: int, width: int) -> tuple[int, int]:

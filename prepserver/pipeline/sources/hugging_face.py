@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from prepserver.pipeline.errors import SpecError
-from prepserver.pipeline.kinds import Image, Kind, Label, Mask
-from prepserver.pipeline.record import Record
+from prepserver.pipeline.record import Record, images
 from prepserver.pipeline.source import PathLike, SourceSpec, absolute
 
 
@@ -41,14 +40,8 @@ class HuggingFace(SourceSpec):
         for name, value in (("image", image), ("label", label or "label"), ("mask", mask or "mask")):
             if not (isinstance(value, str) and value):
                 raise SpecError(name, value, "must be the name of a column")
-        self._keep(path=absolute("path", path), image=image, label=label, mask=mask)
+        self._keep(path=absolute("path", path), image=image, label=label, mask=mask or None)
 
     @property
     def columns(self) -> Record:
-        """``image``, then ``mask`` and ``label`` where they are asked for."""
-        columns: dict[str, Kind] = {"image": Image()}
-        if self.mask is not None:
-            columns["mask"] = Mask()
-        if self.label:
-            columns["label"] = Label()
-        return columns
+        return images(self.mask is not None, bool(self.label))

@@ -6,8 +6,7 @@ import re
 from dataclasses import dataclass
 
 from prepserver.pipeline.errors import SpecError
-from prepserver.pipeline.kinds import Image, Kind, Label, Mask
-from prepserver.pipeline.record import Record
+from prepserver.pipeline.record import Record, images
 from prepserver.pipeline.source import PathLike, SourceSpec, absolute
 
 _EXTENSIONS = re.compile(r"[^/;\s]+(;[^/;\s]+)*")
@@ -49,14 +48,8 @@ class Tar(SourceSpec):
         for name, value in (("image", image), ("label", label or "cls"), ("mask", mask or "png")):
             if not (isinstance(value, str) and _EXTENSIONS.fullmatch(value)):
                 raise SpecError(name, value, "must be an extension such as 'jpg', or several as 'jpg;png'")
-        self._keep(shards=absolute("shards", shards), image=image, label=label, mask=mask)
+        self._keep(shards=absolute("shards", shards), image=image, label=label, mask=mask or None)
 
     @property
     def columns(self) -> Record:
-        """``image``, then ``mask`` and ``label`` where they are asked for."""
-        columns: dict[str, Kind] = {"image": Image()}
-        if self.mask is not None:
-            columns["mask"] = Mask()
-        if self.label:
-            columns["label"] = Label()
-        return columns
+        return images(self.mask is not None, bool(self.label))

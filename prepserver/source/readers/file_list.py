@@ -18,6 +18,7 @@ from prepserver.pipeline.sources.file_list import FileList
 from prepserver.source.container import Container
 from prepserver.source.errors import SourceError, printable, unusable
 from prepserver.source.files import MASKS, FileSource, FileTable, check_folders, table_meta
+from prepserver.source.places import Places
 from prepserver.source.progress import Progress
 from prepserver.source.reader import Scan, ScanningReader
 from prepserver.source.roots import Roots, open_below
@@ -41,14 +42,15 @@ class FileListReader(ScanningReader):
         table, masks = FileTable(), FileTable() if self.spec.masks else None
         meta = _read_list(self.spec.path, table, masks, progress, roots)
         sections, base = table.sections(), os.fsencode(self._base) + b"/"
-        places = table.places(base).found()
+        places = Places()
+        table.add_to(places, base)
         if masks is not None:
             sections |= masks.sections(prefix=MASKS)
-            places |= masks.places(base).found()
+            masks.add_to(places, base)
         if roots is not None:
             self.check_roots(sections.__getitem__, roots)
         progress.finished(len(table))
-        return Scan(meta, sections, [meta["mtime_ns"]], places)
+        return Scan(meta, sections, [meta["mtime_ns"]], places.found())
 
     def check_roots(self, sections: Callable[[str], memoryview], roots: Roots) -> None:
         check_folders(sections, self._base, roots)
@@ -103,17 +105,9 @@ def _read_list(
 def _numbered(
     path: str, labels: list[str], distinct: list[str], lines: list[int], first: bytes
 ) -> tuple[dict[str, int], list[str]]:
-    """Return the number of each distinct label, and the names of the classes if labels are names.
+    """Return the number of each `distinct` label, and the names of the classes if labels are names.
 
-    Args:
-        path: The list.
-        labels: The labels of all files.
-        distinct: Each label once.
-        lines: Line numbers of `labels`.
-        first: Name of the first file, without its folder.
-
-    Raises:
-        SourceError: They are no labels.
+    `lines` are the line numbers of `labels`, for errors, and `first` is the name of the first file, without its folder.
     """
     numbers = {label: int(label) for label in distinct if _INTEGER.fullmatch(label)}
     classes: list[str] = []

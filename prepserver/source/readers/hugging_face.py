@@ -11,21 +11,16 @@ from prepserver.source.roots import Roots
 
 
 class HuggingFaceReader(RangesReader):
-    """HuggingFace."""
-
     kind = HuggingFace
     spec: HuggingFace
 
     def files(self, roots: Roots | None = None) -> list[str]:
-        """As `RangesReader.files`."""
         return data_files(self.spec.path, roots)
 
     def classes(self, roots: Roots | None) -> list[str]:
-        """As `RangesReader.classes`."""
         return class_names(self.spec.path, self.spec.label, roots) if self.spec.label else []
 
     def list_file(self, path: str, roots: Roots | None, found: Callable[[], None]) -> Listed:
-        """As `RangesReader.list_file`."""
         return list_arrow(
             path, [str(getattr(self.spec, column)) for column in self.columns], self.spec.label, roots, found
         )

@@ -35,7 +35,7 @@ class ImageFolderReader(ScanningReader):
 
     def scan(self, progress: Progress, roots: Roots | None) -> Scan:
         tree, root = scan_tree(self.spec.root, progress, roots), self.spec.masks
-        sections, places = tree.table.sections(), tree.places.found()
+        sections = tree.table.sections()
         sections["watched"] = memoryview(b"\0".join(map(os.fsencode, tree.folders)))
         sections["watched_mtimes_ns"] = memoryview(array("q", tree.mtimes_ns))
         masks = None
@@ -44,11 +44,12 @@ class ImageFolderReader(ScanningReader):
             for folder, name in tree.table:
                 masks.add(folders[folder], os.path.splitext(name)[0] + b".png", 0)
             sections |= masks.sections(prefix=MASKS)
-            places |= masks.places(os.fsencode(root) + b"/").found() | {root: b""}
+            tree.places.add_folder(os.fsencode(root))
+            masks.add_to(tree.places, os.fsencode(root) + b"/")
         if roots is not None:
             self.check_roots(sections.__getitem__, roots)
         progress.finished(len(tree.table))
-        return Scan(table_meta(tree.table, tree.classes, masks), sections, tree.mtimes_ns, places)
+        return Scan(table_meta(tree.table, tree.classes, masks), sections, tree.mtimes_ns, tree.places.found())
 
     def check_roots(self, sections: Callable[[str], memoryview], roots: Roots) -> None:
         check_folders(sections, self.spec.root, roots)
@@ -89,12 +90,7 @@ class ScannedTree:
 
 
 def scan_tree(root: str, progress: Progress, roots: Roots | None = None) -> ScannedTree:
-    """List a tree.
-
-    Args:
-        root: Absolute path of the folder of class folders.
-        progress: Told the number of images found.
-        roots: Where every folder must lie, links followed.
+    """List a tree of class folders, all of which must lie in the roots.
 
     Raises:
         SourceError: A folder is missing, unreadable, outside the roots or no folder; there are no classes, or a class

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import math
 import os
 import re
 import weakref
@@ -34,6 +35,7 @@ import simplejpeg
 import torch
 from PIL import _imaging
 
+from prepserver.pipeline.ops import Decode, RandomResizedCrop
 from prepserver.protocol.packed import HEAD_BYTES, IndexedScan
 from prepserver.transform.header import Extent, JpegHeader, cut_at, extent, read_header
 from prepserver.transform.native import functions, trial
@@ -91,24 +93,11 @@ class CropRecipe(ctypes.Structure):
     )
 
     @classmethod
-    def of(
-        cls,
-        size: tuple[int, int],
-        scale: tuple[float, float],
-        log_ratio: tuple[float, float],
-        max_pixels: int,
-        upright: bool,
-    ) -> CropRecipe:
-        """Return the recipe of a `RandomResizedCrop`.
-
-        Args:
-            size: (height, width) of the row.
-            scale: Least and greatest share of the image's area.
-            log_ratio: Logarithms of the least and the greatest width / height.
-            max_pixels: Largest image that may be decoded.
-            upright: Turn the image by its EXIF orientation.
-        """
-        return cls(*scale, *log_ratio, RESIDUAL, SCALES[-1], max_pixels, *size, LEAST, upright)
+    def of(cls, op: RandomResizedCrop, decode: Decode) -> CropRecipe:
+        """Return the recipe of a random crop of an image that is decoded so."""
+        log_ratio = (math.log(op.ratio[0]), math.log(op.ratio[1]))
+        limits = (RESIDUAL, SCALES[-1], decode.max_pixels)
+        return cls(*op.scale, *log_ratio, *limits, *op.size, LEAST, decode.exif_orientation)
 
 
 class Kernels:
@@ -125,16 +114,10 @@ class Kernels:
         vectors: The best of `VECTORS` that is used, in the whole process.
     """
 
-    __slots__ = (
-        "_crop", "_crop_scan", "_cut", "_header", "_is_true", "_last", "_region", "_resize", "_scan", "_turn",
-        "_use_own_entropy", "_use_vectors", "own_entropy", "resizes", "scaled_subsamplings", "subsamplings", "vectors",
-    )  # fmt: skip
+    __slots__ = ("_c", "_last", "own_entropy", "resizes", "scaled_subsamplings", "subsamplings", "vectors")
 
     def __init__(self, library: ctypes.CDLL) -> None:
-        self._header, self._cut, self._region = library.prep_header, library.prep_cut, library.prep_region
-        self._scan, self._turn, self._resize = library.prep_scan, library.prep_turn, library.prep_resize
-        self._is_true, self._crop, self._crop_scan = library.prep_is_true, library.prep_crop, library.prep_crop_scan
-        self._use_own_entropy, self._use_vectors = library.prep_use_own_entropy, library.prep_use_vectors
+        self._c = library
         self.use_own_entropy(False)
         self.use_vectors(VECTORS[-1])
         self.subsamplings = self.scaled_subsamplings = _ALL
@@ -144,23 +127,15 @@ class Kernels:
 
     def use_own_entropy(self, wish: bool) -> None:
         """Use our Huffman decoder from now on, or libjpeg's. Ours needs one of `_KNOWN_RELEASES`."""
-        self._use_own_entropy(wish)
+        self._c.prep_use_own_entropy(wish)
         self.own_entropy = wish
 
     def use_vectors(self, best: str) -> None:
         """Use nothing better than `best` of `VECTORS` from now on, and nothing that the CPU lacks."""
-        self.vectors = VECTORS[self._use_vectors(VECTORS.index(best))]
+        self.vectors = VECTORS[self._c.prep_use_vectors(VECTORS.index(best))]
 
     def use(self, right: Container[tuple[Any, ...]], own_entropy: bool) -> list[str]:
-        """Use from now on only what a trial has found right.
-
-        Args:
-            right: The values of `_Question.of` with right answers.
-            own_entropy: Whether our Huffman decoder may be used.
-
-        Returns:
-            What is not used.
-        """
+        """Use from now on only what a trial has found right, as values of `_Question.of`; return what is not used."""
 
         def decodes(own: bool, place: int, scales: Iterable[int]) -> bool:
             return all((own, place, scale) in right for scale in scales)
@@ -191,7 +166,7 @@ class Kernels:
         if type(data) is not bytes:
             return read_header(data)
         numbers = _Numbers()
-        if self._header(data, len(data), ctypes.addressof(numbers)) != 1:
+        if self._c.prep_header(data, len(data), ctypes.addressof(numbers)) != 1:
             return None
         (height, width, components, height_at, scan_at, trimmable, unit_height, unit_width, interval,
          orientation) = numbers  # fmt: skip
@@ -205,13 +180,7 @@ class Kernels:
         return columns + _MARGIN
 
     def region(
-        self,
-        data: bytes,
-        header: JpegHeader,
-        needed: Extent,
-        part: Box,
-        buffer: npt.NDArray[np.uint8],
-        scale: int = 1,
+        self, data: bytes, header: JpegHeader, needed: Extent, part: Box, buffer: npt.NDArray[np.uint8], scale: int = 1
     ) -> npt.NDArray[np.uint8] | None:
         """Decode a rectangle of a JPEG.
 
@@ -232,7 +201,7 @@ class Kernels:
         if type(data) is not bytes or needed.length > len(data) or buffer.nbytes < (bottom - top + 1) * pitch * 3:
             return None
         begins = address_of(buffer)
-        first = self._region(
+        first = self._c.prep_region(
             data, needed.length, header.height_at, needed.height, needed.left_over, header.width,
             self.subsamplings if scale == 1 else self.scaled_subsamplings, scale, top, bottom, left, right, pitch,
             begins,
@@ -242,18 +211,13 @@ class Kernels:
     def is_true(self, scan: IndexedScan) -> bool:
         """As `segments.is_true`."""
         record = _record_of(scan)
-        return is_true(scan) if record is None else bool(self._is_true(*record) == 1)
+        return is_true(scan) if record is None else bool(self._c.prep_is_true(*record) == 1)
 
     def scan(self, scan: IndexedScan, part: Box, buffer: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8] | None:
         """Decode a rectangle of an indexed JPEG, as `scans.cut` and `region` do together.
 
-        Args:
-            scan: The indexed JPEG; without `is_true` its pixels may be any.
-            part: The rectangle, not empty and within the image.
-            buffer: Contiguous, at least `scan_bytes`.
-
-        Returns:
-            As `region`.
+        Without `is_true` of `scan` the pixels may be any. The rectangle is not empty and lies within the image;
+        `buffer` is contiguous and has at least `scan_bytes`. Returns as `region`.
         """
         top, left, bottom, right = part
         pitch = self.pitch(right - left)
@@ -262,7 +226,7 @@ class Kernels:
             return None
         begins = address_of(buffer)
         nbytes = (bottom - top + 1) * pitch * 3
-        first = self._scan(
+        first = self._c.prep_scan(
             *record, self.subsamplings, top, bottom, left, right, pitch, begins + nbytes,
             scan.head.image_bytes + _MARGIN_BYTES, begins,
         )  # fmt: skip
@@ -297,18 +261,18 @@ class Kernels:
         how = (ctypes.addressof(recipe), words, mirror, self.subsamplings)
         where = (address_of(buffer), buffer.nbytes, address_of(into))
         if type(data) is bytes:
-            done = self._crop(data, len(data), *how, *where)
+            done = self._c.prep_crop(data, len(data), *how, *where)
             return bool(done == 1)
         if not isinstance(data, IndexedScan) or (record := _record_of(data)) is None:
             return False
-        done = self._crop_scan(*record, data.head.orientation, *how, *where)
+        done = self._c.prep_crop_scan(*record, data.head.orientation, *how, *where)
         return bool(done == 1)
 
     def cut(self, data: bytes, scan_at: int, count: int) -> int | None:
         """As `header.cut_at`."""
         if type(data) is not bytes or scan_at < 0 or count < 0:
             return cut_at(data, scan_at, count)
-        found: int = self._cut(data, len(data), scan_at, count)
+        found: int = self._c.prep_cut(data, len(data), scan_at, count)
         return found or None
 
     def turn(self, image: Array, orientation: int) -> npt.NDArray[np.uint8] | None:
@@ -318,7 +282,7 @@ class Kernels:
         if not (channels == pixel == 3 and byte == 1 and pitch >= 3 * width and image.dtype == _BYTE):
             return None
         upright = np.empty((width, height, 3) if swaps_sides(orientation) else image.shape, np.uint8)
-        done = self._turn(self._begin(image), pitch, orientation, *upright.shape[:2], address_of(upright))
+        done = self._c.prep_turn(self._begin(image), pitch, orientation, *upright.shape[:2], address_of(upright))
         return upright if done == 1 else None
 
     def _begin(self, image: Array) -> int:
@@ -349,7 +313,7 @@ class Kernels:
             return False
         if image.dtype != _BYTE or not _is_row(into, (*into.shape[:2], 3)):
             return False
-        done = self._resize(self._begin(image), pitch, height, width, address_of(into), *into.shape[:2], mirror)
+        done = self._c.prep_resize(self._begin(image), pitch, height, width, address_of(into), *into.shape[:2], mirror)
         return bool(done == 1)
 
 

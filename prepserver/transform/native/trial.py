@@ -22,13 +22,7 @@ DEADLINE_S = 30.0
 
 
 class Call(NamedTuple):
-    """A call of a C function.
-
-    Attributes:
-        name: Name of the function.
-        arguments: Numbers, bytes and at most one `functions.OUT`.
-        out_bytes: Size of the memory at `OUT`.
-    """
+    """A call of a C function; its arguments are numbers, bytes and at most one `functions.OUT`, of `out_bytes`."""
 
     name: str
     arguments: tuple[Any, ...]
@@ -47,12 +41,7 @@ class Failed(Exception):
 
 
 def make(calls: Sequence[Call], library: str, pillow: str) -> tuple[bytes, list[Came]]:
-    """Make `calls`, in order, in a process of their own.
-
-    Args:
-        calls: The calls.
-        library: Path of the kernels.
-        pillow: Path of the library from which libjpeg is taken.
+    """Make `calls`, in order, in a process of their own; `pillow` is the library from which libjpeg is taken.
 
     Returns:
         The path of the libjpeg that was used, and the result of each call.

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 
 from prepserver.config import Settings
-from prepserver.daemon.access import Access, Denied, Holding, Reading
+from prepserver.daemon.access import Access, Denied, Reading
 from prepserver.memory.errors import MemoryShort
+from prepserver.schedule.events import Limits
 
 OWN, OTHER = 990, 1000
-NOTHING = Holding(0, 0, 0)
 
 
 @pytest.mark.parametrize("uid", [0, OWN])
@@ -44,41 +44,18 @@ def test_only_the_daemons_user_and_root_may_stop_it(own: int, uid: int) -> None:
     assert Access(own).may_stop(uid) == (uid in (0, own))
 
 
-@given(st.integers(0, 5), st.integers(0, 9), st.integers(0, 5), st.integers(0, 9), st.booleans())
-def test_a_job_is_denied_exactly_when_a_limit_would_be_passed(
-    job_limit: int, jobs: int, stream_limit: int, streams: int, new_stream: bool
-) -> None:
-    access = Access(OWN, jobs_per_uid=job_limit, streams_per_uid=stream_limit)
-    too_many = bool(job_limit and jobs >= job_limit) or bool(new_stream and stream_limit and streams >= stream_limit)
-    try:
-        access.check_job(OTHER, Holding(jobs, streams, 0), new_stream)
-    except Denied:
-        assert too_many
-    else:
-        assert not too_many
-
-
-def test_a_denied_job_names_what_is_used_the_limit_and_the_knob() -> None:
-    access = Access(OWN, jobs_per_uid=2, streams_per_uid=1)
-    with pytest.raises(Denied, match=r"1 more of jobs .* uid 1000, which has 2 of its jobs_per_uid = 2.*\[limits\]"):
-        access.check_job(OTHER, Holding(2, 1, 0), new_stream=False)
-    with pytest.raises(Denied, match=r"1 more of streams .* uid 1000, which has 1 of its streams_per_uid = 1"):
-        access.check_job(OTHER, Holding(1, 1, 0), new_stream=True)
-
-
 @given(st.integers(0, 1 << 40), st.integers(0, 1 << 40), st.integers(1, 1 << 40))
 def test_a_ring_is_refused_exactly_above_the_memory_limit(limit: int, held: int, asked: int) -> None:
     access = Access(OWN, memory_per_uid_bytes=limit)
     if limit and held + asked > limit:
         with pytest.raises(MemoryShort, match=r"memory_per_uid = .*\[limits\]") as caught:
-            access.check_ring(OTHER, Holding(1, 1, held), asked)
+            access.check_ring(OTHER, held, asked)
         assert (caught.value.asked_bytes, caught.value.free_bytes) == (asked, limit - held)
     else:
-        assert access.check_ring(OTHER, Holding(1, 1, held), asked) is None
+        assert access.check_ring(OTHER, held, asked) is None
 
 
 def test_the_rules_come_from_the_settings() -> None:
     settings = Settings(source_roots=("/d",), memory_per_uid_bytes=5, jobs_per_uid=6, streams_per_uid=7)
-    assert Access.of(settings, OWN) == Access(OWN, ("/d",), 5, 6, 7)
-    assert Access.of(Settings(), OWN).check_job(OTHER, Holding(10**6, 10**6, 0), True) is None
-    assert Access.of(Settings(), OWN).check_ring(OTHER, NOTHING, 1 << 50) is None
+    assert Access.of(settings, OWN) == Access(OWN, ("/d",), 5, Limits(6, 7))
+    assert Access.of(Settings(), OWN).check_ring(OTHER, 0, 1 << 50) is None

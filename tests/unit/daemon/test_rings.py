@@ -1,4 +1,4 @@
-"""How long a ring is, and what happens where memory is short."""
+"""The memory of rings: what it counts as, and what happens where it is short."""
 
 from __future__ import annotations
 
@@ -8,39 +8,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
-import hypothesis.strategies as st
 import pytest
-from hypothesis import given
 
-from prepserver.daemon.rings import MOST_LEFT, Rings, ring_rows
+from prepserver.daemon.rings import MOST_LEFT, Rings
 from prepserver.memory.errors import MemoryShort
 from prepserver.memory.segment import check_segment
-from prepserver.protocol.layout import PAGE_BYTES, Field, whole_page_rows
 from tests.support.images import sample_fields, sample_layout
 from tests.support.waiting import wait_until
-
-ROW = (224, 224, 3)
-
-
-@given(st.integers(1, 10**7), st.integers(1, 10**5), st.integers(0, 10**5), st.integers(1, 2000))
-def test_a_ring_has_the_asked_rows_and_whole_pages_where_cheap(
-    row_bytes: int, round_rows: int, prefetch: int, in_work: int
-) -> None:
-    fields = [Field("array", "uint8", [row_bytes])]
-    wanted, needed = ring_rows(fields, round_rows, prefetch, in_work)
-    assert needed == 2 * round_rows
-    assert wanted >= 4 * round_rows
-    assert wanted >= needed + 2 * in_work
-    assert wanted >= prefetch + round_rows
-    if whole_page_rows(row_bytes) <= 4 * round_rows:
-        assert wanted * row_bytes % PAGE_BYTES == 0
-
-
-def test_small_rows_get_a_long_ring_and_large_ones_do_not() -> None:
-    assert ring_rows(sample_fields(ROW, "uint8"), 4, 0, 8)[0] >= 512
-    assert ring_rows(sample_fields(ROW, "uint8", views=3), 4, 0, 8)[0] >= 512
-    assert ring_rows(sample_fields(ROW, "uint8", views=4), 4, 0, 8)[0] < 512  # together 294 MiB
-    assert ring_rows(sample_fields((4 << 20,), "uint8"), 4, 0, 2)[0] == 16
 
 
 @pytest.fixture

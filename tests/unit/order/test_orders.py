@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prepserver.order import NO_SAMPLE, CyclicOrder, Order, Shuffle, make_order
+from prepserver.pipeline.batches import check_start
 from prepserver.pipeline.shard import Shard
 
 KINDS: tuple[Shuffle, ...] = get_args(Shuffle)
@@ -235,6 +236,7 @@ def test_a_run_of_a_shard_crosses_passes(kind: Shuffle) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_shard_of_a_thousand_million_samples_costs_no_memory(kind: Shuffle) -> None:
+    make_order(kind, 10**4, 3, Shard(4, 1)).indices(0, 16)  # what a first call leaves for good
     tracemalloc.start()
     try:
         order: Order = make_order(kind, 10**9, 3, Shard(4096, 17))
@@ -305,3 +307,14 @@ def test_whole_batches_of_a_billion_samples_cost_no_memory() -> None:
 def test_whole_batches_are_of_a_full_permutation_only(kind: Shuffle) -> None:
     with pytest.raises(ValueError, match="batch_rows = 4"):
         make_order(kind, 10, 0, batch_rows=4)
+
+
+def test_a_run_may_begin_only_where_an_epoch_does() -> None:
+    for kind in KINDS:
+        order = make_order(kind, 10, 1)
+        check_start(order, 0, 0)
+        check_start(order, -20, 2)
+        with pytest.raises(ValueError, match="start = -30: epoch 2 would begin before position 0"):
+            check_start(order, -30, 2)
+    with pytest.raises(ValueError, match="start = 3: no epoch begins there in this order; the next place is 10"):
+        check_start(make_order("full", 10, 1), 3, 1)

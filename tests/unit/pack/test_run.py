@@ -9,6 +9,7 @@ import pytest
 
 from prepserver.pack.errors import PackError
 from prepserver.pack.plan import LISTING_NAME
+from prepserver.pack.report import Report
 from prepserver.pack.run import Options, Summary, pack
 from prepserver.pack.transcode import Transcoder
 from prepserver.pipeline.sources import FileList, ImageFolder, Packed, SourceSpec, SyntheticImages, Tar
@@ -16,7 +17,7 @@ from prepserver.source import SourceError, build_index, open_source
 from tests.support.photos import jpeg, pixels, saved
 
 
-class Told:
+class Told(Report):
     """A report that remembers."""
 
     def __init__(self) -> None:
@@ -31,9 +32,6 @@ class Told:
 
     def progress(self, done: int) -> None:
         self.seen.append(done)
-
-    def end(self) -> None:
-        pass
 
 
 def tree(root: Path) -> ImageFolder:

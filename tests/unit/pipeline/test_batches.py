@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from typing import get_args
 
 import hypothesis.strategies as st
 import pytest
 from hypothesis import assume, given, settings
 
-from prepserver.pipeline.batches import Batch, BatchLine, EpochPlan
+from prepserver.pipeline.batches import Batch, Batching, BatchLine, EpochPlan, batch_rows
 from prepserver.pipeline.shard import Shard
 
 SIZES = st.integers(1, 9)
@@ -320,3 +321,7 @@ def test_batches_across_epochs_are_refused_where_holes_would_be() -> None:
     with pytest.raises(ValueError, match="not num_shards = 2 equal parts"):
         BatchLine(7, 0, 0, 2, shard=Shard(2, 0), batching="shuffle-repeat-batch")
     assert BatchLine(8, 0, 0, 3, shard=Shard(2, 1), batching="shuffle-repeat-batch").peek() == Batch(0, 3, 0)
+
+
+def test_whole_batches_are_shuffled_by_one_batching_only() -> None:
+    assert [batch_rows(batching, 5) for batching in get_args(Batching)] == [0, 0, 5]

@@ -94,3 +94,36 @@ def test_the_way_out_is_named_where_a_kind_has_no_fixed_size() -> None:
     for kind in (kinds.Boxes(), kinds.Keypoints(), kinds.Text(), kinds.Bytes(), kinds.Tokens(), kinds.Array()):
         with pytest.raises(SpecError, match="leave the column out"):
             kind.stored()
+
+
+@pytest.mark.parametrize(
+    ("kind", "stored"),
+    [
+        (kinds.Label(), ((), "int64")),
+        (kinds.Index(), ((), "int64")),
+        (kinds.Scalar(), ((), "float32")),
+        (kinds.Array((2, 3), "uint8"), ((2, 3), "uint8")),
+        (kinds.Mask((4, 5)), ((4, 5), "uint8")),
+        (kinds.Boxes((4, 5), 7), ((7, 4), "float32")),
+        (kinds.Keypoints((4, 5), 7), ((7, 3), "float32")),
+        (kinds.Tokens(7), ((7,), "int64")),
+    ],
+)
+def test_a_kind_of_fixed_size_knows_its_shape_in_a_row(kind: kinds.Kind, stored: object) -> None:
+    assert kind.stored() == stored
+
+
+def test_two_members_of_one_name_are_refused_and_private_files_are_passed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / f"members_of_{tmp_path.name}"
+    package.mkdir()
+    for name in ("__init__", "_private"):
+        (package / f"{name}.py").touch()
+    (package / "one.py").write_text("from prepserver.pipeline.op import Op\nclass A(Op): pass")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert list(members(importlib.import_module(package.name), Op)) == ["A"]
+    (package / "other.py").write_text("from prepserver.pipeline.op import Op\nclass A(Op): pass")
+    importlib.invalidate_caches()
+    with pytest.raises(ImportError, match=f"{package.name}.other defines A, which another module defines, too"):
+        members(importlib.import_module(package.name), Op)

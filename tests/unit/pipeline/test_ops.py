@@ -104,6 +104,7 @@ REFUSED: list[tuple[Callable[[], Op], str]] = [
     (lambda: RandomResizedCrop(8, ratio=(0.0, 1.0)), "ratio"),
     (lambda: RandomResizedCrop(8, ratio=(1.0, math.inf)), "ratio"),
     (lambda: RandomResizedCrop(8, interpolation="nearest"), "interpolation"),
+    (lambda: RandomResizedCrop(8, antialias=False), "antialias"),
     (lambda: Resize(0), "size"),
     (lambda: Resize(256, max_size=256), "max_size"),
     (lambda: Resize((2, 2), max_size=9), "max_size"),

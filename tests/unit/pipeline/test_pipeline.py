@@ -14,12 +14,14 @@ from hypothesis import strategies as st
 
 from prepclient.finish import Finish, looks_of
 from prepserver.pipeline.errors import SpecError
+from prepserver.pipeline.kinds import Image, Label, Mask, Scalar
 from prepserver.pipeline.ops import (
     CenterCrop,
     ColorJitter,
     Decode,
     Grayscale,
     Normalize,
+    Only,
     Op,
     Pad,
     RandomCrop,
@@ -31,6 +33,7 @@ from prepserver.pipeline.ops import (
     ToLayout,
 )
 from prepserver.pipeline.pipeline import MAX_OPS, MAX_VIEWS, Pipeline
+from prepserver.pipeline.record import Record
 from prepserver.protocol.schema import Trees, build
 
 sides = st.integers(1, 500)
@@ -204,7 +207,10 @@ def test_the_row_has_the_shape_that_the_ops_give(
         ([CenterCrop(8), Grayscale(), Pad(1, fill=(1, 2, 3))], "pipeline[2].fill"),
         ([CenterCrop(16384), Pad(1)], "pipeline"),
         ([CenterCrop(8), "flip"], "pipeline[1]"),
+        ([CenterCrop], "pipeline[0]"),
+        ([CenterCrop(8), ToDtype("float32", scale=True), Normalize([123.0], [58.0])], "pipeline[2].mean"),
         ([CenterCrop(8)] * 65, "pipeline"),
+        ([CenterCrop(8)] * 67, "pipeline"),
     ],
 )
 def test_ops_that_cannot_work_together_are_refused_by_place(ops: list[Any], field: str) -> None:
@@ -242,4 +248,58 @@ def test_a_row_of_no_fixed_shape_is_refused_with_what_to_do() -> None:
 def test_a_wrong_wire_form_is_refused_by_its_field(wire: Any, field: str) -> None:
     with pytest.raises(SpecError) as caught:
         Pipeline.from_wire(wire)
+    assert caught.value.field == field
+
+
+COLUMNS: Record = {"left": Image(), "mask": Mask(), "weight": Scalar(), "label": Label()}
+
+
+def test_a_row_has_a_field_for_each_column_and_view() -> None:
+    pipeline = Pipeline.from_ops([CenterCrop(8)], 2, COLUMNS)
+    names = ["left", "left_1", "mask", "mask_1", "weight", "label", "index"]
+    assert [field.name for field in pipeline.fields] == names
+    assert pipeline.row.name == "left"
+    assert pipeline.decode == Decode()
+
+
+def test_a_pipeline_of_no_image_has_no_first_image() -> None:
+    pipeline = Pipeline.from_ops([], columns={"label": Label()})
+    assert [field.name for field in pipeline.fields] == ["label", "index"]
+    with pytest.raises(SpecError, match="makes no image"):
+        _ = pipeline.row
+
+
+@pytest.mark.parametrize("name", ["index", "valid", "two words", "4", ""])
+def test_a_reserved_or_impossible_name_of_a_column_is_refused(name: str) -> None:
+    with pytest.raises(SpecError, match="must be an identifier and none of index, valid"):
+        Pipeline.from_ops([CenterCrop(8)], columns={name: Image()})
+
+
+def test_a_column_that_is_called_like_a_view_is_refused() -> None:
+    columns: Record = {"image": Image(), "image_1": Label()}
+    assert len(Pipeline.from_ops([CenterCrop(8)], 1, columns).fields) == 3
+    with pytest.raises(SpecError, match="is the name of two fields where a sample has 2 views"):
+        Pipeline.from_ops([CenterCrop(8)], 2, columns)
+
+
+def test_an_op_for_one_column_changes_that_one_only() -> None:
+    columns: Record = {"left": Image(), "right": Image()}
+    pipeline = Pipeline.from_ops([CenterCrop(8), Only("left", Grayscale(1))], 1, columns)
+    assert [field.shape for field in pipeline.fields] == [(8, 8, 1), (8, 8, 3), ()]
+    assert Pipeline.from_wire(pipeline.to_wire(), columns) == pipeline
+
+
+@pytest.mark.parametrize(
+    ("only", "field"),
+    [
+        (lambda: Only(3, Grayscale()), "column"),  # type: ignore[arg-type]
+        (lambda: Only("left", "flip"), "inner"),  # type: ignore[arg-type]
+        (lambda: Only("left", Only("left", Grayscale())), "inner"),
+        (lambda: Only("left", CenterCrop(8)), "inner"),
+        (lambda: Pipeline.from_ops([CenterCrop(8), Only("right", Grayscale())], 1, COLUMNS), "pipeline[1].column"),
+    ],
+)
+def test_an_op_for_one_column_says_what_it_cannot_do(only: Any, field: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        only()
     assert caught.value.field == field

@@ -10,13 +10,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prepserver.pipeline.errors import SpecError
-from prepserver.pipeline.sources import FileList, ImageFolder, SourceSpec, SyntheticImages, place_of, source_from_wire
+from prepserver.pipeline.sources import (
+    FileList,
+    HuggingFace,
+    ImageFolder,
+    Packed,
+    SourceSpec,
+    SyntheticImages,
+    Tar,
+    place_of,
+    source_from_wire,
+)
 
 SPECS: list[SourceSpec] = [
     ImageFolder("/data/train"),
     FileList("/data/train.csv"),
     SyntheticImages(10),
     SyntheticImages(1 << 40, size=(1, 4096), seed=2**63 - 1, num_classes=1),
+    Packed("/data/packed"),
+    Tar("/data/{0..9}.tar"),
 ]
 SYNTHETIC = SyntheticImages(10).to_wire()
 
@@ -151,3 +163,26 @@ def test_whatever_arrives_becomes_a_spec_or_a_spec_error(kind: dict[str, Any], r
     else:
         assert source_from_wire(spec.to_wire()) == spec
     assert refused is None or refused.removeprefix("source.") in rest
+
+
+def test_a_source_says_where_it_is() -> None:
+    assert [spec.place for spec in SPECS] == [
+        "/data/train", "/data/train.csv", "SyntheticImages", "SyntheticImages", "/data/packed", "/data/{0..9}.tar",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", [Tar, HuggingFace])
+def test_columns_are_those_that_are_asked_for(kind: Any) -> None:
+    assert list(kind("/d").columns) == ["image", "label"]
+    assert list(kind("/d", mask="seg").columns) == ["image", "mask", "label"]
+    assert list(kind("/d", label=None, mask="").columns) == ["image"]
+    for source in (kind("/d"), kind("/d", mask="seg"), kind("/d", label=None)):
+        assert source_from_wire(source.to_wire()) == source
+
+
+@pytest.mark.parametrize(("kind", "wrong"), [(Tar, "a/b"), (Tar, "jpg;"), (Tar, "a b"), (Tar, 3), (HuggingFace, 3)])
+@pytest.mark.parametrize("name", ["image", "label", "mask"])
+def test_a_name_that_no_column_has_is_refused(kind: Any, wrong: Any, name: str) -> None:
+    with pytest.raises(SpecError, match="must be") as caught:
+        kind("/d", **{name: wrong})
+    assert caught.value.field == name

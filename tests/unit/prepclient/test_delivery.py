@@ -163,3 +163,17 @@ def test_closing_waits_for_the_copies_and_ends_everything() -> None:
 def test_a_depth_below_one_is_refused() -> None:
     with pytest.raises(ValueError, match="depth = 0"):
         Delivery(FakeDevice(), 0)
+
+
+def test_the_device_catches_up_with_the_work_before_a_question() -> None:
+    device, delivery, _ = started(batches=2)
+    assert delivery.caught_up
+    delivery.take()
+    step: list[str] = []
+    device.launch(lambda: step.append("asked after it"))
+    delivery.ask()
+    device.launch(lambda: step.append("asked before it"))
+    device.run("copies")
+    while not delivery.caught_up:
+        assert device.step("consumer")
+    assert step == ["asked after it"]

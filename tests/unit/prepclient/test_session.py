@@ -120,8 +120,10 @@ def test_epochs_are_counted_as_the_training_loop_consumes() -> None:
     for _ in range(4):
         session.stage()
     assert (session.epoch, session.at_epoch_start, session.batches_left) == (3, True, 2)
+    assert session.stands == 12
     hand_out(session)
     assert (session.epoch, session.at_epoch_start, session.batches_left) == (3, False, 1)
+    assert session.stands == 14
     hand_out(session)
     assert (session.epoch, session.at_epoch_start, session.epoch_start) == (4, True, 16)
 

@@ -131,7 +131,7 @@ def test_a_message_of_the_largest_size_is_sent_and_no_larger() -> None:
 
     spare = MAX_MESSAGE_BYTES - len(refused(60000))
     assert len(refused(60000 + spare)) == MAX_MESSAGE_BYTES
-    with pytest.raises(ProtocolError, match=r"Refused is 65537 bytes; a message is at most 65536"):
+    with pytest.raises(ProtocolError, match=r"Refused has 65537 bytes; the limit is 65536"):
         refused(60001 + spare)
 
 
@@ -189,3 +189,15 @@ def test_a_spec_may_nest_to_a_bound(depth: int) -> None:
 def test_as_many_bad_rows_as_a_task_has_fit_one_message() -> None:
     bad: list[tuple[int, int, str, list[int]]] = [(2**62, 2**48, "", []) for _ in range(work.MAX_CHUNK_ROWS)]
     assert len(encode(work.Filled(2**48, bad, 2**62, 2**62, 2**62, [2**62] * 64))) <= MAX_MESSAGE_BYTES
+
+
+@pytest.mark.parametrize("released", [2**64, object()])
+def test_what_msgpack_cannot_hold_is_refused_by_its_message(released: Any) -> None:
+    with pytest.raises(ProtocolError, match="Hello cannot be sent"):
+        encode(messages.Hello(released))
+
+
+def test_the_removed_way_of_lagging_names_what_to_use() -> None:
+    assert messages.lag_error("wait") is None
+    assert messages.lag_error("never") == "lag = 'never' is not one of 'auto', 'wait', 'detach'"
+    assert "'skip' lost batches and was removed. With 'detach'" in (messages.lag_error("skip") or "")

@@ -89,6 +89,7 @@ def test_each_view_has_an_array_of_its_own() -> None:
 
 def test_a_field_that_is_not_there_is_a_key_error() -> None:
     layout = sample_layout(8, (1, 1, 3), "uint8")
+    assert layout.field("label") is layout.fields[1]
     with pytest.raises(KeyError, match="mask"):
         layout.field("mask")
     with pytest.raises(KeyError, match="mask"):

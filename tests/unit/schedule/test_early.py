@@ -39,9 +39,10 @@ class Pair(World):
         needed = 2 * batch_size * world_size
         request = Request("key", (f"p{pipeline}", pipeline), "cyclic", N, needed, 0, None, None, wait_s)
         shape = Shape(batch_size, False, 0, world_size)
-        self.where, group = self.join(request, shape, max(0, ring - needed), 0, 1.0, "detach")
-        self.group = group
-        return next(c for c in self.clients.values() if c.group == group)
+        joined = self.join(request, shape, max(0, ring - needed), 0, 1.0, "detach")
+        assert joined is not None
+        self.where, self.job = joined
+        return next(c for c in self.clients.values() if c.job == self.job)
 
     def step(self, *clients: Client) -> None:
         """The workers make all that they may; then every job that has one takes a batch."""
@@ -60,7 +61,7 @@ class Pair(World):
         for _ in range(count // 4):
             self.work()
             for client in self.clients.values():
-                stream = self.scheduler.streams[client.stream]
+                stream = self.table.streams[client.stream]
                 whole = stream.cursors[client.cursor].round_rows  # a rank's batch is of so many rows of its job
                 credit = min(self.credit[client.cursor] + 4, whole)
                 if credit == whole and self.pick_up(client):
@@ -96,18 +97,18 @@ def test_first_batches_come_while_the_shared_stream_is_far_away() -> None:
     world = Pair()
     assert world.where == Place(None, None, BLOCK, BLOCK, into=world.first.stream)
     world.until(lambda: len(world.late.had) == 2)
-    assert world.scheduler.streams[world.first.stream].head < BLOCK
+    assert world.table.streams[world.first.stream].head < BLOCK
     assert len(world.streams) == 2
 
 
 def test_at_its_cap_an_early_stream_rests_and_costs_nothing() -> None:
     world = Pair()
     world.until(lambda: len(world.late.had) == 2)
-    made = world.scheduler.streams[world.late.stream].rows_filled
+    made = world.table.streams[world.late.stream].rows_filled
     assert made == allowance(N, 16) == 32
     for _ in range(3):
         world.step(world.late)
-    assert world.scheduler.streams[world.late.stream].rows_filled == made
+    assert world.table.streams[world.late.stream].rows_filled == made
 
 
 @pytest.mark.parametrize("at", [1, 40, 96])
@@ -124,14 +125,14 @@ def test_at_equal_speed_little_is_made_twice_and_both_share(
         if not client.present:
             world.present(client.cursor)
     assert world.where.into is not None
-    late = [c for c in world.clients.values() if c.group == world.group]
+    late = [c for c in world.clients.values() if c.job == world.job]
     while min(c.session.released_upto for c in late) < BLOCK + N:
         world.at_equal_speed(20)
     assert not world.alone
     assert len(world.joined) == 1
     assert len(world.streams) == 1
     assert sorted(p for c in late for p in rows(c) if p < BLOCK + N) == list(range(BLOCK, BLOCK + N))
-    (stream,) = world.scheduler.streams.values()
+    (stream,) = world.table.streams.values()
     allowed = max(N // ALLOWANCE, 2 * batch_size * world_size)
     assert stream.rows_filled == world.rows_made <= stream.head + allowed + CHUNK
 
@@ -209,8 +210,9 @@ def test_a_job_that_reads_on_is_not_said_to_wait() -> None:
 def test_a_head_that_jumps_past_lets_the_early_stream_go_alone() -> None:
     world = Pair()
     request = Request("key", ("p0", 0), "cyclic", N, 32, 0, BLOCK + 100, 0, 1e4, early=False)
-    where, _ = world.join(request, Shape(16, False, 0, 1), 0, 0, 1.0)
-    assert where.stream == world.first.stream
+    joined = world.join(request, Shape(16, False, 0, 1), 0, 0, 1.0)
+    assert joined is not None
+    assert joined[0].stream == world.first.stream
     world.until(lambda: len(world.late.had) == 2)
     world.leave(world.first.cursor)  # now nobody needs the rows before
     world.work()

@@ -9,8 +9,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from prepclient.session import Shape
 from prepserver.pipeline.batches import Batching
+from prepserver.schedule.events import ChunkMade
 from prepserver.schedule.join import Request
-from prepserver.schedule.scheduler import Suspect
+from prepserver.schedule.records import Suspect
 from tests.support.schedule_world import N, World
 
 PICK = st.integers(0, 7)
@@ -25,7 +26,7 @@ class Histories(RuleBasedStateMachine):
 
     @initialize(chunk_rows=st.integers(1, 6), workers=st.integers(0, 2), slow=st.booleans())
     def begin(self, chunk_rows: int, workers: int, slow: bool) -> None:
-        self.world = World(chunk_rows)
+        self.world = World(chunk_rows, validates=True)
         if slow:  # the second pipeline, with which a user parts from others
             self.world.sample_ns, self.world.shared_ns = {1: 600 * 10**6}, 100 * 10**6
         for _ in range(workers):
@@ -77,7 +78,11 @@ class Histories(RuleBasedStateMachine):
         )  # fmt: skip
         batching: Batching = "shuffle-repeat-batch" if crossing else "shuffle-batch-repeat"
         shape = Shape(batch_size, drop_last, 0, world_size, batching=batching)
-        where, _ = self.world.join(request, shape, extra_rows, prefetch_rounds * round_rows, rows_per_s, lag)
+        joined = self.world.join(request, shape, extra_rows, prefetch_rounds * round_rows, rows_per_s, lag)
+        if joined is None:
+            assert self.world.is_short
+            return
+        where, _ = joined
         if resume is not None:
             assert where.position == resume
         elif shuffle != "cyclic":
@@ -92,10 +97,15 @@ class Histories(RuleBasedStateMachine):
         absent = [c.cursor for c in self.world.clients.values() if not c.present]
         self.world.present(absent[pick % len(absent)])
 
-    @precondition(lambda self: self.world.clients)
+    @precondition(lambda self: any(c.present for c in self.world.clients.values()))
     @rule(pick=PICK)
     def a_client_leaves(self, pick: int) -> None:
-        self.world.leave(self._client(pick))
+        present = [c.cursor for c in self.world.clients.values() if c.present]
+        self.world.leave(present[pick % len(present)])
+
+    @rule(is_short=st.booleans())
+    def memory_is_short_or_not(self, is_short: bool) -> None:
+        self.world.is_short = is_short
 
     @precondition(lambda self: any(c.session.next_ready() for c in self.world.clients.values()))
     @rule(pick=PICK)
@@ -133,6 +143,7 @@ class Histories(RuleBasedStateMachine):
     @rule(owner=OWNERS)
     def a_user_stops_and_the_jobs_of_the_other_go_on(self, owner: int) -> None:
         """Whatever their policies, and also where ranks have not attached."""
+        self.world.is_short = False
         self.world.go_on_without(owner, 12, 300.0)
 
     # -- workers
@@ -181,8 +192,7 @@ class Histories(RuleBasedStateMachine):
         worker = sorted(w for w, tasks in self.world.stuck.items() if tasks)[0]
         task = self.world.stuck[worker][pick % len(self.world.stuck[worker])]
         self.world.write(task, task.submit.count)
-        self.world.do(self.world.scheduler.task_done(worker, task.submit.task, ()))
-        self.world.do(self.world.scheduler.give_out())
+        self.world.handle(ChunkMade(worker, task.submit.task))
 
     @precondition(lambda self: self.world.stuck)
     @rule(pick=PICK)
@@ -198,20 +208,12 @@ class Histories(RuleBasedStateMachine):
     @invariant()
     def memory_and_streams_are_those_in_use(self) -> None:
         world = self.world
-        assert {world.scheduler.cursor(c).lane for c in world.clients} == set(world.lanes)
-        assert {c.stream for c in world.clients.values()} == world.streams == set(world.scheduler.streams)
-
-    @invariant()
-    def what_a_stream_keeps_in_mind_is_what_it_would_reckon_now(self) -> None:
-        for stream in self.world.scheduler.streams.values():
-            if stream.cursors:
-                kept = stream.low, stream.wanted, stream.ready_rows()
-                stream.changed()
-                assert kept == (stream.low, stream.wanted, stream.ready_rows())
+        assert {world.table.cursor(c).lane for c in world.clients} == set(world.lanes)
+        assert {c.stream for c in world.clients.values()} == world.streams == set(world.table.streams)
 
     @invariant()
     def no_release_goes_beyond_what_was_told(self) -> None:
-        for stream in self.world.scheduler.streams.values():
+        for stream in self.world.table.streams.values():
             for cursor in stream.cursors.values():
                 client = self.world.clients[cursor.id]
                 assert cursor.released == client.session.released_upto
@@ -221,6 +223,7 @@ class Histories(RuleBasedStateMachine):
         world = getattr(self, "world", None)
         if world is None:
             return
+        world.is_short = False
         world.settle(2 * N + 3)
         for cursor in list(world.clients):
             world.leave(cursor)
@@ -292,14 +295,14 @@ class EarlyHistories(Histories):
     @rule(pick=PICK, rounds=st.integers(8, 30))
     def a_job_stops_and_the_others_read_what_there_is(self, pick: int, rounds: int) -> None:
         """It is left behind, mostly; just after an early start, too."""
-        stays = self.world.clients[self._client(pick)].group
+        stays = self.world.clients[self._client(pick)].job
         for _ in range(rounds):
             self.world.wait(0.5)
             for worker in list(self.world.workers):
                 while self.world.workers[worker]:
                     self.world.finish(worker)
             for client in list(self.world.clients.values()):
-                while client.group != stays and self.world.pick_up(client):
+                while client.job != stays and self.world.pick_up(client):
                     self.world.give_back(client, 0)
 
 

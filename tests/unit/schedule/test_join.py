@@ -9,7 +9,8 @@ import pytest
 from prepserver.order import make_order
 from prepserver.pipeline.batches import BatchLine
 from prepserver.schedule.join import Place, Request, place
-from prepserver.schedule.stream import Cursor, Lane, Stream
+from prepserver.schedule.records import Cursor, Lane
+from prepserver.schedule.stream import Stream
 
 N = 3 * 8192  # three blocks
 B1, B2 = 8192, 16384
@@ -93,7 +94,7 @@ def test_a_wait_of_a_moment_is_worth_no_stream_of_its_own() -> None:
 
 def test_where_its_first_row_is_in_work_a_job_waits_for_it() -> None:
     running = stream(low=B1 - 500, head=B1 + 1)
-    running._unfilled = [B1 - 300]  # given to a worker, and not made yet
+    running.chunks.given(B1 - 300)  # given to a worker, and not made yet
     assert place(request(), [running], 1.0) == Place(None, None, 0, 0)
     assert place(request(join_wait_s=300.0), [running], 1.0) == Place(1, 10, B1, B1)
 

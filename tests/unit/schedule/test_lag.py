@@ -44,8 +44,10 @@ class Timed(World):
             "key", (f"p{pipeline}", owner), "cyclic", N, 2 * batch * ranks, 0, None, None, join_wait_s
         )  # fmt: skip
         shape = Shape(batch, False, 0, ranks)
-        self.where, group = self.join(request, shape, RING - 2 * batch, 0, 500.0, lag)
-        client = next(c for c in self.clients.values() if c.group == group)
+        joined = self.join(request, shape, RING - 2 * batch, 0, 500.0, lag)
+        assert joined is not None
+        self.where, job = joined
+        client = next(c for c in self.clients.values() if c.job == job)
         self.rows_per_s[client.cursor] = rows_per_s
         return client
 
@@ -129,7 +131,7 @@ def test_a_slower_job_is_left_behind(slow: float, seconds: float) -> None:
     world = Timed()
     jobs = world.begin(slow), world.begin(550.0)
     world.go(seconds)
-    assert [parting.groups for parting in world.parted[:1]] == [(jobs[0].group,)]
+    assert [parting.jobs for parting in world.parted[:1]] == [(jobs[0].job,)]
 
 
 def test_a_job_that_is_hardly_slower_is_waited_for() -> None:
@@ -147,7 +149,7 @@ def test_a_job_that_stops_after_a_batch_costs_its_patience_only() -> None:
     world.rows_per_s[stops.cursor] = 0.0
     had = len(other.had)
     world.go(RING / 500.0 + 2 * PATIENCE_S + 1.0)
-    assert [parting.groups for parting in world.parted] == [(stops.group,)]
+    assert [parting.jobs for parting in world.parted] == [(stops.job,)]
     world.go(30.0)
     assert len(other.had) > had + RING // BATCH + 50
     assert len(world.parted) == 1
@@ -165,7 +167,7 @@ def test_a_job_that_stops_before_another_joins_is_left_behind(pipeline: int) -> 
     world.rows_per_s[stops.cursor] = 0.0
     had = len(late.had)
     world.go(STILL_S + 2 * PATIENCE_S + RING / 200.0)
-    assert [parting.groups for parting in world.parted] == [(stops.group,)]
+    assert [parting.jobs for parting in world.parted] == [(stops.job,)]
     world.go(10.0)
     assert len(late.had) > had + RING // BATCH
 
@@ -187,7 +189,7 @@ def test_rows_a_job_brought_along_stay_when_others_part(pipeline: int, late_stop
     world.rows_per_s[stops.cursor] = 0.0
     while not world.parted:
         world.go(0.1)
-    assert world.scheduler.streams[quick.stream].head < late.told
+    assert world.table.streams[quick.stream].head < late.told
     if not late_stops:
         world.rows_per_s[late.cursor] = 500.0
     world.go(30.0)
@@ -221,7 +223,7 @@ def test_a_job_that_stops_never_stops_those_of_other_users(lag: str) -> None:
     world.rows_per_s[stops.cursor] = 0.0
     had = len(other.had)
     world.go(RING / 500.0 + 4 * PATIENCE_S + 10.0)
-    assert [parting.groups for parting in world.parted] == [(stops.group,)]
+    assert [parting.jobs for parting in world.parted] == [(stops.job,)]
     assert len(other.had) > had + RING // BATCH + 5
 
 
@@ -253,15 +255,15 @@ def test_absent_ranks_stop_no_job_of_another_user() -> None:
     """Their job goes on from where they are to begin, its own ranks waiting for them."""
     world = Timed()
     other = world.begin(500.0, owner=1)
-    while world.scheduler.streams[other.stream].head < BLOCK - 300:
+    while world.table.streams[other.stream].head < BLOCK - 300:
         world.go(0.05)
     here = world.begin(500.0, batch=BATCH // 4, ranks=2, lag="wait")
-    (absent,) = (c for c in world.clients.values() if c.group == here.group and not c.present)
+    (absent,) = (c for c in world.clients.values() if c.job == here.job and not c.present)
     assert here.stream == other.stream
     had = len(other.had)
     world.go(RING / 500.0 + 4 * PATIENCE_S + 10.0)
     assert len(other.had) > had + RING // BATCH
-    assert [(p.groups, p.strangers) for p in world.parted] == [((here.group,), True)]
+    assert [(p.jobs, p.strangers) for p in world.parted] == [((here.job,), True)]
     world.rows_per_s[absent.cursor] = 500.0
     world.present(absent.cursor)
     world.go(10.0)
@@ -275,17 +277,17 @@ def test_an_absent_rank_is_promised_no_row_of_a_ring_it_lacked() -> None:
     world = Timed()
     other, stops = world.begin(500.0, owner=1), world.begin(500.0)
     world.until_joined()
-    stream = world.scheduler.streams[other.stream]
+    stream = world.table.streams[other.stream]
     start = stream.next_start(stream.head + RING)
     while stream.low < start - 3 * RING // 4:
         world.go(0.05)
     pair = world.begin(500.0, batch=BATCH // 4, ranks=2)
-    (absent,) = (c for c in world.clients.values() if c.group == pair.group and not c.present)
+    (absent,) = (c for c in world.clients.values() if c.job == pair.job and not c.present)
     assert pair.lane == stops.lane
     world.rows_per_s[stops.cursor] = 0.0
     while not world.parted:
         world.go(0.1)
-    assert (stops.group,) in {parting.groups for parting in world.parted}
+    assert (stops.job,) in {parting.jobs for parting in world.parted}
     if absent.cursor in world.clients:
         world.rows_per_s[absent.cursor] = 500.0
         world.present(absent.cursor)

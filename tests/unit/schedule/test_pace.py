@@ -13,9 +13,9 @@ from prepserver.pipeline.batches import BatchLine
 from prepserver.schedule.actions import Action, Announce, Submit
 from prepserver.schedule.join import Request
 from prepserver.schedule.pace import EVIDENCE_S, FACTOR, LEAST_SAMPLES, Load, is_apart, slow_lanes
-from prepserver.schedule.scheduler import Scheduler
-from prepserver.schedule.stream import RECENT_SAMPLES, Cursor, Lane, Spent, Took
+from prepserver.schedule.records import RECENT_SAMPLES, Cursor, Lane, Spent, Took
 from tests.support.schedule_world import Client, World
+from tests.support.scheduling import ByHand
 
 MS = 10**6
 S = 10**9
@@ -91,8 +91,9 @@ def test_what_samples_have_taken_is_that_of_the_latest() -> None:
 def begin(world: World, pipeline: int, owner: int, *, world_size: int = 1, lag: str = "wait") -> Client:
     """A job from position 0 on, of which one rank is there."""
     request = Request("key", (f"p{pipeline}", owner), "full", world.n, 2 * 8 * world_size, 0, None, None, 1e4)
-    _, group = world.join(request, Shape(8, False, 0, world_size), 48, 0, lag=lag)
-    return next(c for c in world.clients.values() if c.group == group)
+    joined = world.join(request, Shape(8, False, 0, world_size), 48, 0, lag=lag)
+    assert joined is not None
+    return next(c for c in world.clients.values() if c.job == joined[1])
 
 
 def go_on(world: World, rounds: int) -> None:
@@ -104,7 +105,7 @@ def go_on(world: World, rounds: int) -> None:
 
 
 def keys(world: World) -> list[bool]:
-    return [is_apart(stream.key) for stream in world.scheduler.streams.values()]
+    return [is_apart(stream.key) for stream in world.table.streams.values()]
 
 
 @pytest.fixture
@@ -118,7 +119,7 @@ def test_a_slow_pipeline_parts_from_another_users_for_good(world: World) -> None
     quick, slow = begin(world, 0, 0), begin(world, 1, 1)
     go_on(world, 2 * LEAST_SAMPLES)
     (parting,) = world.parted
-    assert parting.groups == (slow.group,)
+    assert parting.jobs == (slow.job,)
     assert parting.apart is not None
     assert (parting.apart.uid, parting.apart.sample_ns) == (1, 1 * S)
     assert LEAST_SAMPLES * parting.apart.sample_ns >= EVIDENCE_S * S
@@ -136,7 +137,7 @@ def test_before_there_is_evidence_nobody_parts(world: World) -> None:
     begin(world, 0, 0), begin(world, 1, 1)
     samples = 0
     while not world.parted:
-        lanes = [lane for s in world.scheduler.streams.values() for lane in s.lanes.values() if lane.key[1] == 1]
+        lanes = [lane for s in world.table.streams.values() for lane in s.lanes.values() if lane.key[1] == 1]
         samples = int(lanes[0].spent.samples)
         go_on(world, 1)
     assert 100 <= samples < 100 + 2 * 16
@@ -153,7 +154,7 @@ def test_jobs_of_a_slow_pipeline_part_together_with_absent_ranks(world: World) -
     begin(world, 0, 0), begin(world, 1, 1), begin(world, 1, 1), begin(world, 1, 1, world_size=2)
     go_on(world, 2 * LEAST_SAMPLES)
     (parting,) = world.parted
-    assert len(parting.groups) == 3
+    assert len(parting.jobs) == 3
     assert keys(world) == [False, True]
     world.settle(20)
 
@@ -172,7 +173,7 @@ class Pool:
     """Workers whose chunks take their time, and jobs that read at once what they are told."""
 
     def __init__(self, workers: int, row_ns: dict[int, int]) -> None:
-        self.scheduler = Scheduler()
+        self.scheduler = ByHand()
         self.row_ns = row_ns
         self.now_ns = 0
         self.made = dict.fromkeys(row_ns, 0)
@@ -184,9 +185,9 @@ class Pool:
             self.scheduler.add_lane(stream, Lane(stream, ("digest", stream), 512, 0))
             line = BatchLine(10**9, 0, 0, 64, False, 0, 1)
             self.scheduler.add_cursor(stream, Cursor(stream, stream, stream, line, 512, 0, 0, present=False))
-            self.do(self.scheduler.cursor_present(stream))
+            self.do(self.scheduler.present(stream))
         for worker in range(workers):
-            self.do(self.scheduler.worker_up(worker))
+            self.do(self.scheduler.up(worker))
 
     def do(self, actions: list[Action]) -> None:
         for action in actions:
@@ -213,8 +214,7 @@ class Pool:
         self.queued[worker].pop(0)
         if self.queued[worker]:
             self._start(self.queued[worker][0])
-        self.do(self.scheduler.task_done(worker, submit.task, (), Took(took_ns)))
-        self.do(self.scheduler.give_out())
+        self.do(self.scheduler.made(worker, submit.task, (), Took(took_ns)))
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 8])

@@ -119,8 +119,8 @@ def test_a_cut_off_index_is_built_again(data: Data, size: int) -> None:
 def test_a_damaged_index_is_built_again_and_never_served(data: Data) -> None:
     first = data.build()
     whole = first.path.read_bytes()
-    files, places = (Container(first.path)._place(name)[0] for name in ("files", "places"))
-    for scans, place in enumerate((files, files + 9, places, whole.index(b"a/deep/")), 2):
+    files, times = (Container(first.path)._place(name)[0] for name in ("files", "watched_mtimes_ns"))
+    for scans, place in enumerate((files, files + 9, times, whole.index(b"a/deep/")), 2):
         bent = bytearray(whole)
         bent[place] ^= 1
         first.path.write_bytes(bent)

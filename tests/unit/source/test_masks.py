@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,17 @@ def test_masks_make_another_source_with_another_content(folder: ImageFolder, tmp
     assert plain.digest != masked.digest
     assert plain.content_digest != masked.content_digest
     assert build_index(folder, tmp_path / "cache") == masked
+
+
+def test_an_index_with_masks_is_taken_again(folder: ImageFolder, tmp_path: Path) -> None:
+    for path in filter(Path.is_dir, (tmp_path / "data").rglob("*")):
+        os.utime(path, (1e9, 1e9))
+    os.utime(tmp_path / "data", (1e9, 1e9))
+    scans: list[int] = []
+    assert build_index(folder, tmp_path / "cache", scans.append) == build_index(
+        folder, tmp_path / "cache", scans.append
+    )
+    assert len(scans) == 1
 
 
 def test_masks_outside_the_roots_are_refused(folder: ImageFolder, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import simplejpeg
 
-from prepserver.pack.report import Silent
+from prepserver.pack.report import Report
 from prepserver.pack.run import Options, pack
 from prepserver.pack.transcode import Transcoder
 from prepserver.pipeline.errors import SpecError
@@ -32,7 +32,7 @@ class Dataset:
             path.write_bytes(self.files[-1])
         self.root = tmp_path / "packed"
         options = Options(Transcoder(None), shard_bytes=60_000)
-        self.summary = pack(ImageFolder(str(tmp_path / "data")), self.root, options, Silent())
+        self.summary = pack(ImageFolder(str(tmp_path / "data")), self.root, options, Report())
         self.spec = Packed(str(self.root))
         self.cache = tmp_path / "cache"
 

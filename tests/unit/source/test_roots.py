@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from prepserver.pack.report import Silent
+from prepserver.pack.report import Report
 from prepserver.pack.run import Options, pack
 from prepserver.pack.transcode import Transcoder
 from prepserver.pipeline.sources import FileList, ImageFolder, Packed, SourceSpec, SyntheticImages
@@ -196,7 +196,7 @@ def test_links_that_stay_below_are_fine(tmp_path: Path, inside: Path, roots: Roo
 def _packed_inside(tmp_path: Path, outside: Path) -> Packed:
     packed = tmp_path / "data" / "packed"
     packed.parent.mkdir(exist_ok=True)
-    pack(ImageFolder(str(outside)), packed, Options(Transcoder(None), shard_bytes=60_000), Silent())
+    pack(ImageFolder(str(outside)), packed, Options(Transcoder(None), shard_bytes=60_000), Report())
     return Packed(str(packed))
 
 

@@ -23,7 +23,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from PIL import Image, _imaging
 
-from prepserver.pipeline.ops import CenterCrop, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
+from prepserver.pipeline.ops import CenterCrop, Decode, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.protocol.packed import HEAD_BYTES, IndexedScan
 from prepserver.transform import BadSample, RowMaker, SampleKey, native
@@ -290,7 +290,7 @@ def test_more_bytes_than_a_file_has_are_refused(kernels: Kernels, photo: Photo, 
      np.zeros((24, 48, 3), np.uint8)[:, ::2], np.zeros(24 * 24 * 3, np.uint8)],
 )  # fmt: skip
 def test_a_row_of_another_kind_is_not_written_to(kernels: Kernels, photo: Photo, saved: Maker, into: Any) -> None:
-    recipe = CropRecipe.of((24, 24), (0.3, 1.0), (-0.2, 0.2), 1 << 20, True)
+    recipe = CropRecipe.of(RandomResizedCrop(24, (0.3, 1.0), (0.8, 1.2)), Decode(max_pixels=1 << 20))
     buffer, words = np.empty(1 << 20, np.uint8), bytes(range(64))
     file = saved(photo(80, 80), "JPEG")
     assert kernels.crop(file, recipe, words, False, buffer, np.zeros((24, 24, 3), np.uint8))

@@ -7,27 +7,24 @@ from typing import Any
 import pytest
 
 from prepserver.pipeline.batches import BatchLine
-from prepserver.schedule.actions import Action, Announce, DropLane, DropStream, QuarantineSample, Submit
-from prepserver.schedule.lag import HEDGE_S
-from prepserver.schedule.scheduler import (
-    CRASH_STRIKES,
-    KILL_STRIKES,
-    SETTLED_CHUNKS,
-    SLOW_NS,
-    ReleaseError,
-    Scheduler,
-    Suspect,
-)
-from prepserver.schedule.stream import BAD_REASONS_TOLD, BadRow, Chunk, Cursor, Lane, Took
+from prepserver.schedule.actions import Action, Announce, DropLane, DropStream, End, QuarantineSample, Submit
+from prepserver.schedule.bad import BAD_REASONS_TOLD
+from prepserver.schedule.dispatch import SETTLED_CHUNKS
+from prepserver.schedule.records import BadRow, Chunk, Cursor, Lane, Suspect, Took
+from prepserver.schedule.strikes import CRASH_STRIKES, KILL_STRIKES
+from prepserver.schedule.table import Inconsistent
+from prepserver.schedule.twice import TWICE_S
+from prepserver.schedule.workers import SLOW_NS
+from tests.support.scheduling import ByHand
 
 N = 1000
 
 
-def scheduler(chunk_rows: int = 4) -> Scheduler:
-    return Scheduler(chunk_rows)
+def scheduler(chunk_rows: int = 4) -> ByHand:
+    return ByHand(chunk_rows)
 
 
-def stream(s: Scheduler, id: int = 1, *, rows: int = 16, position: int = 0, lanes: int = 1, n: int = N) -> None:
+def stream(s: ByHand, id: int = 1, *, rows: int = 16, position: int = 0, lanes: int = 1, n: int = N) -> None:
     """Stream `id` with lanes `10 * id`, ..."""
     s.add_stream(id, f"key{id}", "source", n, lambda p: -(-p // n) * n, position)
     for lane in range(lanes):
@@ -37,14 +34,14 @@ def stream(s: Scheduler, id: int = 1, *, rows: int = 16, position: int = 0, lane
 
 
 def cursor(
-    s: Scheduler, id: int, stream: int = 1, *, batch: int = 4, lane: int | None = None, position: int = 0,
+    s: ByHand, id: int, stream: int = 1, *, batch: int = 4, lane: int | None = None, position: int = 0,
     prefetch: int = 1000, rank: int = 0, world: int = 1, n: int = N, present: bool = True, drop_last: bool = False,
 ) -> list[Action]:  # fmt: skip
     line = BatchLine(n, position // n * n, position, batch, drop_last, rank, world)
     first = line.peek().start
     lane = 10 * stream if lane is None else lane
-    s.add_cursor(stream, Cursor(id, lane, 0, line, prefetch, first, first, present=False))
-    return s.cursor_present(id) if present else []
+    s.add_cursor(stream, Cursor(id, lane, id, line, prefetch, first, first, present=False))
+    return s.present(id) if present else []
 
 
 def submits(actions: list[Action]) -> list[tuple[int, int, int]]:
@@ -63,7 +60,7 @@ def tasks(actions: list[Action]) -> list[int]:
 def test_each_worker_gets_one_chunk_before_any_gets_a_second() -> None:
     s = scheduler()
     stream(s)
-    assert s.worker_up(1) == s.worker_up(2) == []
+    assert s.up(1) == s.up(2) == []
     assert submits(cursor(s, 5)) == [(1, 0, 4), (2, 4, 4), (1, 8, 4), (2, 12, 4)]
 
 
@@ -71,21 +68,19 @@ def test_each_worker_gets_one_chunk_before_any_gets_a_second() -> None:
 def test_chunks_grow_once_a_stream_runs_as_far_as_its_ring_holds(rows: int, grown: int) -> None:
     s = scheduler()
     stream(s, rows=rows)
-    s.worker_up(1)
+    s.up(1)
     given = submits(cursor(s, 5, batch=2))
     done = 0
     for _ in range(SETTLED_CHUNKS):
         assert {count for _, _, count in given} == {4}
         _, position, count = given.pop(0)
         done += count
-        task = next(iter(s.workers[1].tasks))
-        s.task_done(1, task, [])
-        given += submits(s.give_out())
+        task = next(iter(s.workers.slots[1].tasks))
+        given += submits(s.made(1, task, []))
         given += submits(s.release(5, done))
     while given[0][1] < done + 8:  # what was given out before
         _, position, count = given.pop(0)
-        s.task_done(1, s.workers[1].tasks[0], [])
-        given += submits(s.give_out())
+        given += submits(s.made(1, s.workers.slots[1].tasks[0], []))
         given += submits(s.release(5, position + count))
     assert {count for _, _, count in given} == {grown}
 
@@ -96,7 +91,7 @@ def test_chunks_grow_once_a_stream_runs_as_far_as_its_ring_holds(rows: int, grow
 def test_no_chunk_takes_longer_than_need_be(row_ns: int, rows: int) -> None:
     s = scheduler()
     stream(s, rows=64)
-    s.worker_up(1)
+    s.up(1)
     given = submits(cursor(s, 5, batch=1))
 
     def go_on(more: int, row_ns: int) -> None:
@@ -104,8 +99,7 @@ def test_no_chunk_takes_longer_than_need_be(row_ns: int, rows: int) -> None:
         upto = given[0][1] + more
         while given[0][1] < upto:
             _, position, count = given.pop(0)
-            s.task_done(1, s.workers[1].tasks[0], [], Took(row_ns * count))
-            given.extend(submits(s.give_out()))
+            given.extend(submits(s.made(1, s.workers.slots[1].tasks[0], [], Took(row_ns * count))))
             given.extend(submits(s.release(5, position + count)))
 
     go_on(SETTLED_CHUNKS * 4 + 16, 0)
@@ -120,15 +114,12 @@ def test_one_row_is_made_first_while_its_time_is_unknown() -> None:
     s = scheduler()
     s.add_stream(1, "key", "source", N, lambda p: p, 0)
     s.add_lane(1, Lane(10, ("digest", 0), 16, 0))
-    s.worker_up(1)
+    s.up(1)
     assert submits(cursor(s, 5)) == [(1, 0, 1), (1, 1, 1)]
-    s.task_done(1, s.workers[1].tasks[0], [])
-    assert submits(s.give_out()) == [(1, 2, 4)]
+    assert submits(s.made(1, s.workers.slots[1].tasks[0], [])) == [(1, 2, 4)]
     s.add_lane(1, Lane(11, ("new", 0), 16, 8))
-    s.task_done(1, s.workers[1].tasks[0], [])
-    assert submits(s.give_out()) == [(1, 6, 2)]  # where the new lane begins
-    s.task_done(1, s.workers[1].tasks[0], [])
-    assert submits(s.give_out()) == [(1, 8, 1)]
+    assert submits(s.made(1, s.workers.slots[1].tasks[0], [])) == [(1, 6, 2)]  # where the new lane begins
+    assert submits(s.made(1, s.workers.slots[1].tasks[0], [])) == [(1, 8, 1)]
 
 
 def test_nothing_is_queued_behind_a_chunk_that_takes_long() -> None:
@@ -136,7 +127,7 @@ def test_nothing_is_queued_behind_a_chunk_that_takes_long() -> None:
     stream(s, 1, rows=64)
     s.streams[1].took(Chunk(0, 1, (10,)), Took(2 * SLOW_NS))
     stream(s, 2, rows=64)
-    s.worker_up(1)
+    s.up(1)
     assert submits(cursor(s, 5)) == [(1, 0, 1)]
     assert submits(cursor(s, 6, 2)) == []
 
@@ -145,41 +136,41 @@ def test_a_late_chunk_is_made_twice_if_a_worker_idles() -> None:
     """A job must be waiting for it, too."""
     s = scheduler()
     stream(s)
-    s.worker_up(1)
-    s.worker_up(2)
+    s.up(1)
+    s.up(2)
     given = submits(cursor(s, 5))
     assert given == [(1, 0, 4), (2, 4, 4), (1, 8, 4), (2, 12, 4)]
-    late, *_ = s.workers[2].tasks
-    for task in list(s.workers[1].tasks):
-        s.task_done(1, task, [])
-    assert s.workers_idle
-    for at_s in (0.0, HEDGE_S + 1):
-        assert s.hedge(at_s) == []  # it was told of a batch and has not used it up
+    late, *_ = s.workers.slots[2].tasks
+    for task in list(s.workers.slots[1].tasks):
+        s.made(1, task, [])
+    assert s.workers.are_idle
+    for at_s in (0.0, TWICE_S + 1):
+        assert s.tick(at_s) == []  # it was told of a batch and has not used it up
     s.release(5, 4)  # the window has room for one chunk more
-    s.task_done(1, s.workers[1].tasks[0], [])
-    again = submits(s.hedge(HEDGE_S + 2))
+    s.made(1, s.workers.slots[1].tasks[0], [])
+    again = submits(s.tick(TWICE_S + 2))
     assert again == [(1, 4, 4), (1, 12, 4)]
-    assert late in s.workers[2].tasks
+    assert late in s.workers.slots[2].tasks
 
 
 def test_a_chunk_of_slow_rows_is_late_at_twice_the_forecast() -> None:
     s = scheduler()
     stream(s, rows=4)
     s.streams[1].took(Chunk(0, 1, (10,)), Took(3 * 10**9))
-    s.worker_up(1)
+    s.up(1)
     assert submits(cursor(s, 5, batch=4, prefetch=1)) == [(1, 0, 1)]
-    s.worker_up(2)
+    s.up(2)
     for at_s in (0.0, 5.9):
-        assert s.hedge(at_s) == []
-    assert submits(s.hedge(6.1)) == [(2, 0, 1)]
+        assert s.tick(at_s) == []
+    assert submits(s.tick(6.1)) == [(2, 0, 1)]
 
 
 def test_a_full_window_gives_out_nothing() -> None:
     s = scheduler()
     stream(s, rows=8)
     cursor(s, 5)
-    s.worker_up(1)
-    assert s.worker_up(2) == []
+    s.up(1)
+    assert s.up(2) == []
     assert s.streams[1].head == s.streams[1].limit == 8
 
 
@@ -187,18 +178,18 @@ def test_nothing_is_filled_ahead_of_what_the_jobs_want() -> None:
     s = scheduler()
     stream(s, rows=64)
     cursor(s, 5, prefetch=8)
-    s.worker_up(1)
-    s.worker_up(2)
+    s.up(1)
+    s.up(2)
     assert s.streams[1].head == 8
 
 
 def test_a_batch_is_told_when_all_below_is_ready_in_any_order() -> None:
     s = scheduler()
     stream(s)
-    given = tasks(cursor(s, 5) + s.worker_up(1) + s.worker_up(2))
-    assert told(s.task_done(1, given[1], ())) == []
-    assert told(s.task_done(2, given[2], ())) == []
-    assert told(s.task_done(1, given[0], ())) == [(5, 12)]
+    given = tasks([*cursor(s, 5), *s.up(1), *s.up(2)])
+    assert told(s.made(1, given[1], ())) == []
+    assert told(s.made(2, given[2], ())) == []
+    assert told(s.made(1, given[0], ())) == [(5, 12)]
 
 
 def test_jobs_with_other_batch_sizes_are_told_at_their_own_ends() -> None:
@@ -206,9 +197,9 @@ def test_jobs_with_other_batch_sizes_are_told_at_their_own_ends() -> None:
     stream(s)
     cursor(s, 5, batch=3)
     cursor(s, 6, batch=8)
-    first, second = tasks(s.worker_up(1))
-    assert told(s.task_done(1, first, ())) == [(5, 3)]
-    assert told(s.task_done(1, second, ())) == [(5, 6), (6, 8)]
+    first, second = tasks(s.up(1))
+    assert told(s.made(1, first, ())) == [(5, 3)]
+    assert told(s.made(1, second, ())) == [(5, 6), (6, 8)]
 
 
 def test_ranks_are_told_of_their_own_batches() -> None:
@@ -216,8 +207,8 @@ def test_ranks_are_told_of_their_own_batches() -> None:
     stream(s)
     cursor(s, 5, rank=0, world=2)
     cursor(s, 6, rank=1, world=2)
-    first, _ = tasks(s.worker_up(1))
-    assert told(s.task_done(1, first, ())) == [(5, 4), (6, 8)]
+    first, _ = tasks(s.up(1))
+    assert told(s.made(1, first, ())) == [(5, 4), (6, 8)]
 
 
 def test_an_absent_rank_holds_its_rows_and_hears_all_on_arrival() -> None:
@@ -225,25 +216,25 @@ def test_an_absent_rank_holds_its_rows_and_hears_all_on_arrival() -> None:
     stream(s)
     cursor(s, 5, rank=0, world=2)
     cursor(s, 6, rank=1, world=2, present=False)
-    (first, second) = tasks(s.worker_up(1))
-    assert told(s.task_done(1, first, ())) == [(5, 4)]
-    assert told(s.task_done(1, second, ())) == [(5, 12)]
+    (first, second) = tasks(s.up(1))
+    assert told(s.made(1, first, ())) == [(5, 4)]
+    assert told(s.made(1, second, ())) == [(5, 12)]
     s.release(5, 16)
     assert s.streams[1].low == 4
-    assert told(s.cursor_present(6)) == [(6, 16)]
+    assert told(s.present(6)) == [(6, 16)]
 
 
 def test_releases_beyond_news_fail_and_old_news_change_nothing() -> None:
     s = scheduler()
     stream(s)
     cursor(s, 5)
-    (first, _) = tasks(s.worker_up(1))
-    s.task_done(1, first, ())
-    with pytest.raises(ReleaseError, match="released up to 5, but only rows below 4 were announced"):
-        s.release(5, 5)
+    (first, _) = tasks(s.up(1))
+    s.made(1, first, ())
     s.release(5, 4)
     assert s.release(5, 0) == []
     assert s.streams[1].cursors[5].released == 4
+    assert s.release(5, 5)[0] == End(5, "protocol", "released up to 5, but only rows below 4 were announced")
+    assert not s.streams
 
 
 def test_the_slowest_job_holds_the_window() -> None:
@@ -251,9 +242,9 @@ def test_the_slowest_job_holds_the_window() -> None:
     stream(s, rows=8)
     cursor(s, 5)
     cursor(s, 6)
-    a, b = tasks(s.worker_up(1))
-    s.task_done(1, a, ())
-    s.task_done(1, b, ())
+    a, b = tasks(s.up(1))
+    s.made(1, a, ())
+    s.made(1, b, ())
     assert submits(s.release(5, 8)) == []
     assert submits(s.release(6, 4)) == [(1, 8, 4)]
 
@@ -265,21 +256,19 @@ def test_an_empty_batch_needs_no_news_and_is_released_at_once() -> None:
         cursor(s, rank, batch=1, position=21, rank=rank, world=2, n=24)
     assert s.streams[1].cursors[0].next_stop == 23
     s.release(0, 22)
-    with pytest.raises(ReleaseError):
-        s.release(0, 23)
-    (first,) = tasks(s.worker_up(1))[:1]
-    assert told(s.task_done(1, first, ())) == [(0, 25), (1, 24)]
+    (first,) = tasks(s.up(1))[:1]
+    assert told(s.made(1, first, ())) == [(0, 25), (1, 24)]
 
 
 def test_a_job_that_asks_again_hears_the_same_with_held_bad_rows() -> None:
     s = scheduler()
     stream(s)
     cursor(s, 5, batch=2)
-    (first, _) = tasks(s.worker_up(1))
-    s.task_done(1, first, [BadRow(1, 71, "x"), BadRow(3, 73, "y")])
-    assert s.repeat(5) == Announce(5, 4, ((1, 71, "x"), (3, 73, "y")))
+    (first, _) = tasks(s.up(1))
+    s.made(1, first, [BadRow(1, 71, "x"), BadRow(3, 73, "y")])
+    assert s.asks(5) == Announce(5, 4, ((1, 71, "x"), (3, 73, "y")))
     s.release(5, 2)
-    assert s.repeat(5) == s.repeat(5) == Announce(5, 4, ((3, 73, "y"),))
+    assert s.asks(5) == s.asks(5) == Announce(5, 4, ((3, 73, "y"),))
 
 
 def test_a_bad_row_is_told_to_those_whose_lane_has_it() -> None:
@@ -287,9 +276,9 @@ def test_a_bad_row_is_told_to_those_whose_lane_has_it() -> None:
     stream(s, lanes=2)
     cursor(s, 5, lane=10)
     cursor(s, 6, lane=11)
-    (first, _) = tasks(s.worker_up(1))
+    (first, _) = tasks(s.up(1))
     bad = [BadRow(0, 7, "everywhere"), BadRow(2, 9, "in one", (11,))]
-    said = {a.cursor: a.bad for a in s.task_done(1, first, bad) if isinstance(a, Announce)}
+    said = {a.cursor: a.bad for a in s.made(1, first, bad) if isinstance(a, Announce)}
     assert said == {5: ((0, 7, "everywhere"),), 6: ((0, 7, "everywhere"), (2, 9, "in one"))}
 
 
@@ -297,10 +286,8 @@ def test_many_bad_rows_are_told_by_position_and_some_by_reason() -> None:
     s = scheduler(chunk_rows=100)
     stream(s, rows=400)
     cursor(s, 5, batch=100)
-    (first, _) = tasks(s.worker_up(1))
-    (announce,) = [
-        a for a in s.task_done(1, first, [BadRow(p, p, "why") for p in range(100)]) if isinstance(a, Announce)
-    ]
+    (first, _) = tasks(s.up(1))
+    (announce,) = [a for a in s.made(1, first, [BadRow(p, p, "why") for p in range(100)]) if isinstance(a, Announce)]
     assert [p for p, _, _ in announce.bad] == list(range(100))
     assert sum(bool(reason) for _, _, reason in announce.bad) == BAD_REASONS_TOLD
 
@@ -309,8 +296,8 @@ def test_what_is_bad_is_forgotten_when_all_have_released_it() -> None:
     s = scheduler()
     stream(s)
     cursor(s, 5)
-    (first, _) = tasks(s.worker_up(1))
-    s.task_done(1, first, [BadRow(1, 1, "x")])
+    (first, _) = tasks(s.up(1))
+    s.made(1, first, [BadRow(1, 1, "x")])
     assert s.streams[1].bad
     s.release(5, 4)
     assert not s.streams[1].bad
@@ -320,40 +307,40 @@ def test_chunks_of_a_dead_worker_are_made_first_by_others() -> None:
     s = scheduler()
     stream(s, rows=64)
     cursor(s, 5)
-    s.worker_up(1)
-    s.worker_up(2)
-    assert submits(s.worker_lost(1)) == []  # the other one has its two
-    assert submits(s.worker_up(3)) == [(3, 0, 4), (3, 4, 4)]
+    s.up(1)
+    s.up(2)
+    assert submits(s.lost(1)) == []  # the other one has its two
+    assert submits(s.up(3)) == [(3, 0, 4), (3, 4, 4)]
 
 
 def test_a_task_that_failed_is_given_out_again() -> None:
     s = scheduler()
     stream(s)
     cursor(s, 5)
-    (first, _) = tasks(s.worker_up(1))
-    assert submits(s.task_failed(1, first)) == [(1, 0, 4)]
+    (first, _) = tasks(s.up(1))
+    assert submits(s.failed(1, first)) == [(1, 0, 4)]
 
 
 def test_rows_of_a_stuck_worker_are_not_reused_until_it_is_gone() -> None:
     s = scheduler()
     stream(s, rows=8)
     cursor(s, 5)
-    s.worker_up(1)
-    assert s.worker_stuck(1) == []
-    a, b = tasks(s.worker_up(2))
-    s.task_done(2, a, ())
-    s.task_done(2, b, ())
+    s.up(1)
+    assert s.stuck(1) == []
+    a, b = tasks(s.up(2))
+    s.made(2, a, ())
+    s.made(2, b, ())
     assert submits(s.release(5, 8)) == []
-    assert submits(s.worker_lost(1)) == [(2, 8, 4), (2, 12, 4)]
+    assert submits(s.lost(1)) == [(2, 8, 4), (2, 12, 4)]
 
 
 def test_what_a_stuck_worker_says_late_is_not_heard() -> None:
     s = scheduler()
     stream(s)
     cursor(s, 5)
-    (first, _) = tasks(s.worker_up(1))
-    s.worker_stuck(1)
-    assert told(s.task_done(1, first, [BadRow(0, 0, "late")])) == []
+    (first, _) = tasks(s.up(1))
+    s.stuck(1)
+    assert told(s.made(1, first, [BadRow(0, 0, "late")])) == []
     assert not s.streams[1].bad
 
 
@@ -363,10 +350,10 @@ def test_the_last_job_takes_lane_and_stream_along_and_each_once() -> None:
     cursor(s, 5, lane=10)
     cursor(s, 6, lane=10)
     cursor(s, 7, lane=11)
-    assert s.remove_cursor(5) == []
-    assert s.remove_cursor(6) == [DropLane(10)]
-    assert s.remove_cursor(7) == [DropLane(11), DropStream(1)]
-    assert s.remove_cursor(7) == []
+    assert s.left(5) == []
+    assert s.left(6) == [DropLane(10)]
+    assert s.left(7) == [DropLane(11), DropStream(1)]
+    assert s.left(7) == []
     assert not s.streams
 
 
@@ -374,9 +361,9 @@ def test_work_for_a_stream_that_is_gone_comes_to_nothing() -> None:
     s = scheduler()
     stream(s)
     cursor(s, 5)
-    first, second = tasks(s.worker_up(1))
-    s.remove_cursor(5)
-    assert s.task_done(1, first, ()) == s.task_failed(1, second) == []
+    first, second = tasks(s.up(1))
+    s.left(5)
+    assert s.made(1, first, ()) == s.failed(1, second) == []
     stream(s, 2)
     assert submits(cursor(s, 6, 2)) == [(1, 0, 4), (1, 4, 4)]
 
@@ -386,8 +373,8 @@ def test_rows_that_no_job_needs_any_more_are_passed_over() -> None:
     stream(s)
     cursor(s, 5)
     cursor(s, 6, position=500)
-    s.remove_cursor(5)
-    assert submits(s.worker_up(1)) == [(1, 500, 4), (1, 504, 4)]
+    s.left(5)
+    assert submits(s.up(1)) == [(1, 500, 4), (1, 504, 4)]
 
 
 def test_a_job_hears_of_rows_when_the_one_behind_leaves() -> None:
@@ -396,16 +383,16 @@ def test_a_job_hears_of_rows_when_the_one_behind_leaves() -> None:
     stream(s, rows=64)
     cursor(s, 5, prefetch=8)
     cursor(s, 6, position=8, prefetch=8)
-    a, b = tasks(s.worker_up(1))
-    c, d = tasks(s.worker_up(2))
+    a, b = tasks(s.up(1))
+    c, d = tasks(s.up(2))
     for task in (c, d):
-        assert told(s.task_done(2, task, ())) == []
-    assert told(s.task_done(1, b, ())) == []
-    for free in s._free:
+        assert told(s.made(2, task, ())) == []
+    assert told(s.made(1, b, ())) == []
+    for free in s.workers._free:
         free.clear()  # worker 2 is busy with something else, so that nobody takes up what is lost
-    s.worker_lost(1)
-    assert a not in s._tasks
-    assert told(s.remove_cursor(5)) == [(6, 16)]
+    s.lost(1)
+    assert a not in s.workers.tasks
+    assert told(s.left(5)) == [(6, 16)]
 
 
 def test_streams_take_turns() -> None:
@@ -414,16 +401,15 @@ def test_streams_take_turns() -> None:
     stream(s, 2, rows=64)
     cursor(s, 5, 1)
     cursor(s, 6, 2)
-    given = [a for w in range(3) for a in s.worker_up(w) if isinstance(a, Submit)]
+    given = [a for w in range(3) for a in s.up(w) if isinstance(a, Submit)]
     assert [a.stream for a in given] == [1, 2, 1, 2, 1, 2]
 
 
-def _run_dry(s: Scheduler, worker: int, eager: int, rounds: int) -> list[tuple[int, int]]:
+def _run_dry(s: ByHand, worker: int, eager: int, rounds: int) -> list[tuple[int, int]]:
     """The worker works; job `eager` releases at once what it is told; what the others are told."""
     heard: list[tuple[int, int]] = []
     for _ in range(rounds):
-        news = told(s.task_done(worker, s.workers[worker].tasks[0], ()))
-        s.give_out()
+        news = told(s.made(worker, s.workers.slots[worker].tasks[0], ()))
         for c, upto in news:
             if c == eager:
                 s.release(c, upto)
@@ -438,11 +424,11 @@ def test_a_lost_chunk_is_made_again_beside_a_greedy_stream() -> None:
     stream(s, 1, rows=16)
     cursor(s, 5, 1, batch=8)
     cursor_2: dict[str, Any] = {"batch": 4}
-    s.worker_up(1)
-    s.worker_up(2)
+    s.up(1)
+    s.up(2)
     stream(s, 2, rows=64)
     cursor(s, 6, 2, **cursor_2)
-    s.worker_lost(1)  # with the first rows of stream 1, whose window is given out to its end
+    s.lost(1)  # with the first rows of stream 1, whose window is given out to its end
     assert any(c == 5 for c, _ in _run_dry(s, 2, eager=6, rounds=40))
 
 
@@ -453,15 +439,17 @@ def test_a_large_batch_is_filled_beside_a_greedy_stream() -> None:
     stream(s, 2, rows=1024)
     cursor(s, 5, 1, batch=8)
     cursor(s, 6, 2, batch=4)
-    s.worker_up(1)
+    s.up(1)
     assert (5, 8) in _run_dry(s, 1, eager=6, rounds=40)
 
 
-def crash(s: Scheduler, worker: int, index: int, strikes: int = CRASH_STRIKES, lane: int | None = None) -> list[Action]:
+def crash(
+    s: ByHand, worker: int, index: int, strikes: int = CRASH_STRIKES, lane: int | None = None
+) -> list[tuple[int, str, tuple[tuple[int, int | None], ...]]]:
     """A worker comes up, and dies at a sample in its first chunk."""
-    s.worker_up(worker)
-    actions = s.worker_lost(worker, Suspect(index, lane), strikes)
-    return [a for a in actions if isinstance(a, QuarantineSample)]
+    s.up(worker)
+    actions = s.lost(worker, Suspect(index, lane), strikes)
+    return [(a.index, a.pipeline, a.places) for a in actions if isinstance(a, QuarantineSample)]
 
 
 @pytest.mark.parametrize(("strikes", "deaths"), [(CRASH_STRIKES, 2), (KILL_STRIKES, 3)])
@@ -470,8 +458,8 @@ def test_a_sample_that_kills_again_and_again_is_quarantined(strikes: int, deaths
     stream(s)
     cursor(s, 5)
     said = [crash(s, worker, 3, strikes) for worker in range(deaths)]
-    assert said == [[]] * (deaths - 1) + [[QuarantineSample("source", 3)]]
-    assert s.quarantined["source", ""] == {3}
+    assert said == [[]] * (deaths - 1) + [[(3, "", ((1, None),))]]
+    assert s.strikes.quarantined["source", ""] == {3}
 
 
 def test_a_sample_that_kills_in_one_pipeline_is_bad_in_that_only() -> None:
@@ -480,9 +468,9 @@ def test_a_sample_that_kills_in_one_pipeline_is_bad_in_that_only() -> None:
     cursor(s, 5)
     cursor(s, 6, lane=11)
     assert crash(s, 1, 3, lane=11) == crash(s, 2, 3, lane=10) == crash(s, 3, 3) == []  # three things, one strike each
-    assert crash(s, 4, 3, lane=11) == [QuarantineSample("source", 3, "digest1")]
+    assert crash(s, 4, 3, lane=11) == [(3, "digest1", ((1, 11),))]
     assert crash(s, 5, 3, lane=11) == []
-    assert crash(s, 6, 3) == [QuarantineSample("source", 3)]
+    assert crash(s, 6, 3) == [(3, "", ((1, None),))]
     assert crash(s, 7, 3, lane=10) == crash(s, 8, 3, lane=10) == []  # it is not tried for anybody
 
 
@@ -498,9 +486,9 @@ def test_a_sample_that_was_made_after_all_has_no_strikes() -> None:
     stream(s)
     cursor(s, 5)
     assert crash(s, 1, 3) == []
-    (first, _) = tasks(s.worker_up(2))
-    s.task_done(2, first, ())
-    s.worker_lost(2)
+    (first, _) = tasks(s.up(2))
+    s.made(2, first, ())
+    s.lost(2)
     assert crash(s, 3, 3) == []
 
 
@@ -509,24 +497,81 @@ def test_suspects_of_a_chunk_that_was_made_have_no_strikes() -> None:
     stream(s)
     cursor(s, 5)
     assert crash(s, 1, 2) == crash(s, 2, 3) == []
-    (first, _) = tasks(s.worker_up(3))
-    s.task_done(3, first, ())
-    s.worker_lost(3)
+    (first, _) = tasks(s.up(3))
+    s.made(3, first, ())
+    s.lost(3)
     assert crash(s, 4, 2) == []
-    assert not s.quarantined["source", ""]
+    assert not s.strikes.quarantined["source", ""]
 
 
 def test_a_worker_that_held_nothing_speaks_against_nobody() -> None:
     s = scheduler()
-    s.worker_up(1)
-    assert s.worker_lost(1, Suspect(3)) == []
-    assert s.worker_lost(1, Suspect(3)) == s.worker_stuck(1, Suspect(3)) == []
-    assert not s._strikes
+    s.up(1)
+    assert s.lost(1, Suspect(3)) == []
+    assert s.lost(1, Suspect(3)) == s.stuck(1, Suspect(3)) == []
+    assert not s.strikes._strikes
 
 
 def test_known_bad_samples_are_kept_by_source() -> None:
     s = scheduler()
-    s.quarantine("a", [1, 2])
-    s.quarantine("a", [3])
-    assert s.quarantined["a", ""] == {1, 2, 3}
-    assert not s.quarantined["b", ""]
+    s.known("a", 1, 2)
+    s.known("a", 1, 2, 3)
+    assert s.strikes.quarantined["a", ""] == {1, 2, 3}
+    assert not s.strikes.quarantined["b", ""]
+
+
+def test_jobs_are_ended_when_tasks_fail_in_a_row_and_hear_the_story() -> None:
+    """Those of the lane that is to blame, if one is."""
+    s = scheduler()
+    stream(s, lanes=2)
+    cursor(s, 5)
+    cursor(s, 6, lane=11)
+    s.up(1)
+    actions: list[Action] = []
+    for number in range(3):
+        assert not any(isinstance(a, End) for a in actions)
+        s.now_s = float(number)
+        actions = s.failed(1, s.workers.slots[1].tasks[0], lane=11)
+    (end,) = [a for a in actions if isinstance(a, End)]
+    assert (end.cursor, end.code, end.field) == (6, "spec", "pipeline")
+    told = "the workers cannot make the rows of this pipeline: a reason (before that: 2.0 s ago task 1 of worker 1 "
+    assert end.text.startswith(told)
+    assert set(s.streams[1].lanes) == {10}
+    s.validate()
+
+
+def test_a_task_that_is_made_between_ends_no_job() -> None:
+    s = scheduler()
+    stream(s)
+    cursor(s, 5)
+    s.up(1)
+    for _ in range(3):
+        for _ in range(2):
+            assert not any(isinstance(a, End) for a in s.failed(1, s.workers.slots[1].tasks[0]))
+        s.made(1, s.workers.slots[1].tasks[0])
+        s.release(5, s.table.cursor(5).announced)
+    assert 5 in s.streams[1].cursors
+
+
+def test_what_was_decided_before_an_error_is_done_with_the_next_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tick gives up a place, and then meets an error that nobody foresaw."""
+    s = scheduler()
+    stream(s, lanes=2)
+    cursor(s, 5)
+    cursor(s, 6, lane=11, present=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(s._lag, "partings", lambda *_: 1 // 0)
+        with pytest.raises(ZeroDivisionError):
+            s.tick(1000.0)
+    assert DropLane(11) in s.up(1)
+    s.validate()
+
+
+def test_facts_that_contradict_each_other_are_found() -> None:
+    s = scheduler()
+    stream(s)
+    cursor(s, 5)
+    s.validate()
+    s.streams[1].cursors[5].lane = 99
+    with pytest.raises(Inconsistent, match="lanes that are read"):
+        s.validate()

@@ -1,4 +1,4 @@
-"""Jobs that are joined and parted while others come and are refused: what is decided is done before anything else."""
+"""What is decided is done, with real memory and real connections, while jobs join, part, and are refused."""
 
 from __future__ import annotations
 
@@ -6,28 +6,35 @@ import dataclasses
 import os
 import select
 import socket
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from prepclient import RandomResizedCrop, SyntheticImages
 from prepserver import __version__
-from prepserver.daemon import jobs as jobs_room
 from prepserver.daemon.access import Access
 from prepserver.daemon.attach import Peer
-from prepserver.daemon.jobs import Attachment, Jobs, Refusal
+from prepserver.daemon.attachments import Attachment, Attachments
+from prepserver.daemon.driver import Driver
+from prepserver.daemon.ledger import Ledger
+from prepserver.daemon.quarantine import Quarantine
 from prepserver.daemon.rings import Rings
+from prepserver.order import make_order
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.protocol import work
 from prepserver.protocol.messages import PROTOCOL, Attach
-from prepserver.schedule.actions import Action, Announce, DropLane, DropStream, Joined, Move, Submit
-from prepserver.schedule.scheduler import Scheduler
-from prepserver.schedule.stream import Took
+from prepserver.schedule.actions import Admit, End, Refuse
+from prepserver.schedule.asked import Refusal, check
+from prepserver.schedule.coordinator import Coordinator
+from prepserver.schedule.events import ChunkMade, RankAttaches, RankLeft, Released, Tick, WorkerUp
+from prepserver.schedule.records import Took
 
 N = 4000
 BATCH = 16
 MS = 10**6
+NOW_S = 1000.0
 HELD_S = 130.0  # longer than a place is kept for a rank
 
 ATTACH = Attach(
@@ -38,71 +45,95 @@ ATTACH = Attach(
 LATE = dataclasses.replace(ATTACH, job="late", epoch=1, batch_size=BATCH // 2, world_size=2)
 
 
-class Room:
-    """A daemon's decisions without its processes: chunks are made at once, clients release as they are told."""
+class Pool:
+    """Workers that take what they are told."""
 
     def __init__(self) -> None:
-        self.scheduler = Scheduler()
+        self.given: list[tuple[int, work.Fill]] = []
+        self.told: list[Any] = []
+
+    def send(self, worker: int, message: work.Fill) -> None:
+        self.given.append((worker, message))
+
+    def broadcast(self, message: Any, _fds: Sequence[int]) -> None:
+        self.told.append(message)
+
+    def at_sample(self, _index: int) -> list[tuple[int, int]]:
+        return []
+
+
+class Room:
+    """A daemon without its processes: chunks are made at once, clients release as they are told."""
+
+    def __init__(self, home: Path) -> None:
+        self.coordinator = Coordinator(lambda attach, samples: make_order(attach.shuffle, samples, 0), workers=2)
+        self.table = self.coordinator.table
         self.rings = Rings(1 << 30)
+        self.ledger = Ledger(home / "audit")
+        self.attachments = Attachments(self.rings, self.ledger, self.coordinator.repeat)
         access = Access(os.getuid())
-        self.jobs = Jobs(self.scheduler, self.rings, lambda _message, _fds: None, 2, lambda: 1.0, access, self.do)
-        self.given: list[Submit] = []
-        self.joined: list[Joined] = []
+        self.now_s = NOW_S
+        self.driver = Driver(
+            self.coordinator, self.rings, self.attachments, Quarantine(home / "bad"), access, lambda: self.now_s
+        )
+        self.pool = Pool()
+        self.driver.pool = self.pool  # type: ignore[assignment]
+        self.driver.clients = self
+        self.answers: list[Admit | Refuse | End] = []
         self.others: list[socket.socket] = []
         self.slow_ns = MS  # a row in the second of two lanes; in the first one it takes 1 ms
         for worker in (1, 2):
-            self.do(self.scheduler.worker_up(worker))
+            self.driver.happened(WorkerUp(worker))
 
-    def do(self, actions: Iterable[Action]) -> None:
-        for action in actions:
-            match action:
-                case Submit():
-                    self.given.append(action)
-                case Announce(cursor):
-                    assert self.jobs.attachments[cursor].lane == self._lane(cursor), "told of rows in another ring"
-                case Move():
-                    self.jobs.moved(action)
-                case Joined():
-                    self.joined.append(action)
-                    self.jobs.joined(action)
-                case DropLane(lane):
-                    self.jobs.drop_lane(lane)
-                case DropStream(stream):
-                    self.jobs.drop_stream(stream)
+    def answer(self, answer: Admit | Refuse | End) -> None:
+        self.answers.append(answer)
 
     def attach(self, attach: Attach, uid: int = -1) -> Attachment:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.others.append(theirs)
         peer = Peer(ours)
         peer.uid = peer.uid if uid < 0 else uid
-        self.others.append(peer.sock)
+        self.others += [theirs, peer.sock]
         listing = work.Indexed("/none", N, 0, "digest", "content")
-        welcome, _, actions = self.jobs.admit(peer, jobs_room.check(attach), listing)
-        self.do(actions)
-        return self.jobs.attachments[welcome.job_id]
+        self.driver.happened(RankAttaches(1, peer.uid, check(attach), listing, 1.0))
+        answer = self.answers.pop()
+        if isinstance(answer, Refuse):
+            raise Refusal(answer.code, answer.text, answer.field)
+        peer.cursor = answer.cursor
+        attachment = self.attachments[answer.cursor] = Attachment(answer.cursor, peer, attach)
+        return attachment
+
+    def leave(self, attachment: Attachment) -> None:
+        self.driver.happened(RankLeft(attachment.cursor))
+        del self.attachments[attachment.cursor]
+
+    def tick(self, now_s: float) -> None:
+        self.now_s = now_s
+        self.driver.happened(Tick())
+
+    def stream(self, attachment: Attachment) -> int:
+        return self.table.stream_of(attachment.cursor).id
 
     def hung_up(self) -> list[int]:
         """Ranks whose connection was ended, but not by them."""
         poll = select.poll()
-        for attachment in self.jobs.attachments.values():
+        for attachment in self.attachments.values():
             poll.register(attachment.peer.sock, select.POLLIN)
         ended = {fd for fd, _ in poll.poll(0)}
-        return [cursor for cursor, a in self.jobs.attachments.items() if a.peer.fileno() in ended]
+        return [cursor for cursor, a in self.attachments.items() if a.peer.fileno() in ended]
 
     def make_rows(self) -> None:
-        while self.given:
-            submit = self.given.pop(0)
-            lanes_ns = (MS * submit.count, self.slow_ns * submit.count)[: len(submit.lanes)]
-            took = Took(0, MS * submit.count, lanes_ns if len(submit.lanes) > 1 else ())
-            self.do(self.scheduler.task_done(submit.worker, submit.task, (), took))
-            self.do(self.scheduler.give_out())
+        while self.pool.given:
+            worker, fill = self.pool.given.pop(0)
+            lanes_ns = (MS * fill.count, self.slow_ns * fill.count)[: len(fill.lanes)]
+            took = Took(0, MS * fill.count, lanes_ns if len(fill.lanes) > 1 else ())
+            self.driver.happened(ChunkMade(worker, fill.task, (), took))
 
     def read(self, *attachments: Attachment) -> None:
         """Each takes a batch, if it is there."""
         self.make_rows()
         for attachment in attachments:
-            cursor = self.scheduler.stream_of(attachment.cursor).cursors[attachment.cursor]
-            self.do(self.scheduler.release(cursor.id, min(cursor.announced, cursor.released + BATCH)))
+            cursor = self.table.cursor(attachment.cursor)
+            self.driver.happened(Released(cursor.id, min(cursor.announced, cursor.released + BATCH)))
         self.make_rows()
 
     def until(self, done: Callable[[], bool], *attachments: Attachment) -> None:
@@ -110,40 +141,29 @@ class Room:
             if done():
                 return
             self.read(*attachments)
-        raise AssertionError(self.scheduler.streams)
+        raise AssertionError(self.table.streams)
 
     def head(self, attachment: Attachment) -> int:
-        return self.scheduler.stream_of(attachment.cursor).head
+        return self.table.stream_of(attachment.cursor).head
 
     def is_whole(self) -> None:
-        """What the jobs know is what the scheduler knows, and a new worker can be told."""
-        told = [message.stream for message, _ in self.jobs.setup_messages() if isinstance(message, work.AddStream)]
-        assert sorted(told) == sorted(self.scheduler.streams)
-        for cursor, attachment in self.jobs.attachments.items():
-            stream = self.scheduler.stream_of(cursor)
-            group = self.jobs._groups[attachment.group]
-            assert attachment.stream == group.stream == stream.id
-            assert attachment.lane == group.lane == self._lane(cursor)
-        assert set(self.rings.held) == {lane for s in self.scheduler.streams.values() for lane in s.lanes}
+        """Facts fit together, memory is that of the lanes, and a new worker can be told."""
+        self.coordinator.validate()
+        told = [message for message, _ in self.driver.setup()]
+        assert sorted(m.stream for m in told if isinstance(m, work.AddStream)) == sorted(self.table.streams)
+        lanes = {lane for stream in self.table.streams.values() for lane in stream.lanes}
+        assert {m.lane for m in told if isinstance(m, work.AddLane)} == lanes == set(self.rings.held)
 
     def close(self) -> None:
         self.rings.close()
+        self.ledger.close()
         for sock in self.others:
             sock.close()
 
-    def _lane(self, cursor: int) -> int:
-        return self.scheduler.stream_of(cursor).cursors[cursor].lane
-
-
-def test_an_older_client_hears_what_to_use_instead_of_skip() -> None:
-    with pytest.raises(Refusal, match=r"lag = 'skip' .* With 'detach' the job loses nothing; 'auto'") as e:
-        jobs_room.check(dataclasses.replace(ATTACH, lag="skip"))
-    assert (e.value.message.code, e.value.message.field) == ("spec", "lag")
-
 
 @pytest.fixture
-def room() -> Iterator[Room]:
-    made = Room()
+def room(tmp_path: Path) -> Iterator[Room]:
+    made = Room(tmp_path)
     yield made
     made.close()
 
@@ -153,18 +173,10 @@ def begin(room: Room, *more: Attach) -> tuple[list[Attachment], Attachment]:
     here = [room.attach(attach) for attach in (ATTACH, *more)]
     room.until(lambda: room.head(here[0]) > N // 2, *here)
     late = room.attach(LATE)
-    assert room.scheduler.waits_for == {late.stream: here[0].stream}
+    assert room.coordinator.waits_for == {room.stream(late): room.stream(here[0])}
     room.until(lambda: room.head(here[0]) >= N - 64, late, *here)
-    assert not room.joined
+    assert len(room.table.streams) == 2
     return here, late
-
-
-@pytest.mark.parametrize("name", ["two\nlines", "\x1b[2J", "a\x00b", "\u202eback"])
-def test_a_job_whose_name_cannot_be_shown_is_refused(name: str) -> None:
-    with pytest.raises(Refusal, match="cannot be shown") as refused:
-        jobs_room.check(dataclasses.replace(ATTACH, job=name))
-    assert refused.value.message.field == "job"
-    assert str(refused.value).isprintable()
 
 
 def test_what_a_refused_rank_has_set_off_is_done(room: Room) -> None:
@@ -172,7 +184,7 @@ def test_what_a_refused_rank_has_set_off_is_done(room: Room) -> None:
     (first,), late = begin(room)
     with pytest.raises(Refusal, match="beyond"):
         room.attach(dataclasses.replace(LATE, rank=1, epoch=0, position=2**61, epoch_start=2**61))
-    assert [joined.into for joined in room.joined] == [first.stream]
+    assert room.stream(first) == room.stream(late)
     room.is_whole()
     room.until(lambda: room.head(late) > N + 600, first, late)
     room.is_whole()
@@ -181,15 +193,14 @@ def test_what_a_refused_rank_has_set_off_is_done(room: Room) -> None:
 def test_places_that_are_given_up_and_a_parting_in_one_tick(room: Room) -> None:
     """The joined job's lane is the one that the parting gives a new ring."""
     (first, stops), late = begin(room, dataclasses.replace(ATTACH, job="stops"))
-    cursor = room.scheduler.stream_of(first.cursor).cursors[first.cursor]
+    cursor = room.table.cursor(first.cursor)
     room.until(lambda: cursor.released == room.head(first), first)
-    assert not room.joined
-    began_s = time.monotonic()
-    room.jobs.tick(began_s)
+    assert len(room.table.streams) == 2
+    began_s = NOW_S
+    room.tick(began_s)
     cursor.asks()
-    room.jobs.tick(began_s + HELD_S)
-    assert len(room.joined) == 1
-    assert first.stream == late.stream != stops.stream
+    room.tick(began_s + HELD_S)
+    assert room.stream(first) == room.stream(late) != room.stream(stops)
     room.is_whole()
     room.until(lambda: room.head(late) > N + 600, first, late)
     room.is_whole()
@@ -201,14 +212,14 @@ def test_without_memory_to_part_a_job_attaches_anew(room: Room, stranger: bool) 
     slow = room.attach(ATTACH)
     room.until(lambda: room.head(slow) > N // 2, slow)
     quick = room.attach(dataclasses.replace(ATTACH, job="quick", epoch=1), uid=os.getuid() + stranger)
-    room.until(lambda: bool(room.joined), slow, quick)
-    cursor = room.scheduler.stream_of(quick.cursor).cursors[quick.cursor]
+    room.until(lambda: room.stream(slow) == room.stream(quick), slow, quick)
+    cursor = room.table.cursor(quick.cursor)
     room.until(lambda: room.head(slow) > N + 600, slow, quick)
     room.until(lambda: cursor.released == room.head(quick), quick)
     room.rings.budget_bytes = 0
-    now_s = time.monotonic()
+    now_s = NOW_S
     for _ in range(8):
-        room.jobs.tick(now_s)
+        room.tick(now_s)
         cursor.asks()
         now_s += 3.0
     assert (slow.cursor in room.hung_up()) == stranger
@@ -223,7 +234,7 @@ def share(room: Room) -> tuple[Attachment, Attachment]:
     quick = room.attach(ATTACH)
     room.until(lambda: room.head(quick) > N // 2, quick)
     slow = room.attach(SLOW, uid=os.getuid() + 1)
-    room.until(lambda: slow.stream == quick.stream, slow, quick)
+    room.until(lambda: room.stream(slow) == room.stream(quick), slow, quick)
     room.slow_ns = 1000 * MS
     room.until(lambda: room.head(slow) > N + 100, slow, quick)
     return quick, slow
@@ -232,29 +243,29 @@ def share(room: Room) -> tuple[Attachment, Attachment]:
 def test_a_slow_pipeline_parts_from_another_users(room: Room, caplog: pytest.LogCaptureFixture) -> None:
     """The next job with such a pipeline does so, too."""
     quick, slow = share(room)
-    room.jobs.tick(time.monotonic())
-    assert slow.stream != quick.stream
+    room.tick(NOW_S)
+    assert room.stream(slow) != room.stream(quick)
     (said,) = [record.message for record in caplog.records if "holds others back" in record.message]
     assert said.startswith(f"job 'slow' holds others back (uid {os.getuid() + 1}: its pipeline takes ")
     room.is_whole()
     room.until(lambda: room.head(slow) > N + 600, slow, quick)
-    room.jobs.tick(time.monotonic() + 60.0)
-    assert slow.stream != quick.stream
+    room.tick(NOW_S + 60.0)
+    assert room.stream(slow) != room.stream(quick)
     # Its stream is there to be shared with the user's other jobs, whoever is first, and with nobody else.
     again = room.attach(dataclasses.replace(SLOW, job="again", epoch=2), uid=os.getuid() + 1)
-    assert room.scheduler.waits_for == {again.stream: slow.stream}
+    assert room.coordinator.waits_for == {room.stream(again): room.stream(slow)}
     other = room.attach(dataclasses.replace(SLOW, job="other", epoch=2), uid=os.getuid() + 2)
-    assert room.scheduler.waits_for[other.stream] == quick.stream
+    assert room.coordinator.waits_for[room.stream(other)] == room.stream(quick)
     for attachment in (slow, again):
-        room.do(room.jobs.leave(attachment.cursor))
+        room.leave(attachment)
     anew = room.attach(SLOW, uid=os.getuid() + 1)
-    assert anew.cursor not in room.scheduler.stream_of(quick.cursor).cursors
-    assert anew.stream not in room.scheduler.waits_for
+    assert room.stream(anew) != room.stream(quick)
+    assert room.stream(anew) not in room.coordinator.waits_for
     room.is_whole()
     # It is forgotten with the last of these streams.
     for attachment in (quick, other, anew):
-        room.do(room.jobs.leave(attachment.cursor))
-    assert not room.scheduler.streams
+        room.leave(attachment)
+    assert not room.table.streams
     share(room)
 
 
@@ -262,13 +273,13 @@ def test_without_memory_to_part_a_slow_job_attaches_anew(room: Room) -> None:
     """It is apart from the others then."""
     quick, slow = share(room)
     room.rings.budget_bytes = 0
-    now_s = time.monotonic()
-    room.jobs.tick(now_s)
+    now_s = NOW_S
+    room.tick(now_s)
     assert room.hung_up() == []
-    room.jobs.tick(now_s + 60.0)
+    room.tick(now_s + 60.0)
     assert room.hung_up() == [slow.cursor]
-    room.do(room.jobs.leave(slow.cursor))
+    room.leave(slow)
     room.rings.budget_bytes = 1 << 30
     slow = room.attach(dataclasses.replace(SLOW, epoch=1), uid=os.getuid() + 1)
-    assert slow.stream != quick.stream
-    assert not room.scheduler.waits_for
+    assert room.stream(slow) != room.stream(quick)
+    assert not room.coordinator.waits_for

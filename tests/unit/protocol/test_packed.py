@@ -15,6 +15,7 @@ from prepserver.protocol.packed import (
     kept_record,
     read_head,
     read_record,
+    sample_crc,
     skipped_record,
 )
 from tests.support.photos import jpeg
@@ -73,3 +74,16 @@ def test_a_head_of_contradicting_numbers_is_refused() -> None:
     record[12:14] = (3).to_bytes(2, "little")
     with pytest.raises(BrokenRecordError, match="head is damaged"):
         read_head(bytes(record))
+
+
+def test_a_kept_record_of_segments_is_refused() -> None:
+    record = bytearray(kept_record(3, b"anything"))
+    record[20] = 1
+    with pytest.raises(BrokenRecordError, match="head is damaged"):
+        read_head(bytes(record))
+
+
+def test_a_sample_of_several_records_has_one_checksum_of_all() -> None:
+    one, other = (read_head(kept_record(3, data)) for data in (b"image", b"mask"))
+    assert sample_crc([one]) == one.image_crc
+    assert len({sample_crc(heads) for heads in ([one], [other], [one, other])}) == 3

@@ -1,0 +1,256 @@
+"""Questions of clients: for a place, for the daemon's state, and that it may stop.
+
+The question of a rank waits until its source is listed. Then it goes to the coordinator, which admits or refuses it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from typing import Any, Protocol
+
+from prepserver import __version__
+from prepserver.daemon.access import Access, Denied
+from prepserver.daemon.attach import Peer
+from prepserver.daemon.attachments import Attachment, Attachments
+from prepserver.daemon.control import Control
+from prepserver.daemon.driver import Driver
+from prepserver.daemon.ledger import Ledger, rows_of
+from prepserver.daemon.listings import Listings
+from prepserver.daemon.quarantine import Quarantine
+from prepserver.daemon.rings import Rings
+from prepserver.pipeline.spec import Codes
+from prepserver.protocol import work
+from prepserver.protocol.messages import PROTOCOL, Attach, Scanning, Status, Stopping, Welcome
+from prepserver.schedule.actions import Admit, Refuse
+from prepserver.schedule.asked import Asked, Refusal, check
+from prepserver.schedule.events import KnownBad, RankAttaches
+
+log = logging.getLogger(__name__)
+
+_LEAVING_S = 5.0  # how long a newcomer waits for the memory of a job that has just left
+
+
+class House(Protocol):
+    """The daemon, as far as its clients may ask for it."""
+
+    @property
+    def stops(self) -> bool:
+        """Whether it is about to end."""
+
+    @property
+    def end_s(self) -> float:
+        """How long its end takes at most."""
+
+    def stop(self, why: str) -> None:
+        """Ends it."""
+
+    @property
+    def codes(self) -> Codes:
+        """The plug-ins that a question may name."""
+
+    def snapshot(self) -> dict[str, Any]:
+        """Its state."""
+
+    def rows_per_s(self) -> float:
+        """What the pool makes while it works."""
+
+
+class Connections(Protocol):
+    """Who ends connections."""
+
+    def refuse(self, peer: Peer, code: str, text: str, field: str | None = None) -> None:
+        """Ends a question with the reason why not."""
+
+    def drop(self, peer: Peer) -> None:
+        """Ends a connection."""
+
+    def ask(self, peer: Peer, question: Question) -> None:
+        """Calls `Questions.ask`; what goes wrong there costs this peer its connection, and nobody else."""
+
+
+class Question:
+    """A question of a rank that waits for its source to be listed, or for memory; as `Waiting`.
+
+    Attributes:
+        peer: Who asks.
+        asked: What.
+        listing: Of its source, once it is listed.
+        until_s: How long it waits for memory.
+    """
+
+    def __init__(self, connections: Connections, peer: Peer, asked: Asked) -> None:
+        self._connections = connections
+        self.peer = peer
+        self.asked = asked
+        self.listing: work.Indexed | None = None
+        self.until_s: float | None = None
+
+    @property
+    def is_gone(self) -> bool:
+        """See `Waiting`."""
+        return self.peer.fileno() < 0
+
+    def scanning(self, samples: int) -> None:
+        """See `Waiting`."""
+        if not self.is_gone:
+            self.peer.send(Scanning(samples))
+
+    def listed(self, listing: work.Indexed) -> None:
+        """See `Waiting`."""
+        self.listing = listing
+        self._connections.ask(self.peer, self)
+
+    def unlistable(self, reason: str) -> None:
+        """See `Waiting`."""
+        self._connections.refuse(self.peer, "source", reason)
+
+
+class Questions:
+    """See the module.
+
+    Args:
+        house: The daemon.
+        connections: Of those who ask.
+        driver: Takes events.
+        attachments: Those who are admitted.
+        rings: Whose descriptors are sent.
+        listings: Of sources.
+        quarantine: Samples that killed workers before.
+        ledger: Where it is written down who was given what.
+        access: The rules.
+
+    Attributes:
+        access: See above.
+        control: Makes the control lines of those who are admitted.
+    """
+
+    control: Control
+
+    def __init__(
+        self,
+        house: House,
+        connections: Connections,
+        driver: Driver,
+        attachments: Attachments,
+        rings: Rings,
+        listings: Listings,
+        quarantine: Quarantine,
+        ledger: Ledger,
+        access: Access,
+    ) -> None:
+        self._house = house
+        self._connections = connections
+        self._driver = driver
+        self._attachments = attachments
+        self._rings = rings
+        self._listings = listings
+        self._quarantine = quarantine
+        self._ledger = ledger
+        self.access = access
+        self._asking: dict[int, Question] = {}  # by `RankAttaches.asker`
+        self._short: list[Question] = []  # wait for memory
+
+    def attach(self, peer: Peer, attach: Attach) -> None:
+        """A rank asks for its rows."""
+        try:
+            if self._house.stops:
+                raise Refusal("stopping", "the daemon is stopping; start it again with `prepserver start`")
+            asked = check(attach, self._house.codes)
+            reading = self.access.reading(peer.uid, asked.source["source"])
+        except Refusal as e:
+            self._connections.refuse(peer, e.code, str(e), e.field)
+        except Denied as e:
+            self._connections.refuse(peer, "permission", str(e))
+        else:
+            self._listings.want(asked.source, Question(self._connections, peer, asked), peer.uid, reading)
+
+    def take_short(self) -> list[Question]:
+        """The questions that wait for memory: they are to be asked again."""
+        short, self._short = self._short, []
+        return short
+
+    def ask(self, question: Question) -> None:
+        """The source of a question is listed: the coordinator is asked for a place."""
+        asker, listing = id(question), question.listing
+        assert listing is not None
+        known = tuple((entry.index, entry.pipeline) for entry in self._quarantine.of(listing.digest))
+        self._driver.happened(KnownBad(listing.digest, known))
+        self._asking[asker] = question
+        try:
+            rate, limits = self._house.rows_per_s(), self.access.limits
+            self._driver.happened(RankAttaches(asker, question.peer.uid, question.asked, listing, rate, limits))
+        finally:
+            self._asking.pop(asker, None)
+
+    def answer(self, answer: Admit | Refuse) -> None:
+        """The coordinator has decided."""
+        question = self._asking[answer.asker]
+        if isinstance(answer, Admit):
+            self._admit(question, answer)
+            return
+        # Where memory is short while a job's ring is on its way out, the question is asked again a little later: a
+        # script that is started anew must not be refused for the ring of its own last run.
+        now_s = time.monotonic()
+        question.until_s = now_s + _LEAVING_S if question.until_s is None else question.until_s
+        if answer.code == "memory" and self._rings.are_leaving and now_s < question.until_s:
+            self._short.append(question)
+        else:
+            self._connections.refuse(question.peer, answer.code, answer.text, answer.field)
+
+    def _admit(self, question: Question, admit: Admit) -> None:
+        peer, attach, listing = question.peer, question.asked.attach, question.listing
+        assert listing is not None
+        peer.cursor = admit.cursor
+        self._attachments[admit.cursor] = Attachment(admit.cursor, peer, attach)
+        ring = self._rings.held[admit.lane]
+        rows = rows_of(attach, question.asked.source, question.asked.pipeline.to_wire(), listing)
+        self._ledger.attached(
+            admit.cursor, peer.uid, attach, rows, admit.epoch_start, admit.position, admit.first, ring.layout.rows
+        )
+        welcome = Welcome(
+            PROTOCOL, __version__, admit.cursor, listing.samples, listing.num_classes, listing.digest,
+            admit.epoch_start, admit.position, admit.ahead, ring.layout.to_wire(), admit.alone_upto,
+            listing.content_digest, question.asked.pipeline.code,
+        )  # fmt: skip
+        try:
+            line = self.control.open(admit.cursor)
+        except OSError as e:
+            self._connections.refuse(peer, "busy", f"the daemon cannot take another job now: {e}")
+            return
+        sent = peer.send(welcome, ring.fd, line)
+        os.close(line)
+        if not sent:
+            self._connections.drop(peer)
+            return
+        log.info(
+            "job %r rank %d/%d (pid %d): %d samples, from position %d, lane %s", attach.job, attach.rank,
+            attach.world_size, peer.pid, listing.samples, admit.position, admit.lane,
+        )  # fmt: skip
+
+    def status(self, peer: Peer) -> None:
+        """Somebody asks for the daemon's state."""
+        data = json.dumps(self._house.snapshot()).encode()
+        try:
+            fd = os.memfd_create("prepserver-status", os.MFD_CLOEXEC)
+        except OSError as e:
+            self._connections.refuse(peer, "busy", f"no state to be had now: {e}")
+            return
+        try:
+            os.write(fd, data)
+            peer.send(Status(len(data)), fd)
+        finally:
+            os.close(fd)
+        self._connections.drop(peer)
+
+    def stop(self, peer: Peer) -> None:
+        """Somebody asks the daemon to stop."""
+        if not self.access.may_stop(peer.uid):
+            text = f"only uid {os.getuid()} and root may stop this daemon, not uid {peer.uid}"
+            self._connections.refuse(peer, "permission", text)
+            return
+        peer.send(Stopping(os.getpid(), self._house.end_s))
+        self._connections.drop(peer)
+        self._house.stop("prepserver stop")

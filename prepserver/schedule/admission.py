@@ -1,0 +1,362 @@
+"""Admission: a rank gets a place on a stream, in a lane and with a ring, or an answer why not.
+
+The ranks of a job begin at one place. The first of them makes the job, and places are kept there for the others, for
+some time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from prepserver.pipeline.batches import BatchLine, batch_rows
+from prepserver.protocol import work
+from prepserver.protocol.layout import ring_fields
+from prepserver.schedule.actions import Action, Admit, MakeRing, OpenStream, Refuse, Say
+from prepserver.schedule.asked import (
+    Given,
+    Orders,
+    Refusal,
+    first_of,
+    given_place,
+    line_of,
+    local_ranks,
+    ring_rows,
+    rounds_of,
+    rows_had,
+    shard_of,
+)
+from prepserver.schedule.early import PATIENCE
+from prepserver.schedule.events import Limits, RankAttaches, RingMade
+from prepserver.schedule.join import Place, Request, place
+from prepserver.schedule.meeting import Meetings
+from prepserver.schedule.parting import Answer, Partings, Steps
+from prepserver.schedule.records import Cursor, Job, Lane
+from prepserver.schedule.story import Story
+from prepserver.schedule.stream import Stream
+from prepserver.schedule.strikes import Strikes
+from prepserver.schedule.table import Table
+
+ABSENT_S = 120.0
+"""How long places are kept: ranks of one run start within seconds of each other; a slow import takes longer."""
+
+_FARTHEST = 2**60  # where a job may begin; messages count up to 2**62
+
+
+@dataclass(frozen=True, slots=True)
+class _Keys:
+    """What a question must agree in with others.
+
+    Attributes:
+        stream: To share a stream.
+        lane: And a lane.
+        run: To be of one run, wherever its ranks stand.
+        where: And to share a place.
+    """
+
+    stream: str
+    lane: tuple[str, int]
+    run: tuple[Any, ...]
+    where: tuple[Any, ...]
+
+
+class Admission:
+    """See the module.
+
+    Args:
+        table: All jobs and streams.
+        strikes: What is told of bad samples.
+        meetings: Where early streams are known.
+        partings: Which pipelines are kept apart.
+        story: Where attachments are noted.
+        orders: The order that a question asks for.
+        rows_in_work: Rows that the pool has in its hands when it is busy.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        strikes: Strikes,
+        meetings: Meetings,
+        partings: Partings,
+        story: Story,
+        orders: Orders,
+        rows_in_work: int,
+    ) -> None:
+        self._table = table
+        self._strikes = strikes
+        self._meetings = meetings
+        self._partings = partings
+        self._story = story
+        self._orders = orders
+        self._rows_in_work = rows_in_work
+
+    def attach(self, event: RankAttaches, now_s: float) -> Steps:
+        """A rank asks for its place."""
+        before = set(self._table.jobs)
+        try:
+            yield from self._attach(event, now_s)
+        except Refusal as e:
+            yield Refuse(event.asker, e.code, str(e), e.field)
+        except Exception:  # nobody foresaw it, and it keeps no place
+            for job in [job for job in self._table.jobs.values() if job.id not in before]:
+                yield from self.give_up(self._table.ranks(job, present=False) + self._table.ranks(job))
+            raise
+
+    def _attach(self, event: RankAttaches, now_s: float) -> Steps:
+        attach = event.asked.attach
+        keys = _keys(event)
+        found: Job | None = None
+        sibling: Job | None = None
+        if attach.world_size > 1:
+            for job in self._table.jobs.values():
+                if (job.run, job.where) == (keys.run, keys.where):
+                    if self._may_enter(job, event):
+                        found = job
+                        break
+                    sibling = job
+            yield from self._leave_others(keys.run, attach.rank, found)
+        if found is None:
+            found = yield from self._new_job(keys, event, sibling, now_s)
+        yield from self._present(found, event)
+
+    def _present(self, job: Job, event: RankAttaches) -> Iterable[Action]:
+        stream = self._table.stream_of_job(job)
+        cursor = stream.cursors[job.cursors[event.asked.attach.rank]]
+        self._story.note(event, stream.id)
+        cursor.present = True
+        stream.changed()
+        yield Admit(
+            event.asker, cursor.id, cursor.lane, job.epoch_start, job.position, cursor.released,
+            max(0, job.position - stream.watermark), stream.cap or 0,
+        )  # fmt: skip
+        yield from stream.announcements()
+
+    # -- places that are kept -----------------------------------------------------------------------
+
+    def leave(self, cursor_id: int) -> list[Action]:
+        """A rank is gone. With the last one of its job that was there, the places that are kept for others go."""
+        job = self._table.jobs[self._table.cursor(cursor_id).job]
+        actions = self._table.take(cursor_id)
+        if job.cursors and not self._table.ranks(job):
+            for absent in list(job.cursors.values()):
+                actions += self._table.take(absent)
+        return actions
+
+    def give_up_absent(self, now_s: float) -> list[Action]:
+        """Ranks that never came hold the others back for so long and no longer."""
+        actions: list[Action] = []
+        for job in list(self._table.jobs.values()):
+            if now_s - job.since_s > ABSENT_S and (absent := self._table.ranks(job, present=False)):
+                ranks = ", ".join(str(cursor.rank) for cursor in sorted(absent, key=lambda c: c.rank))
+                text = f"job {job.attach.job!r}: ranks {ranks} have not attached within {ABSENT_S:g} s"
+                actions.append(Say("warning", f"{text}; their places are given up"))
+                actions += self.give_up(absent)
+        return actions
+
+    def give_up(self, absent: Iterable[Cursor]) -> list[Action]:
+        """The places of these ranks are kept no longer."""
+        return [action for cursor in absent for action in self._table.take(cursor.id)]
+
+    def _leave_others(self, run: tuple[Any, ...], rank: int, but: Job | None) -> list[Action]:
+        """This rank of a run is here now: the places that are kept for it elsewhere are given up.
+
+        After a lost connection its siblings may have come back to another epoch or another stream.
+        """
+        jobs = [job for job in self._table.jobs.values() if job is not but and job.run == run and rank in job.cursors]
+        cursors = [self._table.cursor(job.cursors[rank]) for job in jobs]
+        return self.give_up(cursor for cursor in cursors if not cursor.present)
+
+    def _may_enter(self, job: Job, event: RankAttaches) -> bool:
+        """Whether the place that is kept for this rank is where it wants to go on.
+
+        Raises:
+            Refusal: Somebody has it already.
+        """
+        attach = event.asked.attach
+        if attach.rank not in job.cursors:
+            return False
+        stream = self._table.stream_of_job(job)
+        cursor = stream.cursors[job.cursors[attach.rank]]
+        if cursor.present:
+            text = f"rank {attach.rank} of job {attach.job!r} is attached already; if this is another run, give it "
+            raise Refusal("spec", text + "another name with job=", "rank")
+        place = job.epoch_start, job.position
+        line = line_of(attach, event.listing.samples, *place, attach.rank, attach.rounds)
+        if line.peek().start < cursor.need:
+            return False  # its rows are gone already
+        cursor.line = line
+        cursor.released = cursor.announced = line.peek().start
+        cursor.find_next()
+        stream.changed()
+        return True
+
+    # -- new jobs -----------------------------------------------------------------------------------
+
+    def _new_job(self, keys: _Keys, event: RankAttaches, sibling: Job | None, now_s: float) -> Any:
+        """A job, for the first of its ranks.
+
+        Args:
+            keys: What it must agree in with others.
+            event: The rank's question.
+            sibling: Another job with the same keys, if this rank comes too late for its place there: its batches must
+                still be cut from the same epoch.
+            now_s: Monotonic.
+        """
+        attach = event.asked.attach
+        request = self._request(keys, event, sibling)
+        where = self._place(request, event)
+        if where.position > _FARTHEST:
+            raise Refusal("spec", f"epoch or position {where.position} is beyond {_FARTHEST}", "epoch")
+        if sibling is None:
+            self._check_limits(event.uid, event.limits, where.stream if where.into is None else where.into)
+        self._lines(event, sibling, where)  # it is refused before it gets a ring
+        lane: Lane | None = None
+        if where.lane is None:
+            where, lane = yield from self._with_ring(request, where, event)
+        lines = self._lines(event, sibling, where)
+        first_row = min(line.peek().start for line in lines.values())
+        if where.stream is None:
+            stream = self._open_stream(request.stream_key, event, first_row)
+            yield from self._say_stream(stream)
+        else:
+            stream = self._table.streams[where.stream]
+        if lane is None:
+            assert where.lane is not None
+            lane = stream.lanes[where.lane]
+        else:
+            lane.start = max(first_row, stream.head)
+            stream.lanes[lane.id] = lane
+            yield self._partings.open_lane(stream, lane)
+        if where.into is not None:
+            round_rows = attach.batch_size * attach.world_size
+            self._meetings.start_early(stream, where.into, round_rows, PATIENCE * attach.join_wait_s)
+        else:
+            self._meetings.share_wait(stream, PATIENCE * attach.join_wait_s)
+        job = Job(
+            self._table.new_id(), keys.run, keys.where, attach, event.uid, where.epoch_start, where.position, now_s
+        )
+        self._table.jobs[job.id] = job
+        self._keep_places(job, lines, stream, lane)
+        return job
+
+    def _keep_places(self, job: Job, lines: dict[int, BatchLine], stream: Stream, lane: Lane) -> None:
+        """Nothing is filled for these ranks before the first of them is present."""
+        attach = job.attach
+        prefetch = max(2 * attach.batch_size * attach.world_size, attach.prefetch) if attach.prefetch else lane.rows
+        for rank, line in lines.items():
+            first = line.peek().start
+            cursor = Cursor(
+                self._table.new_id(), lane.id, job.id, line, prefetch, first, first, present=False, lag=attach.lag,
+                rank=rank,
+            )  # fmt: skip
+            job.cursors[rank] = cursor.id
+            self._table.put(cursor, stream)
+
+    @staticmethod
+    def _lines(event: RankAttaches, sibling: Job | None, where: Place) -> dict[int, BatchLine]:
+        """The batches of each rank that is to begin at a place: of all here, or of the one that came late."""
+        attach, samples = event.asked.attach, event.listing.samples
+        ranks = [attach.rank] if sibling is not None else local_ranks(attach)
+        place_ = where.epoch_start, where.position
+        return {rank: line_of(attach, samples, *place_, rank, rounds_of(attach, rank)) for rank in ranks}
+
+    @staticmethod
+    def _say_stream(stream: Stream) -> Iterable[Action]:
+        assert stream.spec is not None
+        yield OpenStream(stream.spec)
+        if "/" in stream.spec.places:
+            text = f"stream {stream.id}: workers may read all files, because its dataset lies in so many places"
+            yield Say("warning", text)
+
+    def _request(self, keys: _Keys, event: RankAttaches, sibling: Job | None) -> Request:
+        attach, samples = event.asked.attach, event.listing.samples
+        order = self._orders(attach, samples)
+        given = given_place(attach, samples) if sibling is None else Given(sibling.epoch_start, sibling.position)
+        rows = ring_rows(
+            ring_fields(event.asked.pipeline.fields),
+            attach.batch_size * attach.world_size,
+            attach.prefetch,
+            self._rows_in_work,
+        )
+        return Request(
+            self._partings.key_for(keys.stream, keys.lane), keys.lane, attach.shuffle,
+            shard_of(attach).positions(samples), rows[1], attach.epoch,
+            given.position if given is not None else None, given.epoch_start if given is not None else None,
+            attach.join_wait_s, rows_had(attach, samples), first=first_of(attach, order), rows_wanted=rows[0],
+        )  # fmt: skip
+
+    def _place(self, request: Request, event: RankAttaches) -> Place:
+        return place(request, self._table.streams.values(), event.rows_per_s, self._meetings.waits_for)
+
+    def _with_ring(self, request: Request, where: Place, event: RankAttaches) -> Any:
+        """The place, and its new lane with a ring; None for one that is there.
+
+        Where there is no memory to begin early on a stream of its own, the job waits for its place on the shared one.
+
+        Raises:
+            Refusal: There is no memory at all.
+        """
+        lane_id = self._table.new_id()
+        wanted, needed = max(request.rows_wanted, where.rows), max(request.rows_needed, where.rows)
+        fields = ring_fields(event.asked.pipeline.fields)
+        answer: Answer = yield MakeRing(lane_id, event.uid, fields, wanted, needed)
+        if isinstance(answer, RingMade):
+            pipeline = event.asked.pipeline.to_wire()
+            return where, Lane(lane_id, request.lane_key, answer.rows, 0, pipeline=pipeline, fields=fields)
+        assert answer is not None
+        if where.into is None or answer.code != "memory":
+            raise Refusal(answer.code, answer.why)
+        yield Say("info", f"no early start, the job waits for stream {where.into}: {answer.why}")
+        where = self._place(replace(request, early=False), event)
+        if where.lane is not None:
+            return where, None
+        return (yield from self._with_ring(replace(request, early=False), where, event))
+
+    def _open_stream(self, key: str, event: RankAttaches, position: int) -> Stream:
+        attach, listing = event.asked.attach, event.listing
+        order = self._orders(attach, listing.samples)
+        stream_id = self._table.new_id()
+        spec = work.AddStream(
+            stream_id, event.asked.source, listing.path, attach.shuffle, attach.seed,
+            self._strikes.told(listing.digest), listing.roots, attach.num_shards, attach.shard_index,
+            batch_rows(attach.batching, attach.batch_size), listing.places,
+        )  # fmt: skip
+        stream = Stream(stream_id, key, listing.digest, order.n, order.next_start, head=position, spec=spec)
+        self._table.streams[stream_id] = stream
+        return stream
+
+    def _check_limits(self, uid: int, limits: Limits, stream: int | None) -> None:
+        """Whether a user may start one more job, which reads (or will, when its own has joined it) `stream`."""
+        mine = self._table.jobs_of(uid)
+        # Ranks that came late are a job of their own here, and the same run. A job of one rank has no late ranks: two
+        # with equal arguments are two jobs.
+        runs = {(job.run, job.where, 0 if job.attach.world_size > 1 else job.id) for job in mine}
+        waits_for = self._meetings.waits_for
+        read = {waits_for.get(s, s) for s in (self._table.stream_of_job(job).id for job in mine)}
+        _check("jobs", len(runs), limits.jobs_per_uid, "jobs_per_uid", uid)
+        if stream not in read:
+            _check("streams", len(read), limits.streams_per_uid, "streams_per_uid", uid)
+
+
+def _keys(event: RankAttaches) -> _Keys:
+    attach, listing = event.asked.attach, event.listing
+    # The roots are part of it: a stream may hold what one user may read and another may not.
+    shard = f"{attach.shard_index}/{attach.num_shards}"
+    order = f"{attach.shuffle} {batch_rows(attach.batching, attach.batch_size)} {attach.seed}"
+    read = f"{listing.digest} {order} {shard} {listing.roots} {listing.places}"
+    stream = hashlib.sha256(read.encode()).hexdigest()
+    lane = event.asked.pipeline.digest, event.uid
+    run = lane, stream, attach.job, attach.world_size, attach.batch_size, attach.drop_last, attach.batching
+    return _Keys(stream, lane, run, (attach.epoch, attach.position, attach.epoch_start, attach.first))
+
+
+def _check(what: str, used: int, limit: int, knob: str, uid: int) -> None:
+    if limit and used + 1 > limit:
+        raise Refusal(
+            "permission",
+            f"1 more of {what} was asked for by uid {uid}, which has {used} of its {knob} = {limit}: end another "
+            f"job, or have {knob} raised under [limits] in the daemon's --config",
+        )

@@ -1,0 +1,206 @@
+"""The question of a rank: what it asks for, checked, and where its batches lie."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from prepserver import __version__
+from prepserver.pipeline.batches import BatchLine, Starts, check_start
+from prepserver.pipeline.errors import SpecError
+from prepserver.pipeline.pipeline import Pipeline
+from prepserver.pipeline.shard import Shard
+from prepserver.pipeline.sources import source_from_wire
+from prepserver.pipeline.spec import Codes
+from prepserver.protocol.layout import Field, whole_page_rows
+from prepserver.protocol.messages import PROTOCOL, Attach, lag_error
+
+_LOCAL_RANKS_MOST = 1024  # each is a cursor that every decision looks at
+_SIBLINGS_LATE = 2  # data-parallel ranks wait for each other in every step; one more for safety
+_ROUNDS_WANTED = 4  # one in the client's hands, one on its way, two to absorb a slow sample
+_ROUNDS_NEEDED = 2  # with fewer, filling and reading would take turns
+_SMALL_RING_BYTES = 256 << 20
+_SMALL_RING_ROWS = 512  # where rows are small, a longer ring costs little and lets jobs drift and join
+
+Orders = Callable[[Attach, int], Starts]
+"""The order that a question asks for, of a source with so many samples."""
+
+
+class Refusal(Exception):
+    """Why a rank has no place; `code`, text and `field` are what its client gets."""
+
+    def __init__(self, code: str, text: str, field: str | None = None) -> None:
+        super().__init__(text[:4000])
+        self.code = code
+        self.field = field[:200] if field else None
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A question that was checked as far as it can be before its source is listed."""
+
+    attach: Attach
+    source: dict[str, Any]
+    pipeline: Pipeline
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A place that is given: where an epoch began, and a position in it."""
+
+    epoch_start: int
+    position: int
+
+
+def check(attach: Attach, codes: Codes = MappingProxyType({})) -> Asked:
+    """Checks a question as far as it can be before the source is listed.
+
+    Args:
+        attach: The question.
+        codes: The plug-ins that it may name. Source and pipeline then hold the digests of their code.
+
+    Raises:
+        Refusal: Versions, spec or numbers that cannot be.
+    """
+    lowest, highest = attach.protocol
+    if not lowest <= PROTOCOL <= highest:
+        raise Refusal(
+            "protocol",
+            f"the client (prepserver {attach.version}) speaks protocol {lowest} to {highest}, this daemon "
+            f"(prepserver {__version__}) speaks {PROTOCOL}: install the same release on both sides",
+        )
+    if not attach.job.isprintable():
+        raise Refusal("spec", f"job = {attach.job!r} holds characters that cannot be shown; use others", "job")
+    _check_ranks(attach)
+    if attach.shard_index >= attach.num_shards:
+        text = f"shard_index = {attach.shard_index} is not in [0, num_shards = {attach.num_shards})"
+        raise Refusal("spec", text, "shard_index")
+    if attach.batching == "batch-shuffle-repeat" and attach.shuffle != "full":
+        raise Refusal("spec", f"batches are shuffled by a full permutation, not by {attach.shuffle!r}", "shuffle")
+    if (wrong := lag_error(attach.lag)) is not None:
+        raise Refusal("spec", wrong, "lag")
+    if (attach.position is None) != (attach.epoch_start is None):
+        raise Refusal("spec", "position and epoch_start come together", "position")
+    try:
+        source = source_from_wire(attach.source).with_code(codes)
+        pipeline = Pipeline.from_wire(attach.pipeline, source.columns).with_code(codes)
+    except SpecError as e:
+        raise Refusal("spec", str(e), e.field) from e
+    return Asked(attach, source.to_wire(), pipeline)
+
+
+def _check_ranks(attach: Attach) -> None:
+    here = local_ranks(attach)
+    if not 0 <= attach.rank < attach.world_size:
+        raise Refusal("spec", f"rank = {attach.rank} is not in [0, world_size = {attach.world_size})", "rank")
+    if attach.rank not in here or here.stop > attach.world_size:
+        raise Refusal("spec", f"local_ranks = {attach.local_ranks} does not hold rank {attach.rank}", "rank")
+    if len(here) > _LOCAL_RANKS_MOST:
+        raise Refusal(
+            "spec",
+            f"{len(here)} ranks on one machine, at most {_LOCAL_RANKS_MOST}: where the others run elsewhere, the "
+            "launcher's LOCAL_RANK and LOCAL_WORLD_SIZE say so",
+            "world_size",
+        )
+
+
+def shard_of(attach: Attach) -> Shard:
+    """The part of the samples that a job reads."""
+    return Shard(attach.num_shards, attach.shard_index)
+
+
+def local_ranks(attach: Attach) -> range:
+    """The ranks of the job that will attach to this daemon: those on other machines have daemons of their own."""
+    if attach.local_ranks is None:
+        return range(attach.world_size)
+    first, count = attach.local_ranks
+    return range(first, first + count)
+
+
+def rounds_of(attach: Attach, rank: int) -> int:
+    """Batches from its position on that a rank has had already."""
+    # Siblings that come back as well may be a step or two late; those that never left stay where they are.
+    return attach.rounds if rank == attach.rank else max(0, attach.rounds - _SIBLINGS_LATE)
+
+
+def given_place(attach: Attach, samples: int) -> Given | None:
+    """Where a resumed job stands, in the line of its shard.
+
+    Raises:
+        Refusal: Its shards cannot all stand there.
+    """
+    if attach.position is None or attach.epoch_start is None:
+        return None
+    try:
+        return Given(*shard_of(attach).place(attach.epoch, attach.epoch_start, attach.position, samples))
+    except ValueError as e:
+        raise Refusal("spec", str(e), "num_shards") from e
+
+
+def first_of(attach: Attach, order: Starts) -> int | None:
+    """Where epoch 0 of a fresh job begins, None for anywhere.
+
+    Raises:
+        Refusal: It cannot begin there.
+    """
+    first = attach.first
+    if attach.num_shards > 1 or len(local_ranks(attach)) < attach.world_size:
+        if first:
+            reason = "the machines of a run begin at position 0: only start='first' (or 0) can be asked for"
+            raise Refusal("spec", f"start = {first}: {reason}", "start")
+        return 0  # the other machines cannot be asked where they begin
+    if first is not None and attach.position is None:
+        try:
+            check_start(order, first, attach.epoch)
+        except ValueError as e:
+            raise Refusal("spec", str(e), "start") from e
+    return first
+
+
+def line_of(attach: Attach, samples: int, epoch_start: int, position: int, rank: int, rounds: int) -> BatchLine:
+    """The batches of a rank.
+
+    Raises:
+        Refusal: There are none.
+    """
+    shape = (attach.batch_size, attach.drop_last, rank, attach.world_size)
+    try:
+        return BatchLine(samples, epoch_start, position, *shape, rounds, shard_of(attach), attach.batching)
+    except ValueError as e:
+        raise Refusal("spec", str(e), "batch_size") from e
+
+
+def rows_had(attach: Attach, samples: int) -> int:
+    """Rows between the position that a rank comes back to and the first that it or a sibling still needs."""
+    given = given_place(attach, samples)
+    if given is None or not attach.rounds:
+        return 0
+    place = given.epoch_start, given.position
+    lines = (line_of(attach, samples, *place, rank, rounds_of(attach, rank)) for rank in local_ranks(attach))
+    return min(line.peek().start for line in lines) - given.position
+
+
+def ring_rows(fields: Sequence[Field], round_rows: int, prefetch: int, rows_in_work: int) -> tuple[int, int]:
+    """Rows of a new ring.
+
+    Args:
+        fields: Fields of a row.
+        round_rows: ``batch_size * world_size`` of the job that makes the lane.
+        prefetch: Rows that the job wants ahead, or 0.
+        rows_in_work: Rows that a busy pool fills at a time.
+
+    Returns:
+        Wanted rows, and the fewest that work. The wanted rows fill whole pages if that is cheap, so that clients can
+        map the ring twice end to end.
+    """
+    needed = _ROUNDS_NEEDED * round_rows
+    wanted = max(_ROUNDS_WANTED * round_rows, needed + 2 * rows_in_work, prefetch + round_rows)
+    dense = [field.row_bytes for field in fields if field.shape]
+    if _SMALL_RING_ROWS * sum(dense) <= _SMALL_RING_BYTES:
+        wanted = max(wanted, _SMALL_RING_ROWS)
+    step = math.lcm(*map(whole_page_rows, dense))
+    rounded = -(-wanted // step) * step
+    return (rounded if rounded <= 2 * wanted else wanted), needed

@@ -1,0 +1,92 @@
+"""The bad rows of a stream: which rows of its window hold a replacement, and in which lanes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from prepserver.schedule.records import BadRow, Chunk
+
+BAD_REASONS_TOLD = 64
+"""Reasons in one announcement; beyond it only positions are told, to keep the message small."""
+
+
+class BadRows:
+    """Bad rows by position. A row without named lanes is bad in all lanes of the stream."""
+
+    def __init__(self, rows: dict[int, list[BadRow]] | None = None) -> None:
+        self.at: dict[int, list[BadRow]] = rows or {}
+
+    def __bool__(self) -> bool:
+        return bool(self.at)
+
+    def copy(self) -> BadRows:
+        """For a stream that parts from this one."""
+        return BadRows({position: list(rows) for position, rows in self.at.items()})
+
+    def made(self, chunk: Chunk, bad: Iterable[BadRow], lanes: Iterable[int]) -> None:
+        """A chunk was made, with these bad rows; what an earlier run of it said is forgotten.
+
+        Args:
+            chunk: Which.
+            bad: Its bad rows, as the worker says.
+            lanes: All lanes of the stream.
+        """
+        for position in range(chunk.position, chunk.position + chunk.count) if self.at else ():
+            self._forget(position, chunk.lanes)
+        for row in bad:
+            # "all lanes" is all of this chunk: a lane that came with its ring has these rows from elsewhere
+            named = row.lanes or all(lane in chunk.lanes for lane in lanes)
+            self.at.setdefault(row.position, []).append(row if named else replace(row, lanes=chunk.lanes))
+
+    def _forget(self, position: int, lanes: tuple[int, ...]) -> None:
+        rows = self.at.pop(position, ())
+        others = [(row, tuple(x for x in row.lanes if x not in lanes)) for row in rows]
+        if kept := [replace(row, lanes=left) for row, left in others if left]:
+            self.at[position] = kept
+
+    def between(self, lane: int, start: int, stop: int) -> tuple[tuple[int, int, str], ...]:
+        """(position, sample index, reason) of the bad rows of `lane` in [start, stop)."""
+        if not self.at:
+            return ()
+        found = [
+            row
+            for position in sorted(p for p in self.at if start <= p < stop)
+            for row in self.at[position]
+            if not row.lanes or lane in row.lanes
+        ]
+        return tuple(
+            (row.position, row.index, row.reason if i < BAD_REASONS_TOLD else "") for i, row in enumerate(found)
+        )
+
+    def rename(self, renamed: dict[int, list[int]]) -> None:
+        """Lanes go on under other names, too: their bad rows are bad there."""
+        for position, rows in self.at.items():
+            self.at[position] = [
+                replace(row, lanes=tuple(new for lane in row.lanes for new in (lane, *renamed.get(lane, ()))))
+                for row in rows
+            ]
+
+    def name_lanes(self, lanes_at: Callable[[int], tuple[int, ...]], names: dict[int, int] | None = None) -> None:
+        """Names the lanes of rows that are bad in all, because another lane comes with its ring.
+
+        Args:
+            lanes_at: The lanes that have a position.
+            names: Other names for some of them.
+        """
+        for position, rows in self.at.items():
+            lanes = tuple((names or {}).get(lane, lane) for lane in lanes_at(position))
+            self.at[position] = [row if row.lanes else replace(row, lanes=lanes) for row in rows]
+
+    def join(self, other: BadRows, lanes: set[int]) -> None:
+        """The jobs of another stream come here; `lanes` come with their rings, and with the bad rows in these."""
+        for position, rows in other.at.items():
+            if position not in self.at:
+                self.at[position] = list(rows)
+            else:
+                self.at[position] += [row for row in rows if lanes & set(row.lanes)]
+
+    def forget_below(self, low: int) -> None:
+        """Drops what lies below `low`, because nobody reads it any more."""
+        for position in [p for p in self.at if p < low]:
+            del self.at[position]

@@ -1,0 +1,303 @@
+"""The whole decision: events go in, actions come out.
+
+One table holds the streams with their lanes and cursors, and the jobs. Parts that share it decide: `admission` (who
+gets which place), `dispatch` (what is made next, by whom), `twice` (late chunks), `strikes` (samples that kill
+workers), `lag`, `pace` and `parting` (jobs that hold others back), `early` and `meeting` (streams that join). Nothing
+here opens a socket, reads a clock or knows a tensor.
+
+The actions of an event are to be done in their order, and all of them before the next event: a job that has joined
+another stream must not be told of rows there while it reads its old ring.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+from prepserver.schedule.actions import Action, Announce, End, MakeRing, OpenLane, OpenStream, Say
+from prepserver.schedule.admission import Admission
+from prepserver.schedule.asked import Orders
+from prepserver.schedule.dispatch import Dispatch
+from prepserver.schedule.events import (
+    ChunkFailed,
+    ChunkMade,
+    Event,
+    KnownBad,
+    RankAsks,
+    RankAttaches,
+    RankLeft,
+    Released,
+    RingMade,
+    RingRefused,
+    Tick,
+    WorkerLost,
+    WorkerUp,
+)
+from prepserver.schedule.lag import LagWatch, left_out, still_holds
+from prepserver.schedule.meeting import Meetings
+from prepserver.schedule.pace import slow_partings
+from prepserver.schedule.parting import Partings, Steps
+from prepserver.schedule.records import Job
+from prepserver.schedule.story import Story
+from prepserver.schedule.strikes import Strikes
+from prepserver.schedule.table import Inconsistent, Table
+from prepserver.schedule.twice import Twice
+from prepserver.schedule.workers import SLOW_NS, TASKS_PER_WORKER, Workers
+
+
+class Coordinator:
+    """See the module.
+
+    Args:
+        orders: The order that a question asks for, of a source with so many samples.
+        chunk_rows: See `Dispatch`.
+        workers: Size of the pool, to know how many rows are in work.
+
+    Attributes:
+        table: All jobs and streams. To look at: only the coordinator changes it.
+        workers: Who has which task; likewise.
+        strikes: What is known of bad samples; likewise.
+        rows_made: Rows that workers have made, of all streams.
+        chunk_rows: See above.
+    """
+
+    def __init__(self, orders: Orders, chunk_rows: int = 16, workers: int = 1) -> None:
+        self.table = Table()
+        self.workers = Workers(self.table.streams)
+        self.strikes = Strikes(self.table)
+        self.story = Story()
+        self.chunk_rows = chunk_rows
+        self.rows_made = 0
+        self._meetings = Meetings(self.table, self.story)
+        self._partings = Partings(self.table, self.strikes, self.story)
+        in_work = workers * TASKS_PER_WORKER * chunk_rows
+        self._admission = Admission(
+            self.table, self.strikes, self._meetings, self._partings, self.story, orders, in_work
+        )
+        self._dispatch = Dispatch(self.table, self.workers, chunk_rows, self._meetings.join_early)
+        self._twice = Twice(self.table, self.workers)
+        self._lag = LagWatch(chunk_rows)
+        self._paused: Steps | None = None  # until memory has answered
+        self._undone: list[Action] = []  # decided before an error that nobody foresaw
+        self._handlers: dict[type[Any], Callable[[Any, float], list[Action] | Steps]] = {
+            ChunkMade: self._chunk_made,
+            Released: self._released,
+            RankAsks: self._rank_asks,
+            RankAttaches: self._rank_attaches,
+            RankLeft: self._rank_left,
+            KnownBad: self._known_bad,
+            WorkerUp: self._worker_up,
+            WorkerLost: self._worker_lost,
+            ChunkFailed: self._chunk_failed,
+            Tick: self._tick,
+        }
+
+    def handle(self, event: Event, now_s: float) -> list[Action]:
+        """What follows from an event.
+
+        Args:
+            event: What happened.
+            now_s: When, by a clock that never goes back.
+        """
+        self.story.now_s = now_s
+        if self._paused is not None:
+            assert isinstance(event, RingMade | RingRefused), "the answer about a ring is the next event"
+            return self._run(self._paused, event)
+        found = self._handlers[type(event)](event, now_s)
+        return found if isinstance(found, list) and not self._undone else self._run(found, None)
+
+    def _run(self, steps: list[Action] | Steps, answer: RingMade | RingRefused | None) -> list[Action]:
+        """Goes on until there is a question about memory, or to the end."""
+        self._paused = None
+        actions, self._undone = self._undone, []
+        if isinstance(steps, list):
+            return actions + steps
+        try:
+            action = steps.send(answer)
+            while True:
+                actions.append(action)
+                if isinstance(action, MakeRing):
+                    self._paused = steps
+                    return actions
+                action = next(steps)
+        except StopIteration:
+            return actions
+        except BaseException:
+            self._undone = actions  # it is decided, and in the table: it is done with the next event
+            raise
+
+    @property
+    def waits_for(self) -> dict[int, int]:
+        """Early stream -> the one that it is to join."""
+        return self._meetings.waits_for
+
+    def setup(self) -> list[OpenStream | OpenLane]:
+        """All that a new worker must know."""
+        found: list[OpenStream | OpenLane] = []
+        for stream in self.table.streams.values():
+            if stream.spec is not None:
+                found.append(OpenStream(replace(stream.spec, quarantined=self.strikes.told(stream.source))))
+            found += [self._partings.open_lane(stream, lane) for lane in stream.lanes.values()]
+        return found
+
+    def repeat(self, cursor: int) -> Announce:
+        """What a rank was told last.
+
+        Raises:
+            KeyError: There is no such rank.
+        """
+        return self.table.stream_of(cursor).repeat(self.table.cursor(cursor))
+
+    def source_of(self, task: int) -> str | None:
+        """Digest of the source whose rows a task makes; None if nobody wants them any more."""
+        known = self.workers.tasks.get(task)
+        stream = self.table.streams.get(known.stream) if known is not None else None
+        return None if stream is None else stream.source
+
+    def validate(self) -> None:
+        """Checks all facts against each other; for tests.
+
+        Raises:
+            Inconsistent: The text says which contradict each other.
+        """
+        self.table.validate()
+        if wrong := self.workers.validate():
+            raise Inconsistent("; ".join(wrong))
+        for early, into in self.waits_for.items():
+            if early == into:
+                raise Inconsistent(f"stream {early} waits for itself")
+        capped = {stream.id for stream in self.table.streams.values() if stream.cap is not None}
+        if not capped <= self.waits_for.keys():
+            raise Inconsistent(f"streams {capped} rest, and wait for others: {self.waits_for}")
+
+    # -- ranks --------------------------------------------------------------------------------------
+
+    def _rank_attaches(self, event: RankAttaches, now_s: float) -> Steps:
+        yield from self._admission.attach(event, now_s)
+        yield from self._dispatch.give_out()
+
+    def _rank_left(self, event: RankLeft, _now_s: float) -> list[Action]:
+        if not self.table.knows(event.cursor):
+            return []  # it was ended
+        self.story.note(event, self.table.stream_of(event.cursor).id)
+        return self._admission.leave(event.cursor) + self._dispatch.give_out()
+
+    def _released(self, event: Released, _now_s: float) -> list[Action]:
+        if not self.table.knows(event.cursor):
+            return []
+        stream = self.table.stream_of(event.cursor)
+        cursor = stream.cursors[event.cursor]
+        most = cursor.line.peek().start
+        if event.upto > most:
+            text = f"released up to {event.upto}, but only rows below {most} were announced"
+            return self._end([cursor.id], "protocol", text + self.story.of(stream.id), None)
+        cursor.says(event.wait_ns, event.batches)
+        if event.upto <= cursor.released:
+            return []  # older news than the last
+        before = cursor.need
+        cursor.released = event.upto
+        if not stream.advanced(cursor, before):
+            return []
+        stream.forget_released()
+        return self._dispatch.give_out()
+
+    def _rank_asks(self, event: RankAsks, _now_s: float) -> list[Action]:
+        if not self.table.knows(event.cursor):
+            return []
+        if event.waits:
+            self.table.cursor(event.cursor).asks()
+        return [self.repeat(event.cursor)]
+
+    def _end(self, cursors: Iterable[int], code: str, text: str, field: str | None) -> list[Action]:
+        """Ends ranks, and tells them why."""
+        actions: list[Action] = []
+        for cursor in cursors:
+            if self.table.knows(cursor):
+                actions += [End(cursor, code, text[:4000], field), *self._admission.leave(cursor)]
+        return actions + self._dispatch.give_out()
+
+    # -- workers ------------------------------------------------------------------------------------
+
+    def _known_bad(self, event: KnownBad, _now_s: float) -> list[Action]:
+        self.strikes.known(event.source, event.samples)
+        return []
+
+    def _worker_up(self, event: WorkerUp, _now_s: float) -> list[Action]:
+        self.story.note(event)
+        self.workers.up(event.worker)
+        return self._dispatch.give_out()
+
+    def _chunk_made(self, event: ChunkMade, _now_s: float) -> list[Action]:
+        task = self.workers.end(event.worker, event.task)
+        stream = None if task is None else self.table.streams.get(task.stream)
+        if task is None or stream is None:
+            return self._dispatch.give_out()
+        self.rows_made += task.chunk.count
+        if stream.failed:
+            for lane in (None, *task.chunk.lanes):
+                stream.failed.pop(lane, None)
+        stream.took(task.chunk, event.took)
+        # A worker that was stopped for a minute is no debt of a minute.
+        stream.served_ns += min(event.took.wall_ns, 2 * task.foreseen_ns + SLOW_NS) - task.foreseen_ns
+        self.strikes.acquit(stream, task.chunk)
+        # who waits is told before anything else is given out
+        return self._twice.made(stream, task, event.bad) + self._dispatch.give_out()
+
+    def _chunk_failed(self, event: ChunkFailed, _now_s: float) -> list[Action]:
+        task = self.workers.end(event.worker, event.task)
+        stream = None if task is None else self.table.streams.get(task.stream)
+        if task is None or stream is None:
+            return self._dispatch.give_out()
+        self.story.note(event, stream.id)
+        stream.chunks.lost(task.chunk.position, task.chunk.count)
+        actions: list[Action] = [Say("error", f"a worker could not run a task: {event.reason}")]
+        if self.strikes.failed(stream, event.lane):
+            # Of a lane that cannot be computed, or of a whole stream that cannot be read.
+            code, what = ("source", "these rows") if event.lane is None else ("spec", "the rows of this pipeline")
+            text = f"the workers cannot make {what}: {event.reason}{self.story.of(stream.id)}"
+            ended = [c.id for c in stream.cursors.values() if event.lane in (None, c.lane) and c.present]
+            actions += self._end(ended, code, text, None if event.lane is None else "pipeline")
+        return actions + self._dispatch.give_out()
+
+    def _worker_lost(self, event: WorkerLost, _now_s: float) -> list[Action]:
+        lose = self.workers.give_up if event.stuck else self.workers.lose
+        tasks = lose(event.worker) or []
+        self.story.note(event, *{task.stream for task in tasks})
+        oldest = tasks[0] if tasks else None
+        actions = self.strikes.blame(oldest, event.suspect, event.strikes, stuck=event.stuck)
+        for task in tasks:
+            actions += self._twice.ended(task)
+        return actions + self._dispatch.give_out()
+
+    # -- time ---------------------------------------------------------------------------------------
+
+    def _tick(self, _event: Tick, now_s: float) -> Steps:
+        """Parts jobs that hold others back, joins those that meet again, has late chunks made a second time."""
+        streams = self.table.streams
+        yield from self._admission.give_up_absent(now_s)
+        yield from self._dispatch.give_out()
+        for parting in self._lag.partings(streams.values(), self.workers.are_idle, now_s):
+            if still_holds(parting, streams, self.chunk_rows):
+                # Late, they get a stream of their own.
+                yield from self._admission.give_up(left_out(parting, streams[parting.stream]))
+                yield from self._dispatch.give_out()
+            if still_holds(parting, streams, self.chunk_rows):
+                yield from self._partings.part(parting, now_s)
+                yield from self._dispatch.give_out()
+        for stream in list(streams.values()):
+            for parting in slow_partings(stream):
+                yield from self._partings.part(parting, now_s)
+                yield from self._dispatch.give_out()
+        yield from self._meetings.meet(now_s)
+        yield from self._meetings.lose_patience(now_s)
+        self._twice.look(now_s)
+        yield from self._dispatch.give_out()
+
+    def job_of(self, cursor: int) -> Job:
+        """The job that a rank belongs to.
+
+        Raises:
+            KeyError: There is no such rank.
+        """
+        return self.table.jobs[self.table.cursor(cursor).job]

@@ -1,0 +1,173 @@
+"""Jobs that part from others: they get a stream of their own from where the shared one stands, with the same bytes.
+
+Memory that a job still reads is never refilled under it. So from a position on all concerned have other rings: those
+that leave, and those that stay on a lane that the leaving ones read, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+from dataclasses import replace
+
+from prepserver.schedule.actions import (
+    Action,
+    DropLane,
+    DropRing,
+    DropStream,
+    HangUp,
+    MakeRing,
+    OpenLane,
+    OpenStream,
+    Say,
+)
+from prepserver.schedule.events import RingMade, RingRefused
+from prepserver.schedule.lag import Apart, Parting
+from prepserver.schedule.pace import apart_key
+from prepserver.schedule.records import Cursor, Lane
+from prepserver.schedule.story import Story
+from prepserver.schedule.stream import Stream
+from prepserver.schedule.strikes import Strikes
+from prepserver.schedule.table import Table
+
+NO_ROOM_S = 10.0
+"""How long a job may hold back another user's for want of the memory to part from it."""
+
+Answer = RingMade | RingRefused | None
+Steps = Generator[Action, Answer, None]
+"""Actions in order. To `MakeRing` the answer is sent, to all others None."""
+
+
+class Partings:
+    """See the module.
+
+    Args:
+        table: All jobs and streams.
+        strikes: What new streams and lanes are told of bad samples.
+        story: Where partings are noted.
+    """
+
+    def __init__(self, table: Table, strikes: Strikes, story: Story) -> None:
+        self._table = table
+        self._strikes = strikes
+        self._story = story
+        self._slow: set[tuple[str, tuple[str, int]]] = set()  # (key of streams, of lanes) that are kept apart there
+
+    def key_for(self, stream_key: str, lane_key: tuple[str, int]) -> str:
+        """The key under which a job with this pipeline shares a stream: another one, if it parted for being slow."""
+        keys = {stream.key for stream in self._table.streams.values()}
+        self._slow = {(key, lane) for key, lane in self._slow if {key, apart_key(key, lane[1])} & keys}
+        return apart_key(stream_key, lane_key[1]) if (stream_key, lane_key) in self._slow else stream_key
+
+    def open_lane(self, stream: Stream, lane: Lane) -> OpenLane:
+        """What workers are told of a lane."""
+        return OpenLane(lane.id, stream.id, lane.pipeline, self._strikes.told(stream.source, lane.key[0]))
+
+    def part(self, parting: Parting, now_s: float) -> Steps:
+        """Jobs go on in a stream of their own, if there is memory for it.
+
+        The rows of their absent ranks are made again: these will not have the old ring. No absent rank that stays may
+        be in want of rows of the old one; see `prepserver.schedule.lag.left_out`.
+        """
+        stream = self._table.streams[parting.stream]
+        jobs, why = self._table.names(parting.jobs), _why(parting.apart)
+        leaving = [c for c in stream.cursors.values() if c.job in parting.jobs]
+        left = sorted({c.lane for c in leaving})
+        key = stream.key
+        if parting.apart is not None:
+            key = apart_key(stream.key, parting.apart.uid)
+            self._slow |= {(stream.key, stream.lanes[lane].key) for lane in left}
+        own: dict[int, Lane] = {}
+        shared: dict[int, Lane] = {}  # for those that stay on a lane that others leave
+        for old in left:
+            stays = any(c.lane == old and c.job not in parting.jobs for c in stream.cursors.values())
+            for made in (shared, own) if stays else (own,):
+                lane = stream.lanes[old]
+                lane_id = self._table.new_id()
+                answer = yield MakeRing(lane_id, lane.key[1], lane.fields, lane.rows, lane.rows)
+                if not isinstance(answer, RingMade):
+                    yield from [DropRing(lane.id) for lane in (*own.values(), *shared.values())]
+                    assert answer is not None
+                    yield from self._cannot(parting, f"job {jobs} holds others back{why}", answer.why, now_s)
+                    return
+                made[old] = replace(lane, id=lane_id, start=stream.watermark, oldest=None, spent=replace(lane.spent))
+        for job in parting.jobs:
+            self._table.jobs[job].no_room_s = None
+        self._story.note(parting, stream.id)
+        yield Say("warning", f"job {jobs} holds others back{why}: it goes on in a stream of its own, the same bytes")
+        yield from self._part(stream, leaving, own, shared, key, now_s)
+
+    def _part(
+        self,
+        stream: Stream,
+        leaving: list[Cursor],
+        own: dict[int, Lane],
+        shared: dict[int, Lane],
+        key: str,
+        now_s: float,
+    ) -> Iterable[Action]:
+        """Moves these ranks to a new stream.
+
+        Args:
+            stream: Where they are.
+            leaving: All ranks of the jobs that part.
+            own: For each lane that they read, the new one for them.
+            shared: For each of these lanes that others read, too, the new one for those that stay.
+            key: Of the new stream.
+            now_s: Monotonic.
+        """
+        # What is in work above, in all lanes, is made again for the lanes that leave.
+        start = stream.watermark
+        begin = min([start, *(c.need for c in leaving if not c.present)])
+        stream.bad.rename({lane: [new[lane].id for new in (shared, own) if lane in new] for lane in stream.lanes})
+        made = Stream(
+            self._table.new_id(), key, stream.source, stream.n, stream.next_start, head=begin, parted_s=now_s,
+            lanes={lane.id: replace(lane, start=begin) for lane in own.values()}, bad=stream.bad.copy(),
+        )  # fmt: skip
+        if stream.spec is not None:
+            made.spec = replace(stream.spec, stream=made.id, quarantined=self._strikes.told(stream.source))
+            yield OpenStream(made.spec)
+        self._table.streams[made.id] = made
+        for lane in shared.values():
+            stream.lanes[lane.id] = lane
+            yield self.open_lane(stream, lane)
+        yield from [self.open_lane(made, lane) for lane in made.lanes.values()]
+        for cursor in leaving:
+            del stream.cursors[cursor.id]
+            self._table.put(cursor, made)
+            if cursor.present:
+                yield self._table.move(cursor, stream.lanes[cursor.lane], own[cursor.lane], start)
+            else:
+                cursor.lane = own[cursor.lane].id
+        for old in sorted(own):
+            if old in shared:
+                staying = [c for c in stream.cursors.values() if c.lane == old]
+                yield from [self._table.move(c, stream.lanes[old], shared[old], start) for c in staying]
+            del stream.lanes[old]
+            yield DropLane(old)
+        made.changed()
+        stream.changed()
+        if not stream.lanes:
+            del self._table.streams[stream.id]
+            yield DropStream(stream.id)
+
+    def _cannot(self, parting: Parting, what: str, why: str, now_s: float) -> Iterable[Action]:
+        """Jobs of its own user wait for it; those of others do not: it may attach anew, as after a lost connection."""
+        jobs = [self._table.jobs[job] for job in parting.jobs]
+        since_s = min(now_s if job.no_room_s is None else job.no_room_s for job in jobs)
+        for job in jobs:
+            job.no_room_s = since_s if job.no_room_s is None else job.no_room_s
+        if since_s == now_s:
+            yield Say("warning", f"{what} and cannot part from them: {why}")
+        elif parting.strangers and now_s - since_s >= NO_ROOM_S:
+            yield Say("warning", f"{what} and must attach anew, for want of memory to part from another user's: {why}")
+            yield from [HangUp(cursor.id) for job in jobs for cursor in self._table.ranks(job)]
+
+
+def _why(apart: Apart | None) -> str:
+    """How slow the pipelines of jobs are, for people."""
+    if apart is None:
+        return ""
+    return (
+        f" (uid {apart.uid}: its pipeline takes {apart.sample_ns / 1e6:.1f} ms of CPU time a sample; reading, decoding "
+        f"and all other pipelines take {apart.rest_ns / 1e6:.1f} ms)"
+    )

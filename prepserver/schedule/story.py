@@ -1,0 +1,63 @@
+"""The last events, for errors: what happened to a stream before its jobs were ended."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+from prepserver.schedule.actions import GoesAlone, Joined, QuarantineSample
+from prepserver.schedule.events import ChunkFailed, Event, RankAttaches, RankLeft, WorkerLost
+from prepserver.schedule.lag import Parting
+
+_KEPT = 300
+_TOLD = 6
+
+Noted = Event | GoesAlone | Joined | QuarantineSample | Parting
+
+
+class Story:
+    """A bounded log. Progress (chunks made, rows released, ticks) is not in it; it is put into words when it is told.
+
+    Attributes:
+        now_s: Time of the event that is being handled.
+    """
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self._noted: deque[tuple[float, Noted, tuple[int, ...]]] = deque(maxlen=_KEPT)
+
+    def note(self, what: Noted, *streams: int) -> None:
+        """Something happened to these streams; to no stream in particular if none is named."""
+        self._noted.append((self.now_s, what, streams))
+
+    def __iter__(self) -> Iterator[tuple[float, Noted, tuple[int, ...]]]:
+        return iter(self._noted)
+
+    def of(self, stream: int) -> str:
+        """What happened to a stream before now, the last things, as a sentence; empty if nothing is known."""
+        found = [(at_s, what) for at_s, what, streams in self._noted if stream in streams][-_TOLD:]
+        told = [f"{self.now_s - at_s:.1f} s ago {_words(what)}" for at_s, what in found]
+        return f" (before that: {'; '.join(told)})" if told else ""
+
+
+def _words(what: Noted) -> str:
+    match what:
+        case RankAttaches(asked=asked):
+            return f"rank {asked.attach.rank} of job {asked.attach.job!r} attached"
+        case RankLeft(cursor):
+            return f"job {cursor} left"
+        case WorkerLost(worker, suspect, _, stuck):
+            at = "" if suspect is None else f" at sample {suspect.index}"
+            return f"worker {worker} {'hung' if stuck else 'was lost'}{at}"
+        case ChunkFailed(worker, task, reason):
+            return f"task {task} of worker {worker} failed: {reason[:200]}"
+        case Joined(stream, into):
+            return f"the jobs of stream {stream} joined stream {into}"
+        case GoesAlone(stream, why):
+            return f"stream {stream} went on alone, because {why}"
+        case QuarantineSample(index=index):
+            return f"sample {index} was quarantined"
+        case Parting(jobs=jobs):
+            return f"{len(jobs)} jobs parted, because they held others back"
+        case _:
+            return type(what).__name__

@@ -1,0 +1,100 @@
+"""Strikes and quarantine: samples on which workers die, and tasks that fail again and again."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from prepserver.pipeline.sources import place_of
+from prepserver.schedule.actions import Action, QuarantineSample
+from prepserver.schedule.records import Chunk, Suspect
+from prepserver.schedule.stream import Stream
+from prepserver.schedule.table import Table
+from prepserver.schedule.workers import Task
+
+STRIKES_OUT = 6
+"""A sample with so many strikes is not tried again. It loses them when it is made after all."""
+
+CRASH_STRIKES = 3
+"""The worker crashed on it or took too long: twice is no bad luck."""
+
+KILL_STRIKES = 2
+"""The worker was killed from outside while it was at it: the kernel out of memory, or anybody at all."""
+
+FAILED_MOST = 3
+"""Tasks that fail in a row: then the jobs of the lane, or of the stream, are told instead of trying for ever."""
+
+MOST_TOLD = 4096
+"""Quarantined samples that one message to a worker holds."""
+
+_WHY = {
+    CRASH_STRIKES: "workers crashed on it, or were at it for longer than sample_timeout_s",
+    KILL_STRIKES: "workers were killed while they were at it, by the kernel out of memory or by somebody",
+}
+
+
+class Strikes:
+    """See the module.
+
+    Attributes:
+        quarantined: Samples that are not tried any more, by source and pipeline; an empty pipeline stands for all.
+    """
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self.quarantined: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
+        self._strikes: defaultdict[tuple[str, str, int], int] = defaultdict(int)  # by source, pipeline, sample
+
+    def known(self, source: str, samples: tuple[tuple[int, str], ...]) -> None:
+        """What is known of a source's samples from before. Not while a job reads it: its rows must not change."""
+        if any(stream.source == source for stream in self._table.streams.values()):
+            return
+        for key in [key for key in self.quarantined if key[0] == source]:
+            del self.quarantined[key]
+        for index, pipeline in samples:
+            self.quarantined[source, pipeline].add(index)
+
+    def told(self, source: str, pipeline: str = "") -> list[int]:
+        """The quarantined samples that a worker is told of a source, or of a source in one pipeline."""
+        return sorted(self.quarantined.get((source, pipeline), ()))[:MOST_TOLD]
+
+    def blame(self, task: Task | None, suspect: Suspect | None, strikes: int, *, stuck: bool) -> list[Action]:
+        """A worker died at `suspect`, while `task` was its oldest."""
+        stream = self._table.streams.get(task.stream) if task is not None else None
+        if suspect is None or task is None or stream is None:
+            return []
+        if suspect.lane is not None and suspect.lane not in stream.lanes:
+            return []  # nobody wants that row any more
+        pipeline = "" if suspect.lane is None else stream.lanes[suspect.lane].key[0]
+        source, index = stream.source, suspect.index
+        if index in self.quarantined[source, ""] | self.quarantined[source, pipeline]:
+            return []  # it is not tried any more: whatever killed the worker, it was not that sample
+        self._strikes[source, pipeline, index] += strikes
+        stream.suspects.setdefault(task.chunk.position, set()).add((pipeline, index))
+        if self._strikes[source, pipeline, index] < STRIKES_OUT:
+            return []
+        del self._strikes[source, pipeline, index]
+        self.quarantined[source, pipeline].add(index)
+        return [
+            self._quarantine(
+                source, index, pipeline, "a worker hung on it for good" if stuck else _WHY.get(strikes, "")
+            )
+        ]
+
+    def acquit(self, stream: Stream, chunk: Chunk) -> None:
+        """A chunk was made after all, with every sample in it."""
+        if stream.suspects:
+            for pipeline, index in stream.suspects.pop(chunk.position, ()):
+                self._strikes.pop((stream.source, pipeline, index), None)
+
+    def failed(self, stream: Stream, lane: int | None) -> bool:
+        """A task failed, by the fault of `lane` or of none: whether that is once too often."""
+        stream.failed[lane] += 1
+        return stream.failed[lane] >= FAILED_MOST
+
+    def _quarantine(self, source: str, index: int, pipeline: str, why: str) -> QuarantineSample:
+        streams = [stream for stream in self._table.streams.values() if stream.source == source]
+        lanes = [(s.id, lane) for s in streams for lane in s.lanes.values() if lane.key[0] == pipeline]
+        places = tuple((s, lane.id) for s, lane in lanes) if pipeline else tuple((s.id, None) for s in streams)
+        ops = ", ".join(op.get("name", op["op"]) for op in lanes[0][1].pipeline) if lanes else ""
+        dataset = next((place_of(s.spec.source) for s in streams if s.spec is not None), "")
+        return QuarantineSample(source, index, pipeline, places, why, ops, dataset)

@@ -1,0 +1,176 @@
+"""Who gets a place, who is refused, and what becomes of places that are kept."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from prepclient import RandomResizedCrop, SyntheticImages
+from prepclient.session import Shape
+from prepserver import __version__
+from prepserver.pipeline.pipeline import Pipeline
+from prepserver.protocol.layout import PAGE_BYTES, Field, whole_page_rows
+from prepserver.protocol.messages import PROTOCOL, Attach
+from prepserver.schedule.actions import Refuse
+from prepserver.schedule.admission import ABSENT_S
+from prepserver.schedule.asked import Refusal, check, ring_rows
+from prepserver.schedule.events import Limits, RankLeft
+from prepserver.schedule.join import Request
+from tests.support.images import sample_fields
+from tests.support.schedule_world import BLOCK, N, World
+
+ROW = (224, 224, 3)
+ATTACH = Attach(
+    (PROTOCOL, PROTOCOL), __version__, "first", SyntheticImages(N, 8).to_wire(), "full", 0,
+    Pipeline.from_ops([RandomResizedCrop(8)], 1).to_wire(), 4, drop_last=False, rank=0, world_size=1,
+)  # fmt: skip
+
+
+@pytest.fixture
+def world() -> World:
+    made = World(validates=True)
+    made.worker_up()
+    return made
+
+
+def join(
+    world: World,
+    *,
+    owner: int = 0,
+    key: str = "a",
+    world_size: int = 1,
+    epoch: int = 0,
+    wait_s: float = 100.0,
+    extra: int = 0,
+) -> int:
+    """A job; its number, or 0 if it was refused."""
+    request = Request(key, ("p0", owner), "cyclic", N, 4 * world_size, epoch, None, None, wait_s)
+    joined = world.join(request, Shape(2, False, 0, world_size), extra, 0, 1.0)
+    return 0 if joined is None else joined[1]
+
+
+@given(st.integers(0, 3), st.integers(0, 3))
+def test_a_job_is_refused_exactly_when_a_limit_is_reached(jobs: int, streams: int) -> None:
+    world = World()
+    world.limits = Limits(jobs, streams)
+    admitted: list[str] = []
+    for key in ("a", "a", "b", "b", "c"):
+        too_many = 0 < jobs <= len(admitted) or (key not in admitted and 0 < streams <= len(set(admitted)))
+        assert (join(world, key=key, wait_s=1e6) == 0) == too_many
+        admitted += [] if too_many else [key]
+    assert join(world, owner=1, key="d") != 0
+
+
+def test_a_limit_names_what_is_used_and_the_knob(world: World) -> None:
+    world.limits = Limits(1, 0)
+    join(world)
+    assert join(world) == 0
+    assert world.refused[-1].code == "permission"
+    assert "1 more of jobs was asked for by uid 0, which has 1 of its jobs_per_uid = 1" in world.refused[-1].text
+
+
+def test_ranks_of_one_run_count_as_one_job(world: World) -> None:
+    world.limits = Limits(1, 1)
+    join(world, world_size=2)
+    (absent,) = (c for c in world.clients.values() if not c.present)
+    world.present(absent.cursor)
+    assert not world.refused
+
+
+def test_a_rank_that_is_there_already_is_refused(world: World) -> None:
+    join(world, world_size=2)
+    (present,) = (c for c in world.clients.values() if c.present)
+    answer, _ = world.ask(dataclasses.replace(present.asked, asker=99))
+    assert isinstance(answer, Refuse)
+    assert "rank 0 of job 'job" in answer.text
+    assert "is attached already" in answer.text
+
+
+def test_places_are_kept_for_so_long_and_no_longer(world: World) -> None:
+    job = join(world, world_size=2)
+    world.wait(ABSENT_S)
+    assert len(world.table.jobs[job].cursors) == 2
+    world.wait(1.0)
+    assert len(world.table.jobs[job].cursors) == 1
+    assert any("ranks 1 have not attached within 120 s" in text for text in world.said)
+
+
+def test_with_the_last_rank_that_is_there_all_places_go(world: World) -> None:
+    job = join(world, world_size=2)
+    (present,) = (c for c in world.clients.values() if c.present)
+    world.leave(present.cursor)
+    assert job not in world.table.jobs
+    assert not world.streams
+    assert world.handle(RankLeft(present.cursor)) == []
+
+
+def test_without_memory_a_job_is_refused_and_leaves_nothing(world: World) -> None:
+    world.is_short = True
+    assert join(world) == 0
+    assert world.refused[-1].code == "memory"
+    assert not world.table.streams
+    assert not world.table.jobs
+
+
+def test_without_memory_for_an_early_start_a_job_waits(world: World) -> None:
+    """It gets its place in the lane that there is."""
+    join(world)
+    (first,) = world.clients.values()
+    while not world.pick_up(first):
+        world.finish(next(iter(world.workers)))
+    world.give_back(first, 0)
+    world.is_short = True
+    job = join(world)
+    assert not world.coordinator.waits_for
+    assert world.table.jobs[job].position == BLOCK
+    assert {c.lane for c in world.clients.values()} == {first.lane}
+    assert any(text.startswith("no early start, the job waits for stream") for text in world.said)
+
+
+def test_an_error_that_nobody_foresaw_keeps_no_place(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(world.coordinator._admission, "_present", lambda *_: 1 // 0)
+        with pytest.raises(ZeroDivisionError):
+            join(world, world_size=2)
+    assert not world.table.jobs
+    world.wait(1.0)  # what was decided before is done now
+    assert not world.lanes
+    assert join(world) != 0
+
+
+@pytest.mark.parametrize("name", ["two\nlines", "\x1b[2J", "a\x00b", "\u202eback"])
+def test_a_job_whose_name_cannot_be_shown_is_refused(name: str) -> None:
+    with pytest.raises(Refusal, match="cannot be shown") as refused:
+        check(dataclasses.replace(ATTACH, job=name))
+    assert refused.value.field == "job"
+    assert str(refused.value).isprintable()
+
+
+def test_a_client_of_an_older_release_hears_what_to_use_instead_of_skip() -> None:
+    with pytest.raises(Refusal, match=r"lag = 'skip' .* With 'detach' the job loses nothing; 'auto'") as e:
+        check(dataclasses.replace(ATTACH, lag="skip"))
+    assert (e.value.code, e.value.field) == ("spec", "lag")
+
+
+@given(st.integers(1, 10**7), st.integers(1, 10**5), st.integers(0, 10**5), st.integers(1, 2000))
+def test_a_ring_has_the_asked_rows_and_whole_pages_where_cheap(
+    row_bytes: int, round_rows: int, prefetch: int, in_work: int
+) -> None:
+    fields = [Field("array", "uint8", [row_bytes])]
+    wanted, needed = ring_rows(fields, round_rows, prefetch, in_work)
+    assert needed == 2 * round_rows
+    assert wanted >= 4 * round_rows
+    assert wanted >= needed + 2 * in_work
+    assert wanted >= prefetch + round_rows
+    if whole_page_rows(row_bytes) <= 4 * round_rows:
+        assert wanted * row_bytes % PAGE_BYTES == 0
+
+
+def test_small_rows_get_a_long_ring_and_large_ones_do_not() -> None:
+    assert ring_rows(sample_fields(ROW, "uint8"), 4, 0, 8)[0] >= 512
+    assert ring_rows(sample_fields(ROW, "uint8", views=3), 4, 0, 8)[0] >= 512
+    assert ring_rows(sample_fields(ROW, "uint8", views=4), 4, 0, 8)[0] < 512  # together 294 MiB
+    assert ring_rows(sample_fields((4 << 20,), "uint8"), 4, 0, 2)[0] == 16
