@@ -14,7 +14,7 @@ from prepserver.pipeline import kinds
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.ops import Grayscale, Only, PluginOp, Resize, ToDtype, ToLayout
 from prepserver.pipeline.pipeline import Pipeline
-from prepserver.pipeline.record import IMAGES_WITH_MASKS, Record
+from prepserver.pipeline.record import Record
 from prepserver.pipeline.sources import Plugin, source_from_wire
 from prepserver.pipeline.spec import Codes
 
@@ -27,6 +27,7 @@ COLUMNS: Record = {
     "raw": kinds.Bytes(),
     "label": kinds.Label(),
 }
+MASKED: Record = {"image": kinds.Image(), "mask": kinds.Mask(), "label": kinds.Label()}
 ODD: dict[str, Any] = {"a b": 1}
 LEFT_OUT = [
     PluginOp("spell", column="text", returns=kinds.Scalar("int64")),
@@ -135,10 +136,10 @@ def test_the_kind_afterwards_is_the_declared_one(before: str, op: PluginOp, resu
         (PluginOp("x", column="nothing"), COLUMNS, "is no column here"),
         (PluginOp("x", column="index"), COLUMNS, "is no column here"),
         (PluginOp("x"), {"label": kinds.Label()}, "there is no image"),
-        (PluginOp("x", column="mask"), IMAGES_WITH_MASKS, "is of kind Mask, which follows its image"),
+        (PluginOp("x", column="mask"), MASKED, "is of kind Mask, which follows its image"),
         (
             PluginOp("x", returns=kinds.Image(size=(4, 4))),
-            IMAGES_WITH_MASKS,
+            MASKED,
             "changes the size, and mask cannot follow",
         ),
         (PluginOp("x", returns=kinds.Label()), COLUMNS, "an image stays an image"),
