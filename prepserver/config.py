@@ -18,7 +18,8 @@ from prepserver.memory.cgroups import cpus
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 SANDBOX_MODES = ("auto", "on", "off")
-MAX_SOURCE_ROOTS = 32
+MAX_FOLDERS = 32
+MAX_PLUGINS = 64
 _MAX_ROOT_BYTES = 1024  # 32 of them fit one message to a worker
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 MAX_WORKERS = 1024
@@ -53,6 +54,8 @@ class Settings:
         jobs_per_uid: Most jobs of one user at a time, whatever their number of ranks; 0 for no limit.
         streams_per_uid: Most different streams that one user's jobs may read, because each is decoded separately; 0
             for no limit.
+        plugins: Names of the owner's own code that is loaded; see `prepserver.plugins.load`.
+        plugin_read: Folders that workers may read for plug-ins, beside the datasets of the other sources.
         socket_group: Group that may connect, a name or a number; empty for the daemon's own.
         socket_mode: Mode of the attach socket. One that systemd made keeps the mode of its unit.
     """
@@ -71,6 +74,8 @@ class Settings:
     memory_per_uid_bytes: int = 0
     jobs_per_uid: int = 0
     streams_per_uid: int = 0
+    plugins: tuple[str, ...] = ()
+    plugin_read: tuple[str, ...] = ()
     socket_group: str = ""
     socket_mode: int = 0o660
 
@@ -85,7 +90,10 @@ class Settings:
         _within("limits.memory_per_uid", self.memory_per_uid_bytes, 0, 1 << 50)
         _within("limits.jobs_per_uid", self.jobs_per_uid, 0, 1 << 20)
         _within("limits.streams_per_uid", self.streams_per_uid, 0, 1 << 20)
-        _check_roots(self.source_roots)
+        _check_folders("sources.roots", self.source_roots)
+        _check_folders("plugins.read", self.plugin_read)
+        if len(self.plugins) > MAX_PLUGINS or not all(self.plugins):
+            raise ConfigError(f"plugins.load = {list(self.plugins)}: at most {MAX_PLUGINS} names, none of them empty")
         if self.socket_mode & ~0o777 or self.socket_mode & 0o600 != 0o600:
             raise ConfigError(f"socket_mode = {self.socket_mode:#o} is not in [0o600, 0o777] with 0o600 set")
         if self.log_level not in LOG_LEVELS:
@@ -99,8 +107,9 @@ def load_settings(file: Path | None, flags: Mapping[str, Any]) -> Settings:
 
     ``workers`` ("auto" or a number), ``memory`` ("auto", bytes, or with a unit such as "8G"),
     ``runtime_dir``, ``cache_dir``, ``log_level``, ``chunk_rows``, ``sample_timeout_s``, ``drain_s``, ``nice``,
-    ``sandbox``, ``socket_group``, ``socket_mode``; ``roots`` in the table ``[sources]``; ``memory_per_uid``,
-    ``jobs_per_uid`` and ``streams_per_uid`` in ``[limits]``. In `flags`, ``roots`` stands for ``sources.roots``.
+    ``sandbox``, ``socket_group``, ``socket_mode``; ``roots`` in the table ``[sources]``; ``load`` and ``read`` in
+    ``[plugins]``; ``memory_per_uid``, ``jobs_per_uid`` and ``streams_per_uid`` in ``[limits]``. In `flags`, these have
+    the names that `_OF_FLAGS` gives.
 
     Raises:
         ConfigError: The file cannot be read, or a setting is unknown or not valid.
@@ -108,7 +117,7 @@ def load_settings(file: Path | None, flags: Mapping[str, Any]) -> Settings:
     values: dict[str, Any] = {}
     if file is not None:
         values |= {name: _parse(name, value, f"{file}: ") for name, value in _flat(_read(file), file).items()}
-    flags = {"sources.roots" if name == "roots" else name: value for name, value in flags.items() if value is not None}
+    flags = {_OF_FLAGS.get(name, name): value for name, value in flags.items() if value is not None}
     values |= {name: _parse(name, value, "") for name, value in flags.items()}
     return Settings(**{FIELDS.get(name, name): value for name, value in values.items()})
 
@@ -123,10 +132,17 @@ def _read(file: Path) -> dict[str, Any]:
         raise ConfigError(f"--config {file} is not TOML: {e}") from e
 
 
-_TABLES = {"sources": ("roots",), "limits": ("memory_per_uid", "jobs_per_uid", "streams_per_uid")}
+_OF_FLAGS = {"roots": "sources.roots", "plugins": "plugins.load", "plugin_read": "plugins.read"}
+_TABLES = {
+    "sources": ("roots",),
+    "plugins": ("load", "read"),
+    "limits": ("memory_per_uid", "jobs_per_uid", "streams_per_uid"),
+}
 FIELDS = {
     "memory": "memory_bytes",
     "sources.roots": "source_roots",
+    "plugins.load": "plugins",
+    "plugins.read": "plugin_read",
     "limits.memory_per_uid": "memory_per_uid_bytes",
     "limits.jobs_per_uid": "jobs_per_uid",
     "limits.streams_per_uid": "streams_per_uid",
@@ -152,6 +168,11 @@ def _flat(read: Mapping[str, Any], file: Path) -> dict[str, Any]:
     return flat
 
 
+_LISTS = {
+    "sources.roots": 'folders, such as ["/data"]',
+    "plugins.load": 'names, such as ["my_project.data"]',
+    "plugins.read": 'folders, such as ["/data"]',
+}
 _KINDS: dict[str, type | tuple[type, ...]] = {
     "runtime_dir": str,
     "cache_dir": str,
@@ -176,8 +197,8 @@ def _parse(name: str, value: Any, where: str) -> Any:
         if value == "auto":
             raise ConfigError(f"{where}{name} = 'auto': bytes with a unit, such as 8G, or 0 for no limit")
         return 0 if value == 0 and not isinstance(value, bool) else parse_bytes(value, f"{where}{name}")
-    if name == "sources.roots":
-        return _parse_roots(value, where)
+    if name in _LISTS:
+        return _parse_list(name, value, where)
     if name == "socket_mode":
         return _parse_mode(value, where)
     kind = _KINDS.get(name)
@@ -189,10 +210,12 @@ def _parse(name: str, value: Any, where: str) -> Any:
     return str(value) if name == "socket_group" else value
 
 
-def _parse_roots(value: Any, where: str) -> tuple[str, ...]:
-    if not isinstance(value, list) or not all(isinstance(root, str) for root in value):
-        raise ConfigError(f'{where}sources.roots = {value!r} is not a list of folders, such as ["/data"]')
-    return tuple(dict.fromkeys(os.path.normpath(root) if root else root for root in value))
+def _parse_list(name: str, value: Any, where: str) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise ConfigError(f"{where}{name} = {value!r} is not a list of {_LISTS[name]}")
+    if name != "plugins.load":
+        value = [os.path.normpath(folder) if folder else folder for folder in value]
+    return tuple(dict.fromkeys(value))
 
 
 def _parse_mode(value: Any, where: str) -> int:
@@ -203,12 +226,12 @@ def _parse_mode(value: Any, where: str) -> int:
     return value
 
 
-def _check_roots(roots: tuple[str, ...]) -> None:
-    if len(roots) > MAX_SOURCE_ROOTS:
-        raise ConfigError(f"sources.roots: {len(roots)} folders are more than {MAX_SOURCE_ROOTS}")
-    for root in roots:
-        if not root.startswith("/") or "\0" in root or len(os.fsencode(root)) > _MAX_ROOT_BYTES:
-            raise ConfigError(f"sources.roots: {root!r} is not an absolute path of at most {_MAX_ROOT_BYTES} bytes")
+def _check_folders(name: str, folders: tuple[str, ...]) -> None:
+    if len(folders) > MAX_FOLDERS:
+        raise ConfigError(f"{name}: {len(folders)} folders are more than {MAX_FOLDERS}")
+    for folder in folders:
+        if not folder.startswith("/") or "\0" in folder or len(os.fsencode(folder)) > _MAX_ROOT_BYTES:
+            raise ConfigError(f"{name}: {folder!r} is not an absolute path of at most {_MAX_ROOT_BYTES} bytes")
 
 
 def parse_workers(value: int | str, where: str = "") -> int:

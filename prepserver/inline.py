@@ -5,7 +5,7 @@ Listings of sources are kept in the user's cache, like a daemon's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,19 +13,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from prepserver import plugins
 from prepserver.config import user_cache_dir
 from prepserver.order import make_order
 from prepserver.pipeline.batches import check_start
+from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.pipeline.record import INDEX
 from prepserver.pipeline.shard import WHOLE, Shard
 from prepserver.pipeline.sources import SourceSpec
+from prepserver.plugins import PluginError
 from prepserver.protocol.messages import Shuffle
 from prepserver.source import SourceError, build_index, open_source
 from prepserver.source.errors import printable
 from prepserver.worker.fill import BadRow, Stream, Target, fill
 
-__all__ = ["InlineMaker", "Row", "SourceError", "class_names", "remake"]
+__all__ = ["InlineMaker", "PluginError", "Row", "SourceError", "class_names", "remake"]
 
 
 def class_names(source: SourceSpec) -> tuple[str, list[str]]:
@@ -34,6 +37,10 @@ def class_names(source: SourceSpec) -> tuple[str, list[str]]:
     Raises:
         SourceError: The dataset is missing, empty or unreadable.
     """
+    try:
+        source = source.with_code(plugins.codes())
+    except SpecError as e:
+        raise SourceError(str(e)) from e
     index = build_index(source, user_cache_dir() / "index", lambda _samples: None)
     return index.content_digest, open_source(source, index.path).classes()
 
@@ -49,21 +56,28 @@ class InlineMaker:
         on_scanning: Called with the number of samples found while the source is listed.
         shard: The part of the samples to read.
         batch_rows: See `make_order`.
+        load: Plug-ins of this process; see `prepserver.plugins.load`.
 
     Attributes:
         samples: Length of the source.
         num_classes: Distinct labels, 0 if unknown.
         digest: See `IndexInfo`.
         content_digest: See `IndexInfo`.
+        code: See `Welcome`.
 
     Raises:
         SourceError: The dataset is missing, empty or unreadable.
+        PluginError: A plug-in cannot be loaded.
+        SpecError: One that the spec names is not loaded.
     """
 
     def __init__(
         self, source: SourceSpec, pipeline: Pipeline, shuffle: Shuffle, seed: int, on_scanning: Callable[[int], None],
-        shard: Shard = WHOLE, batch_rows: int = 0,
+        shard: Shard = WHOLE, batch_rows: int = 0, load: Sequence[str] = (),
     ) -> None:  # fmt: skip
+        plugins.load(load)
+        source, pipeline = source.with_code(plugins.codes()), pipeline.with_code(plugins.codes())
+        self.code = pipeline.code
         index = build_index(source, user_cache_dir() / "index", on_scanning)
         self.samples = index.n
         self.num_classes = index.num_classes

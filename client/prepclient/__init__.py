@@ -34,6 +34,7 @@ from prepclient.joining import Joining
 from prepclient.pinning import PinningWarning
 from prepclient.sharding import Sharding
 from prepserver import __version__
+from prepserver.pipeline import kinds
 from prepserver.pipeline import ops as _ops
 from prepserver.pipeline import sources as _sources
 from prepserver.pipeline.errors import SpecError
@@ -64,6 +65,7 @@ __all__ = [
     "UnknownField",
     "VersionMismatch",
     "__version__",
+    "kinds",
 ]
 __all__ += _ops.__all__
 __all__ += _sources.__all__

@@ -38,6 +38,7 @@ class Service:
         runtime_dir: The daemon's; None for the usual places.
         workers: Of a private daemon, where none runs; None for no private one.
         inline: Whether this process makes the rows.
+        plugins: Code of this process that makes them, in this process or a private daemon.
         joining: How to join the streams of others.
         prefetch: Rows to have ready ahead, 0 for the daemon's choice.
         connect_s: The longest wait for a daemon at first use.
@@ -48,11 +49,26 @@ class Service:
     runtime_dir: str | None
     workers: int | None
     inline: bool
+    plugins: tuple[str, ...]
     joining: Joining
     prefetch: int
     connect_s: float
     reconnect_s: float
     timeout_s: float
+
+    def __post_init__(self) -> None:
+        """Refuses plug-ins of a client that a shared daemon serves."""
+        if self.workers is None and not self.inline:
+            self.refuse_plugins("Or pass workers=N or inline=True, too")
+
+    def refuse_plugins(self, more: str) -> None:
+        """Raises `InvalidSpec` if there are plug-ins: a shared daemon has none of its clients'."""
+        if self.plugins:
+            raise InvalidSpec(
+                f"plugins = {list(self.plugins)}: the configuration of a shared daemon names its plug-ins (load under "
+                f"[plugins], or `prepserver start --plugin NAME`), not its clients. {more}",
+                "plugins",
+            )
 
 
 class Attachment:
@@ -228,11 +244,13 @@ class Attachment:
         service, map_rows = self._service, self._staging.map_rows()
         with contextlib.closing(ScanProgress(self._spec.source.place)) as progress:
             if service.inline:
-                return InlineFeed(self._spec, start, progress, map_rows)
+                return InlineFeed(self._spec, start, progress, map_rows, service.plugins)
             runtime_dir = find_runtime_dir(service.runtime_dir)
             if service.workers is not None and (self._private is not None or not listens(runtime_dir)):
-                self._private = private_daemon(service.workers)
+                self._private = private_daemon(service.workers, service.plugins)
                 runtime_dir = self._private.runtime_dir
+            else:
+                service.refuse_plugins(f"One runs in {runtime_dir}")
             return ServedFeed(
                 runtime_dir, self._spec, start, prefetch=service.prefetch, timeout_s=service.timeout_s,
                 joining=service.joining, on_scanning=progress, map_rows=map_rows or Rows.map,
@@ -258,8 +276,9 @@ class Attachment:
             if start.position is not None:
                 if self.allow_changed:
                     raise _Changed
+                what = "the code of a plug-in" if was.code != now.code else place
                 raise SourceChanged(
-                    f"{place} has changed since epoch {start.epoch} of this job was begun, or is another: it had "
+                    f"{what} has changed since epoch {start.epoch} of this job was begun, or is another: it had "
                     f"{numbers}. To go on at the same place, restore the dataset; to begin an epoch with what is there "
                     f"now, call set_epoch({start.epoch + 1}), or load_state_dict(state, allow_changed=True) to begin "
                     f"epoch {start.epoch} anew with it"

@@ -28,7 +28,7 @@ def state_of(digest: str, place: Start, began: int | None, listing: Listing | No
         "epoch_start": place.epoch_start,
         "position": place.position if place.checkpoint is None else place.checkpoint,
         "start": began,
-        "source": {"samples": listing.samples, "content": listing.content} if listing else None,
+        "source": listing.state() if listing else None,
     }
 
 
@@ -52,7 +52,7 @@ def read_state(state: object, digest: str) -> tuple[Start, int | None, Listing |
         raise InvalidSpec(f"not a state of a PrepClient, by its numbers: {state!r}", "state_dict") from e
     try:
         source = state.get("source")
-        listing = None if source is None else Listing(int(source["samples"]), str(source["content"]))
+        listing = None if source is None else Listing.from_state(source)
     except (LookupError, TypeError, ValueError) as e:
         raise InvalidSpec(f"not a state of a PrepClient, by its source: {state!r}", "state_dict") from e
     if state["spec"] != digest:

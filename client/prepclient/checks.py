@@ -75,3 +75,15 @@ def path(field: str, value: str | os.PathLike[str] | None) -> str | None:
         return None if value is None else os.fspath(value)
     except TypeError:
         raise InvalidSpec(f"{field} = {value!r}: a path, or None", field) from None
+
+
+def names(field: str, value: object, example: str) -> tuple[str, ...]:
+    """The value, one name or a sequence of them.
+
+    Raises:
+        InvalidSpec: Naming field and value.
+    """
+    found = (value,) if isinstance(value, str) else value
+    if not isinstance(found, Sequence) or not all(isinstance(name, str) and name for name in found):
+        raise invalid(field, value, f"a name, or several, such as {example!r}")
+    return tuple(found)

@@ -16,7 +16,7 @@ import torch
 
 from prepclient.attachment import Attachment, Service
 from prepclient.checkpoint import read_state, state_of
-from prepclient.checks import choice, flag, invalid, path, seconds, whole
+from prepclient.checks import choice, flag, invalid, names, path, seconds, whole
 from prepclient.dataset import BatchSampler, Dataset, Sampler, class_names
 from prepclient.deprecated import moved
 from prepclient.engine import check_device
@@ -54,7 +54,7 @@ class PrepClient(Turns):
     - How batched: `batch_size`, `shuffle`, `order`, `seed`, `drop_last`.
     - Which part, and with whom: `sharding`, `joining`.
     - Where to: `device`, `prefetch`, `zero_copy`.
-    - Which daemon: `job`, `runtime_dir`, `workers`, `inline`, `connect_s`, `reconnect_s`.
+    - Which daemon: `job`, `runtime_dir`, `workers`, `inline`, `plugins`, `connect_s`, `reconnect_s`.
     - What on failure: `on_error`, `timeout_s`.
 
     Images are ``[batch, C, H, W]`` (uint8, channels_last in memory) unless the ops say otherwise; labels int64.
@@ -100,6 +100,8 @@ class PrepClient(Turns):
         workers: Start a private daemon with this many workers if none runs. All clients of this process that ask for
             one share it. It ends when the last of them is closed or collected, or with the process.
         inline: Make the rows in this process: no daemon, the same bytes.
+        plugins: Code of your own that makes rows, for `PluginOp` and `Plugin`: names of entry points, of modules, or
+            ``module:object``. For `workers` and `inline`; the configuration of a shared daemon names its own.
         connect_s: How long to wait at first use for a daemon that is starting. 0 raises `NoServer` at once.
         reconnect_s: How long to wait for a daemon that went away (a restart) before raising `ServerGone`. The next
             batch then has the same rows as without the restart. 0 raises at once.
@@ -142,6 +144,7 @@ class PrepClient(Turns):
         runtime_dir: str | os.PathLike[str] | None = None,
         workers: int | None = None,
         inline: bool = False,
+        plugins: str | Sequence[str] = (),
         connect_s: float = 10.0,
         reconnect_s: float = 300.0,
         # what on failure
@@ -180,6 +183,7 @@ class PrepClient(Turns):
             runtime_dir=path("runtime_dir", runtime_dir),
             workers=workers,
             inline=flag("inline", inline),
+            plugins=names("plugins", plugins, "my_project.data"),
             joining=joining or Joining(),
             prefetch=0 if prefetch is None else whole("prefetch", prefetch, 1, 2**31 - 1),
             connect_s=seconds("connect_s", connect_s),

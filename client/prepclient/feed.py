@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from prepclient.chain import RingChain
 from prepclient.errors import (
@@ -76,11 +76,26 @@ class Listing(NamedTuple):
         samples: How many.
         content: Names them wherever the dataset lies; empty if unknown.
         digest: Names them and the dataset; empty if unknown.
+        code: Names the code of the pipeline's plug-ins; empty if it has none.
     """
 
     samples: int
     content: str
     digest: str = ""
+    code: str = ""
+
+    def state(self) -> dict[str, Any]:
+        """For a checkpoint: what does not hang on the place of the dataset."""
+        return {"samples": self.samples, "content": self.content} | ({"code": self.code} if self.code else {})
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> Listing:
+        """From what `state` gave.
+
+        Raises:
+            LookupError, TypeError, ValueError: It is something else.
+        """
+        return cls(int(state["samples"]), str(state["content"]), code=str(state.get("code", "")))
 
     def agrees(self, other: Listing) -> bool:
         """Whether nothing that both know tells them apart."""
@@ -247,7 +262,7 @@ class ServedFeed(Feed):
         except BaseException:
             self._end()
             raise
-        self.listing = Listing(welcome.samples, welcome.content_digest, welcome.source_digest)
+        self.listing = Listing(welcome.samples, welcome.content_digest, welcome.source_digest, welcome.code)
         self.num_classes = welcome.num_classes
         self.epoch_start = welcome.epoch_start
         self.position = welcome.position

@@ -7,7 +7,7 @@ the one place where the client reaches into the server's rooms, and only when it
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from prepclient.spec import Spec
 from prepserver.memory.mapping import Mapping
 from prepserver.memory.segment import create_segment
 from prepserver.pipeline.batches import batch_rows
+from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.sources import SourceSpec
 from prepserver.protocol.layout import RingLayout, ring_fields
 
@@ -49,9 +50,11 @@ class InlineFeed(Feed):
         start: Where to begin.
         on_scanning: Called with the number of samples found while the source is listed.
         map_rows: How a device wants the ring mapped; None where there is none.
+        plugins: Loaded into this process.
 
     Raises:
         SourceUnavailable: The dataset is missing, empty or unreadable.
+        InvalidSpec: A plug-in cannot be loaded.
     """
 
     def __init__(
@@ -60,6 +63,7 @@ class InlineFeed(Feed):
         start: Start,
         on_scanning: Callable[[int], None],
         map_rows: Callable[[int, RingLayout], Rows] | None = None,
+        plugins: Sequence[str] = (),
     ) -> None:
         from prepserver import inline  # the server's rooms: only here, only now
 
@@ -67,11 +71,14 @@ class InlineFeed(Feed):
             with torch.device("cpu"):  # whatever the user's default device is: the ops make constants
                 self._maker = inline.InlineMaker(
                     spec.source, spec.pipeline, spec.shuffle, spec.seed, on_scanning, spec.shape.shard,
-                    batch_rows(spec.shape.batching, spec.shape.batch_size),
+                    batch_rows(spec.shape.batching, spec.shape.batch_size), plugins,
                 )  # fmt: skip
         except inline.SourceError as e:
             raise SourceUnavailable(str(e)) from e
-        self.listing = Listing(self._maker.samples, self._maker.content_digest, self._maker.digest)
+        except (inline.PluginError, SpecError) as e:
+            raise InvalidSpec(str(e), "plugins") from e
+        maker = self._maker
+        self.listing = Listing(maker.samples, maker.content_digest, maker.digest, maker.code)
         self.num_classes = self._maker.num_classes
         shard = spec.shape.shard
         self.epoch_start = self.position = (start.first or 0) + start.epoch * shard.positions(self._maker.samples)

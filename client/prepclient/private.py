@@ -13,11 +13,12 @@ import sys
 import tempfile
 import time
 import weakref
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
 import prepserver
-from prepclient.errors import NoServer
+from prepclient.errors import InvalidSpec, NoServer
 from prepclient.transport import connect
 from prepserver.protocol.messages import ATTACH_SOCKET
 from prepserver.protocol.places import MAX_SOCKET_PATH_BYTES, PRIVATE_LOG
@@ -35,18 +36,26 @@ _running: weakref.WeakValueDictionary[int, PrivateDaemon] = weakref.WeakValueDic
 """By pid: a forked child has its parent's entry, and starts one of its own."""
 
 
-def private_daemon(workers: int) -> PrivateDaemon:
+def private_daemon(workers: int, plugins: Sequence[str] = ()) -> PrivateDaemon:
     """The private daemon of this process, which is started if there is none. It ends when nobody refers to it.
 
     Args:
         workers: Its worker processes, if it is started now.
+        plugins: What it loads of this process's own code, if it is started now.
 
     Raises:
         NoServer: It did not come up; the text has the end of its log.
+        InvalidSpec: It runs already, without one of the plug-ins.
     """
     running = _running.get(os.getpid())
     if running is None or not running.is_alive:
-        _running[os.getpid()] = running = PrivateDaemon(workers)
+        _running[os.getpid()] = running = PrivateDaemon(workers, plugins)
+    elif missing := [name for name in plugins if name not in running.plugins]:
+        raise InvalidSpec(
+            f"plugins = {missing}: the private daemon of this process runs already, with plugins = "
+            f"{list(running.plugins)}. Name all of them where the first client is made, or close that first",
+            "plugins",
+        )
     elif running.workers != workers:
         log.warning(
             "workers = %d: the private daemon of this process runs already, with %d workers", workers, running.workers
@@ -59,6 +68,7 @@ class PrivateDaemon:
 
     Args:
         workers: Its worker processes.
+        plugins: What it loads. It finds all that this process can import, and may read all that this one may.
 
     Attributes:
         runtime_dir: Where it listens.
@@ -67,17 +77,21 @@ class PrivateDaemon:
         NoServer: It did not come up; the text has the end of its log.
     """
 
-    def __init__(self, workers: int) -> None:
+    def __init__(self, workers: int, plugins: Sequence[str] = ()) -> None:
         self.workers = workers
+        self.plugins = tuple(plugins)
         self.runtime_dir = _make_place()
         _sweep_beside(self.runtime_dir)
         said = (self.runtime_dir / PRIVATE_LOG).open("w+")
         command = [
             *(sys.executable, "-m", "prepserver.cli", "start", "--workers", str(workers)),
             *("--runtime-dir", str(self.runtime_dir), "--lifeline", str(os.getpid())),
+            *(part for name in plugins for part in ("--plugin", name)),
+            *(("--plugin-read", "/") if plugins else ()),
         ]
         root = Path(prepserver.__file__).resolve().parents[1]
-        paths = (str(root), os.environ.get("PYTHONPATH", ""))
+        mine = [os.path.abspath(path) for path in sys.path] if plugins else []
+        paths = (str(root), os.environ.get("PYTHONPATH", ""), *mine)
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
         # A session of its own: Ctrl-C in the terminal is for the training script, which then ends its daemon.
         self._process = subprocess.Popen(

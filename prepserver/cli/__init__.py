@@ -83,6 +83,10 @@ def _add_places(p: argparse.ArgumentParser, cache_dir_help: str | None = _CACHE_
     p.add_argument("--runtime-dir", metavar="DIR", help=_RUNTIME_DIR_HELP)
 
 
+def _add_plugin(p: argparse.ArgumentParser, what: str) -> None:
+    p.add_argument("--plugin", metavar="NAME", action="append", dest="plugins", help=what)
+
+
 def _add_start(commands: _Commands) -> None:
     p = _add(
         commands, "start", "prepserver.cli.start:start", "run the daemon",
@@ -90,8 +94,8 @@ def _add_start(commands: _Commands) -> None:
         "(default 5) to finish, then ends everything within 3 s more; a second signal skips the wait.",
         "Settings come from the command line, then --config, then defaults. The file is TOML with workers, "
         "memory, runtime_dir, cache_dir, log_level, chunk_rows, sample_timeout_s, drain_s, nice, sandbox, "
-        "socket_group, socket_mode, [sources] roots and [limits] memory_per_uid, jobs_per_uid, streams_per_uid. SIGHUP "
-        "makes the daemon read it again. ",
+        "socket_group, socket_mode, [sources] roots, [plugins] load and read, and [limits] "
+        "memory_per_uid, jobs_per_uid, streams_per_uid. SIGHUP makes the daemon read it again. ",
     )  # fmt: skip
     p.add_argument("--workers", metavar="N|auto", help="worker processes (default auto: usable CPUs, less one)")
     p.add_argument(
@@ -105,6 +109,17 @@ def _add_start(commands: _Commands) -> None:
         help="a folder below which users other than the daemon's own and root may read datasets; repeatable. "
         "Without any, those users get synthetic data only",
     )  # fmt: skip
+    _add_plugin(
+        p,
+        "load ops and sources of your own: an entry point of prepserver.ops or prepserver.sources, a module, or "
+        "module:object; repeatable",
+    )
+    p.add_argument(
+        "--plugin-read",
+        metavar="DIR",
+        action="append",
+        help="a folder that plug-ins may read; repeatable (default none)",
+    )
     p.add_argument("--config", metavar="FILE.toml", type=Path, help="settings from a file")
     p.add_argument("--log-level", choices=("debug", "info", "warning", "error"), help="default info")
     p.add_argument("--foreground", action="store_true", help="stay in the foreground; the default, for unit files")
@@ -206,6 +221,7 @@ def _add_replay(commands: _Commands) -> None:
         "-o", metavar="FILE", dest="output", type=Path, required=True,
         help=".png: a picture, normalisation undone; .npy: the row as it is stored",
     )  # fmt: skip
+    _add_plugin(p, "a plug-in of the daemon that the job used; repeatable")
     _add_places(p)
 
 

@@ -22,6 +22,7 @@ from prepserver.pipeline.ops import Normalize, ToDtype, ToLayout
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.pipeline.record import INDEX
 from prepserver.pipeline.sources import source_from_wire
+from prepserver.plugins import PluginError, load
 from prepserver.source import SourceError
 
 
@@ -29,6 +30,10 @@ def replay(arguments: argparse.Namespace) -> int:
     """Runs the command."""
     if arguments.output.suffix not in (".png", ".npy"):
         raise CommandError(f"-o {arguments.output}: .png for a picture, .npy for the row as it is stored", USAGE)
+    try:
+        load(arguments.plugins or ())
+    except PluginError as e:
+        raise CommandError(e, USAGE) from e
     found = open_log(arguments)
     epoch, position = _place(found.trainings, arguments)
     try:
@@ -45,7 +50,7 @@ def replay(arguments: argparse.Namespace) -> int:
             source, Path(rows.index), pipeline, rows.shuffle, rows.seed, rows.n, position, bad, rows.shard,
             rows.batch_rows,
         )  # fmt: skip
-    except (SourceError, ValueError) as e:
+    except (SourceError, PluginError, ValueError) as e:
         raise CommandError(e) from e
     try:
         _write(arguments.output, row, pipeline, arguments.field or next(iter(pipeline.columns)), arguments.view)

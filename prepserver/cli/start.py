@@ -19,7 +19,7 @@ from prepserver.config import ConfigError, Settings, auto_workers, load_settings
 from prepserver.daemon.activation import ActivationError, check_place, take_attach_socket
 from prepserver.daemon.complaints import OneLine
 from prepserver.daemon.descriptors import DescriptorsShort, clients_allowed, raise_limit
-from prepserver.daemon.pool import NotConfined
+from prepserver.daemon.pool import NotConfined, PluginsBroken, PluginsChanged
 from prepserver.daemon.runtime_dir import AlreadyRunning, Door, RuntimeDir, RuntimeDirError
 from prepserver.daemon.server import Daemon
 from prepserver.memory.budget import machine_free_bytes
@@ -27,7 +27,7 @@ from prepserver.worker.launch import ZygoteError
 
 log = logging.getLogger("prepserver")
 
-_FLAGS = ("workers", "memory", "runtime_dir", "cache_dir", "log_level", "roots")
+_FLAGS = ("workers", "memory", "runtime_dir", "cache_dir", "log_level", "roots", "plugins", "plugin_read")
 _DETACHED_LOG = "daemon.log"
 
 
@@ -100,9 +100,9 @@ def _serve(
                 reread=reread, most_clients=most_clients,
             )  # fmt: skip
             return OK if daemon.run(ready) else FAILED
-    except NotConfined as e:
+    except (NotConfined, PluginsBroken) as e:
         raise CommandError(e, USAGE) from e
-    except (ZygoteError, OSError) as e:
+    except (ZygoteError, PluginsChanged, OSError) as e:
         raise CommandError(e) from e
 
 

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from prepserver.daemon.indexers import Indexers, Question
 from prepserver.daemon.poll import Poll
+from prepserver.pipeline.spec import Codes
 from prepserver.protocol import work
 from prepserver.protocol.schema import ProtocolError
 from prepserver.schedule.records import Suspect
@@ -44,6 +45,14 @@ _CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal
 
 class NotConfined(Exception):
     """This machine cannot make the sandbox that the settings ask for; the text says what is missing."""
+
+
+class PluginsBroken(Exception):
+    """The plug-ins that the settings name cannot be loaded; the text names one and says why."""
+
+
+class PluginsChanged(Exception):
+    """The code of plug-ins is another one than when the daemon was started, so that rows would be mixed."""
 
 
 class PoolEvents(Protocol):
@@ -87,17 +96,21 @@ class WorkerPool:
         nice: Niceness of the children.
         log_level: Of the children.
         sandbox: See `Settings`.
+        plugins: See `Settings`.
+        plugin_read: See `Settings`.
     """
 
     def __init__(
         self, poll: Poll, events: PoolEvents, workers: int, sample_timeout_s: float, nice: int, log_level: str,
         sandbox: str = "auto",
+        plugins: Sequence[str] = (), plugin_read: Sequence[str] = (),
     ) -> None:  # fmt: skip
         self._poll = poll
         self._events = events
         self._sample_timeout_ns = int(sample_timeout_s * 1e9)
-        self._make_zygote: Callable[[], Zygote] = lambda: Zygote(nice, log_level.upper(), sandbox)
+        self._make_zygote: Callable[[], Zygote] = lambda: Zygote(nice, log_level.upper(), sandbox, plugins, plugin_read)
         self._zygote = self._make_zygote()
+        self._plugins: work.Plugins = []
         self._sandbox = sandbox
         self._zygote_fd = -1
         self._zygote_failures = 0
@@ -113,9 +126,13 @@ class WorkerPool:
         Raises:
             ZygoteError: It does not start.
             NotConfined: The setting is ``on``, and a part of the sandbox is missing.
+            PluginsBroken: A plug-in that the settings name cannot be loaded.
         """
         self._start_zygote()
         self._zygote.wait_ready()
+        if self._zygote.broken:
+            raise PluginsBroken(self._zygote.broken)
+        self._plugins = self._zygote.plugins
         missing = self._zygote.unconfined
         if self._sandbox == "on" and missing:
             raise NotConfined(
@@ -136,6 +153,16 @@ class WorkerPool:
     def sandbox(self) -> dict[str, str]:
         """The setting, the parts that workers have, and the missing parts with the reason."""
         return {"mode": self._sandbox, "parts": self._zygote.sandbox, "missing": self._zygote.unconfined}
+
+    @property
+    def plugins(self) -> list[dict[str, str]]:
+        """Role, name, code and origin of each plug-in."""
+        return [dict(zip(("role", "name", "code", "origin"), each, strict=True)) for each in self._plugins]
+
+    @property
+    def codes(self) -> Codes:
+        """The plug-ins that a spec may name."""
+        return {(role, name): code for role, name, code, _ in self._plugins}
 
     @property
     def up(self) -> int:
@@ -259,6 +286,9 @@ class WorkerPool:
             self._poll.watch_writing(self._zygote_fd, self._zygote.blocked)
 
     def _zygote_ready(self) -> None:
+        if self._zygote.plugins != self._plugins:
+            changed = self._zygote.broken or "the files of plug-ins have changed since this daemon was started"
+            raise PluginsChanged(f"{changed}. Rows of two versions must not meet in one stream: start the daemon again")
         self._zygote_failures = 0
         path, why = self.kernels
         if path == "pure":
@@ -344,7 +374,8 @@ class WorkerPool:
         if child.ticket in self._by_worker:
             self._read_worker(child)  # tasks that it had finished count
         stats = child.page.read()
-        if status == work.EXIT_SEALED and stats.tasks:  # without a task it counts as a failure, for the backoff
+        # One that never filled a chunk must not end again and again, nor what a plug-in does at a sample pass for it.
+        if status == work.EXIT_SEALED and stats.tasks and not stats.busy:
             seat.blameless = True
             seat.restarts -= 1  # a planned replacement is not shown in the status
             self._vacate(seat, None, 0, stuck=False)

@@ -20,6 +20,7 @@ from prepserver.daemon.ledger import Ledger, rows_of
 from prepserver.daemon.listings import Listings
 from prepserver.daemon.quarantine import Quarantine
 from prepserver.daemon.rings import Rings
+from prepserver.pipeline.spec import Codes
 from prepserver.protocol import work
 from prepserver.protocol.messages import PROTOCOL, Attach, Scanning, Status, Stopping, Welcome
 from prepserver.schedule.actions import Admit, Refuse
@@ -44,6 +45,10 @@ class House(Protocol):
 
     def stop(self, why: str) -> None:
         """Ends it."""
+
+    @property
+    def codes(self) -> Codes:
+        """The plug-ins that a question may name."""
 
     def snapshot(self) -> dict[str, Any]:
         """Its state."""
@@ -153,7 +158,7 @@ class Questions:
         try:
             if self._house.stops:
                 raise Refusal("stopping", "the daemon is stopping; start it again with `prepserver start`")
-            asked = check(attach)
+            asked = check(attach, self._house.codes)
             reading = self.access.reading(peer.uid, asked.source["source"])
         except Refusal as e:
             self._connections.refuse(peer, e.code, str(e), e.field)
@@ -213,7 +218,7 @@ class Questions:
         welcome = Welcome(
             PROTOCOL, __version__, admit.cursor, listing.samples, listing.num_classes, listing.digest,
             admit.epoch_start, admit.position, admit.ahead, ring.layout.to_wire(), admit.alone_upto,
-            listing.content_digest, given,
+            listing.content_digest, given, question.asked.pipeline.code,
         )  # fmt: skip
         if not peer.send(welcome):
             self._connections.drop(peer)

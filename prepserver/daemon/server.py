@@ -40,6 +40,7 @@ from prepserver.daemon.status import Rates, counts, snapshot
 from prepserver.memory.budget import machine_free_bytes
 from prepserver.order import Order, make_order
 from prepserver.pipeline.batches import batch_rows
+from prepserver.pipeline.spec import Codes
 from prepserver.protocol.messages import Attach
 from prepserver.schedule.asked import shard_of
 from prepserver.schedule.coordinator import Coordinator
@@ -104,7 +105,7 @@ class Daemon:
         self._driver = Driver(self._coordinator, self._rings, self._attachments, self._quarantine, access)
         self._pool = self._driver.pool = WorkerPool(
             self._poll, Reports(self._driver, self._coordinator, self._quarantine), workers, settings.sample_timeout_s,
-            settings.nice, settings.log_level, settings.sandbox,
+            settings.nice, settings.log_level, settings.sandbox, settings.plugins, settings.plugin_read,
         )  # fmt: skip
         self._listings = Listings(self._pool, cache_dir, time.monotonic)
         self._most_clients = most_clients
@@ -133,7 +134,8 @@ class Daemon:
 
         Raises:
             ZygoteError: The workers' parent does not start.
-            NotConfined: See `WorkerPool.start`.
+            NotConfined, PluginsBroken: See `WorkerPool.start`.
+            PluginsChanged: See there.
             OSError: The sockets cannot be made.
         """
         self._watch_signals()
@@ -224,8 +226,13 @@ class Daemon:
 
     @property
     def stops(self) -> bool:
-        """Whether it is about to end: see `House`, as for the next four."""
+        """Whether it is about to end: see `House`, as for the next five."""
         return self._stops > 0
+
+    @property
+    def codes(self) -> Codes:
+        """The plug-ins that a question may name."""
+        return self._pool.codes
 
     @property
     def end_s(self) -> float:

@@ -105,6 +105,7 @@ def snapshot(
         "rows_filled": rates.filled,
         "kernels": {"path": pool.kernels[0], "why": pool.kernels[1]},
         "sandbox": pool.sandbox,
+        "plugins": pool.plugins,
         "memory": {"rings_bytes": rings.held_bytes, "budget_bytes": rings.budget_bytes},
         "workers": [_worker(seat, rates) for seat in pool.seats],
         "streams": [_stream(stream, coordinator, rings) for stream in coordinator.table.streams.values()],

@@ -5,6 +5,7 @@ Two pipelines with the same digest give the same rows, so the digest decides whi
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,10 +17,16 @@ from prepserver.pipeline.op import Op
 from prepserver.pipeline.ops import OPS, op_from_wire
 from prepserver.pipeline.ops.decode import Decode
 from prepserver.pipeline.record import IMAGES, Record, RowField, row_fields, with_index
-from prepserver.pipeline.spec import digest_of
+from prepserver.pipeline.spec import Codes, digest_of
 
 MAX_OPS = 64
 """Without the `Decode` at the start."""
+
+MAX_WIRE_BYTES = 24 << 10
+"""Of a pipeline as JSON; its message to workers, of 64 KiB, holds other things, too."""
+
+MAX_FIELDS = 64
+"""Of a row."""
 
 MAX_VIEWS = 16
 """Of one sample: each view costs a row's memory and a row's work; the decode is shared."""
@@ -62,6 +69,26 @@ class Pipeline:
         assert isinstance(first, Decode)
         return first
 
+    @property
+    def code(self) -> str:
+        """Digest of the code of its plug-ins, as far as it is known; empty if it has none."""
+        codes = [code for op in self.ops if (code := getattr(op, "code", ""))]
+        return digest_of(codes) if codes else ""
+
+    def with_code(self, codes: Codes) -> Pipeline:
+        """Return the pipeline with the digests of the code of its plug-ins.
+
+        Raises:
+            SpecError: One is not loaded, or has other code.
+        """
+        ops: list[Op] = []
+        for place, op in enumerate(self.ops):
+            try:
+                ops.append(op.with_code(codes))
+            except SpecError as error:
+                raise _placed(error, place) from None
+        return self if ops == list(self.ops) else Pipeline.from_ops(ops, self.views, self.columns)
+
     @classmethod
     def from_ops(cls, ops: Sequence[Op], views: int = 1, columns: Record = IMAGES) -> Pipeline:
         """Build a pipeline; `Decode()` is added at the start if it is missing.
@@ -97,6 +124,8 @@ class Pipeline:
                 raise _placed(error, place) from None
         full = (given[0] if offset else Decode(), *rest)
         wire = _wire(full, views)
+        if (nbytes := len(json.dumps(wire))) > MAX_WIRE_BYTES:
+            raise SpecError("pipeline", wire, f"takes {nbytes} bytes, more than {MAX_WIRE_BYTES}")
         return cls(full, columns, _fields(record, views, wire), digest_of(wire), views)
 
     @classmethod
@@ -149,6 +178,8 @@ def _fields(record: Record, views: int, wire: object) -> tuple[RowField, ...]:
         fields = row_fields(record, views)
     except SpecError as error:
         raise SpecError("pipeline", wire, error.reason) from None
+    if len(fields) > MAX_FIELDS:
+        raise SpecError("views", views, f"makes rows of {len(fields)} fields, more than {MAX_FIELDS}")
     for each in fields:
         if max(each.shape, default=0) > MAX_SIDE_PX:
             raise SpecError("pipeline", each.shape, f"rows may have at most {MAX_SIDE_PX} pixels a side")

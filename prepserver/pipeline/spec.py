@@ -7,9 +7,13 @@ import hashlib
 import inspect
 import json
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 from prepserver.pipeline.errors import SpecError
+
+Role = Literal["op", "source"]
+Codes = Mapping[tuple[Role, str], str]
+"""The plug-ins that are loaded, by role and name, each with the digest of its code."""
 
 
 class Spec:
@@ -26,6 +30,14 @@ class Spec:
         """Set the fields of a frozen record, from within `__init__` only."""
         for name, value in values.items():
             object.__setattr__(self, name, value)
+
+    def with_code(self, codes: Codes) -> Self:
+        """Return the spec with the digest of its plug-in's code; most have no plug-in.
+
+        Raises:
+            SpecError: The plug-in is not loaded, or its code is not the one that the spec names.
+        """
+        return self
 
     def to_wire(self) -> dict[str, Any]:
         """Return a map of plain values: the class's name under `wire_key`, every parameter, tuples as lists."""

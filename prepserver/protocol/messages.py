@@ -138,6 +138,7 @@ class Welcome:
             wait there for the shared one.
         content_digest: Names the listing wherever the dataset lies; empty if the daemon does not know it.
         ring: Number of the ring's descriptor.
+        code: Names the code of the pipeline's plug-ins; empty if it has none.
     """
 
     protocol: Small
@@ -153,6 +154,7 @@ class Welcome:
     alone_upto: Position = 0
     content_digest: Word = ""
     ring: Small = 1
+    code: Word = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,7 @@ Lanes = Annotated[list[Small], Size(64)]
 BadRow = tuple[Position, Count, Annotated[str, Size(MAX_REASON_CHARS)], Lanes]
 Kind = Literal["worker", "indexer"]
 Roots = Annotated[list[Path], Size(MAX_ROOTS)]
+Plugins = Annotated[list[tuple[Literal["op", "source"], Word, Word, Word]], Size(64)]
 Places = Annotated[list[Path], Size(256)]
 
 EXIT_SEALED = 75  # sysexits.h: EX_TEMPFAIL
@@ -214,6 +215,8 @@ class Ready:
         why: The reason, in words.
         sandbox: Parts of the sandbox that its children have, in words.
         unconfined: Missing parts and the reason; empty if none is missing.
+        plugins: Role, name, digest of the code and origin of each plug-in that it has loaded.
+        broken: Why it has not loaded all that it was to load; empty if it has.
     """
 
     pid: Small
@@ -221,6 +224,8 @@ class Ready:
     why: Text = ""
     sandbox: Word = "none"
     unconfined: Text = ""
+    plugins: Plugins = field(default_factory=list)
+    broken: Text = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from prepserver import __version__
@@ -13,6 +14,7 @@ from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.pipeline.shard import Shard
 from prepserver.pipeline.sources import source_from_wire
+from prepserver.pipeline.spec import Codes
 from prepserver.protocol.layout import Field, whole_page_rows
 from prepserver.protocol.messages import PROTOCOL, Attach, lag_error
 
@@ -53,8 +55,12 @@ class Given:
     position: int
 
 
-def check(attach: Attach) -> Asked:
+def check(attach: Attach, codes: Codes = MappingProxyType({})) -> Asked:
     """Checks a question as far as it can be before the source is listed.
+
+    Args:
+        attach: The question.
+        codes: The plug-ins that it may name. Source and pipeline then hold the digests of their code.
 
     Raises:
         Refusal: Versions, spec or numbers that cannot be.
@@ -79,8 +85,8 @@ def check(attach: Attach) -> Asked:
     if (attach.position is None) != (attach.epoch_start is None):
         raise Refusal("spec", "position and epoch_start come together", "position")
     try:
-        source = source_from_wire(attach.source)
-        pipeline = Pipeline.from_wire(attach.pipeline, source.columns)
+        source = source_from_wire(attach.source).with_code(codes)
+        pipeline = Pipeline.from_wire(attach.pipeline, source.columns).with_code(codes)
     except SpecError as e:
         raise Refusal("spec", str(e), e.field) from e
     return Asked(attach, source.to_wire(), pipeline)

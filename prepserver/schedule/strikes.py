@@ -95,6 +95,6 @@ class Strikes:
         streams = [stream for stream in self._table.streams.values() if stream.source == source]
         lanes = [(s.id, lane) for s in streams for lane in s.lanes.values() if lane.key[0] == pipeline]
         places = tuple((s, lane.id) for s, lane in lanes) if pipeline else tuple((s.id, None) for s in streams)
-        ops = ", ".join(op["op"] for op in lanes[0][1].pipeline) if lanes else ""
+        ops = ", ".join(op.get("name", op["op"]) for op in lanes[0][1].pipeline) if lanes else ""
         dataset = next((place_of(s.spec.source) for s in streams if s.spec is not None), "")
         return QuarantineSample(source, index, pipeline, places, why, ops, dataset)

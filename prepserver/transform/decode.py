@@ -23,7 +23,7 @@ import simplejpeg
 from prepserver.transform.errors import BadSample
 from prepserver.transform.header import extent, read_header, samplings, trimmed
 from prepserver.transform.native import kernels
-from prepserver.transform.orientation import swaps_sides, turned
+from prepserver.transform.orientation import UPRIGHT, swaps_sides, turned
 from prepserver.transform.pillow import PillowImage
 from prepserver.transform.scale import scale_of, scaled
 from prepserver.transform.stage import Box
@@ -192,3 +192,26 @@ class Encoded:
             if not left_over or _LEFT_OVER.search(str(error)) is None:
                 return None
         return buffer[:nbytes].reshape(rows, columns, 3)
+
+
+class Pixels(Encoded):
+    """As `Encoded`, of an image that its source gives as pixels.
+
+    Args:
+        pixels: uint8, (H, W, 3) RGB.
+    """
+
+    __slots__ = ("_pixels",)
+
+    def __init__(self, pixels: npt.NDArray[np.uint8]) -> None:
+        self._pixels = pixels
+        self.height, self.width = pixels.shape[:2]
+        self._orientation = UPRIGHT
+
+    def scale(self, wanted: int) -> int:
+        """As `Encoded.scale`."""
+        return 1
+
+    def clean(self, part: Box, scale: int = 1) -> npt.NDArray[np.uint8]:
+        """As `Encoded.clean`."""
+        return part.of(self._pixels)

@@ -5,13 +5,15 @@ Planning needs only a header and says how much of the image is needed, so that d
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from prepserver.pipeline.kinds import Image
+from prepserver.pipeline.kinds import Image, Kind
 from prepserver.pipeline.ops.decode import DEFAULT_MAX_PIXELS
+from prepserver.pipeline.ops.plugin_op import PluginOp
 from prepserver.pipeline.ops.to_layout import ToLayout
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.pipeline.record import Record, RowField, with_index
@@ -63,8 +65,22 @@ class ImageColumn(NamedTuple):
     format: RowField
 
 
+class ValueColumn(NamedTuple):
+    """A value of a row maker that lies on no plane of pixels, and that some stages change.
+
+    Attributes:
+        column: Its name in a record.
+        out: Place of its field among the maker's.
+        stages: Which change it, by number, and its kind afterwards.
+    """
+
+    column: str
+    out: int
+    stages: tuple[tuple[int, Kind], ...]
+
+
 class RowMaker:
-    """Makes one view of rows by one pipeline: all that lies on an image's plane, moved by one draw.
+    """Makes one view of rows by one pipeline: all that lies on an image's plane, moved by one draw, and changed values.
 
     Args:
         pipeline: What to do.
@@ -73,7 +89,8 @@ class RowMaker:
     Attributes:
         fields: What it makes, in the order of the columns.
         images: The images among them; the ops decide by the size of the first one.
-        followers: The others: place among `fields`, and the field.
+        followers: The others on its plane: place among `fields`, and the field.
+        values: The columns that lie on no plane; made with the first view.
         upright: Whether images must be turned by their EXIF orientation before they come here.
         max_pixels: Largest image that may be decoded.
         whole: Makes a row of a sample in one call, if it can; None for most pipelines.
@@ -81,10 +98,14 @@ class RowMaker:
 
     def __init__(self, pipeline: Pipeline, view: int = 0) -> None:
         self._view = view
-        self.fields = tuple(each for each in pipeline.fields if each.kind.is_spatial and each.view == view)
+        changed = {op.column for op in pipeline.ops if isinstance(op, PluginOp)}
+        self.fields = tuple(
+            each for each in pipeline.fields if each.view == view and (each.kind.is_spatial or each.column in changed)
+        )
         self.upright = pipeline.decode.exif_orientation
         self.max_pixels = pipeline.decode.max_pixels
-        self.whole: WholeCrop | None = whole_crop(pipeline, view) if len(self.fields) == 1 else None
+        is_alone = len(self.fields) == 1 and isinstance(self.fields[0].kind, Image)
+        self.whole: WholeCrop | None = whole_crop(pipeline, view) if is_alone else None
         last = pipeline.ops[-1]
         self._planar = isinstance(last, ToLayout) and last.layout == "CHW"
         self._stages = [
@@ -93,25 +114,35 @@ class RowMaker:
         self._names = [type(pipeline.ops[stage.place]).__name__ for stage in self._stages]
         images: list[ImageColumn] = []
         followers: list[tuple[int, RowField]] = []
+        values: list[ValueColumn] = []
+        kinds_after = self._kinds_after(pipeline)
         for out, each in enumerate(self.fields):
+            if not each.kind.is_spatial:
+                mine = [k for k, stage in enumerate(self._stages) if stage.column == each.column]
+                values.append(ValueColumn(each.column, out, tuple((k, kinds_after[k][each.column]) for k in mine)))
+                continue
             if not isinstance(each.kind, Image):
                 followers.append((out, each))
                 continue
             stages = tuple(k for k, stage in enumerate(self._stages) if stage.column in (None, each.column))
             landing = max((k for k in stages if self._stages[k].settles), default=0)
             images.append(ImageColumn(each.column, out, stages, landing, each))
-        self.images, self.followers = tuple(images), tuple(followers)
+        self.images, self.followers, self.values = tuple(images), tuple(followers), tuple(values)
         # An op that follows the sample's size must not blow it up: a sliver of 1 x 60000 pixels, resized to a shorter
         # side of 1000, would take 180 GB.
         row_pixels = max((prod(each.shape) for each in self.fields), default=0)  # times channels: need not be exact
         self._step_limit = max(self.max_pixels, DEFAULT_MAX_PIXELS, row_pixels)
-        self._step_limit_bytes = max(_STEP_LIMIT_BYTES, *(each.nbytes for each in self.fields))
-        record: Record = with_index(pipeline.columns)
+        self._step_limit_bytes = max(_STEP_LIMIT_BYTES, 0, *(each.nbytes for each in self.fields))
         self._pixel_bytes = []  # after each stage
-        for op in pipeline.ops[1:]:
-            record = op.after(record)
+        for record in kinds_after:
             kinds = [kind for kind in record.values() if isinstance(kind, Image)]
             self._pixel_bytes.append(max((k.channels * np.dtype(k.dtype).itemsize for k in kinds), default=1))
+
+    @staticmethod
+    def _kinds_after(pipeline: Pipeline) -> list[Record]:
+        """What is known of a record after each stage."""
+        record: Record = with_index(pipeline.columns)
+        return [record := op.after(record) for op in pipeline.ops[1:]]
 
     @property
     def row(self) -> RowField:
@@ -183,6 +214,21 @@ class RowMaker:
             raise
         if image is not target:
             target[...] = image
+
+    def make_values(self, sample: Mapping[str, Any], key: SampleKey, outs: Sequence[Array]) -> None:
+        """Make all `values` of a sample.
+
+        Args:
+            sample: As its source gives it.
+            key: What the random numbers hang on.
+            outs: The rows of the maker's fields.
+        """
+        for column, out, stages in self.values:
+            value = sample[column]
+            for number, kind in stages:
+                stage = self._stages[number]
+                value = stage.value(value, kind, Draws(key, stage.place, self._view))
+            outs[out][...] = value
 
 
 def row_makers(pipeline: Pipeline) -> tuple[RowMaker, ...]:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from prepserver.protocol.packed import IndexedScan
-from prepserver.transform.decode import Encoded
+from prepserver.transform.decode import Encoded, Pixels
 from prepserver.transform.draw import SampleKey
 from prepserver.transform.errors import BadSample
 from prepserver.transform.indexed import EncodedScan
@@ -101,6 +101,12 @@ class _Rows:
             self._make_images(number)
         for number in range(len(first.followers)):
             self._make_followers(number)
+        for place in self._alive():
+            maker, outs = self._targets[place]
+            if maker.values:
+                self._step(place)
+                maker.make_values(self._record, self._key, outs)
+                self._step(DECODING)
         return self._failures
 
     def _alive(self) -> list[int]:
@@ -109,7 +115,7 @@ class _Rows:
     def _make_images(self, number: int) -> None:
         value = self._record[self._targets[0][0].images[number].column]
         try:
-            encoded = EncodedScan(value) if isinstance(value, IndexedScan) else Encoded(value)
+            encoded = _opened(value)
         except BadSample as error:
             self._failures.update(dict.fromkeys(self._alive(), error.reason))
             return
@@ -164,6 +170,12 @@ class _Rows:
     def _same_plane(self, place: int, what: str, size: tuple[int, int]) -> None:
         if size != (mine := self._size[place]):
             raise BadSample(f"{what} has {size[0]}x{size[1]} pixels and the image, upright, {mine[0]}x{mine[1]}")
+
+
+def _opened(value: Any) -> Encoded:
+    if isinstance(value, IndexedScan):
+        return EncodedScan(value)
+    return Pixels(value) if isinstance(value, np.ndarray) else Encoded(value)
 
 
 def _refuse_large(size: tuple[int, int], maker: RowMaker) -> None:

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from prepserver.pipeline.kinds import Kind
 from prepserver.pipeline.op import Op
 from prepserver.transform.draw import Draws
 from prepserver.transform.moves import Move
@@ -95,6 +96,10 @@ class Stage(ABC):
     def __init__(self, op: Any, place: int) -> None:
         self._op = op
         self.place = place
+
+    def value(self, value: Any, kind: Kind, draws: Draws) -> Any:
+        """Return a value of `column` that lies on no plane of pixels as the op leaves it: of the `kind` afterwards."""
+        raise NotImplementedError
 
     @abstractmethod
     def draw(self, height: int, width: int, draws: Draws) -> Drawn:

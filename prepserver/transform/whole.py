@@ -8,6 +8,7 @@ one sample, no compiled kernels, or a sample that is not entirely plain.
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from prepserver.pipeline.op import Op
 from prepserver.pipeline.ops import RandomHorizontalFlip, RandomResizedCrop, ToLayout
@@ -38,10 +39,10 @@ class WholeCrop:
         self._view = view
         self._place = place_of(FIRST, view)
 
-    def make(self, data: bytes | IndexedScan, key: SampleKey, out: Array) -> bool:
+    def make(self, data: bytes | IndexedScan | npt.NDArray[np.uint8], key: SampleKey, out: Array) -> bool:
         """Make the row and return True; or return False, with anything in `out`."""
         compiled = kernels()
-        if compiled is None or out.shape != self._shape or out.dtype != np.uint8:
+        if compiled is None or out.shape != self._shape or out.dtype != np.uint8 or isinstance(data, np.ndarray):
             return False
         mirror = self._flips is not None and Draws(key, FIRST + 1, self._view).uniform() < self._flips
         # The buffer has the size of the largest part that was made step by step so far.

@@ -65,8 +65,9 @@ class Target(NamedTuple):
     @classmethod
     def of(cls, pipeline: Pipeline, rows: Rows, quarantined: Iterable[int] = ()) -> Target:
         """The lane of a pipeline."""
-        taken = [field for field in pipeline.fields if not field.kind.is_spatial]
-        return cls(row_makers(pipeline), taken, rows, set(quarantined))
+        makers = row_makers(pipeline)
+        made = {field.name for maker in makers for field in maker.fields}
+        return cls(makers, [field for field in pipeline.fields if field.name not in made], rows, set(quarantined))
 
 
 Mark = Callable[[int, int], None]
@@ -335,7 +336,7 @@ def _read(source: Source, index: int) -> Record:
 
 def _reason(name: str, why: str) -> str:
     name = printable(name)
-    why = " ".join(why.split())[: MAX_REASON_CHARS // 2]
+    why = printable(" ".join(why.split()))[: MAX_REASON_CHARS // 2]
     room = MAX_REASON_CHARS - len(why) - 2
     if len(name) > room:
         name = "..." + name[len(name) - room + 3 :]  # the end of a path tells more than its beginning

@@ -1,7 +1,7 @@
 """A child that lists one source and ends: if the dataset's storage hangs, this process hangs and not the daemon.
 
 Killing it, or hanging up, cancels the listing and discards what it had written. It has the workers' sandbox, but it may
-read everywhere, because links in a dataset lead anywhere, and write to its cache.
+write to its cache and, for a source that names paths, read everywhere, because links in a dataset lead anywhere.
 """
 
 from __future__ import annotations
@@ -46,8 +46,7 @@ def run(sock: socket.socket, seal: Seal = OPEN) -> int:
         cache = Path(job.cache_dir)
         with contextlib.suppress(OSError):  # reported when the index is written
             cache.mkdir(mode=0o700, parents=True, exist_ok=True)
-        seal.close(["/"], writable=[job.cache_dir])
-        send(sock, _answer(job, sock))
+        send(sock, _answer(job, sock, seal))
     except ChannelClosed:
         return EXIT_CANCELLED
     except ProtocolError:
@@ -56,13 +55,14 @@ def run(sock: socket.socket, seal: Seal = OPEN) -> int:
     return EXIT_DONE
 
 
-def _answer(job: BuildIndex, sock: socket.socket) -> Indexed | IndexFailed:
+def _answer(job: BuildIndex, sock: socket.socket, seal: Seal) -> Indexed | IndexFailed:
     def report(found: int) -> None:
         send(sock, Indexing(found))
 
     roots = job.roots
     try:
         spec = source_from_wire(job.source)
+        seal.close(["/"] if spec.paths else [], writable=[job.cache_dir])
         try:
             info = build_index(spec, Path(job.cache_dir), report, Roots(roots) if roots else None)
         except OutsideRootsError:

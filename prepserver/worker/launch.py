@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -98,17 +99,32 @@ class Zygote:
         log_level: Of the children, which log to this process's stderr.
         sandbox: Whether children confine themselves: ``auto``, ``on`` or ``off``. The caller of ``on`` has to check
             `unconfined`.
+        plugins: Names of what is loaded of the daemon's owner's code.
+        plugin_read: Folders that children may read for it.
 
     Attributes:
         ready: Whether it has come up.
         kernels: What makes rows, ``native`` or ``pure``, and why.
         sandbox: The parts of the sandbox that its children have, in words.
         unconfined: Missing parts and the reason; empty if none is missing.
+        plugins: What is loaded; see `work.Ready`.
+        broken: Why not all of it is.
     """
 
-    def __init__(self, nice: int = 5, log_level: str = "INFO", sandbox: str = "auto") -> None:
+    def __init__(
+        self,
+        nice: int = 5,
+        log_level: str = "INFO",
+        sandbox: str = "auto",
+        plugins: Sequence[str] = (),
+        plugin_read: Sequence[str] = (),
+    ) -> None:
         self._nice = nice
         self._mode = sandbox
+        self._more = [
+            *(part for name in plugins for part in ("--plugin", name)),
+            *(part for folder in plugin_read for part in ("--read", folder)),
+        ]
         self._log_level = log_level
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: Channel | None = None
@@ -120,6 +136,8 @@ class Zygote:
         self.kernels = ("unknown", "the zygote is not up")
         self.sandbox = "unknown"
         self.unconfined = ""
+        self.plugins: work.Plugins = []
+        self.broken = ""
 
     @property
     def pid(self) -> int | None:
@@ -145,6 +163,7 @@ class Zygote:
             *(sys.executable, "-P", "-m", "prepserver.worker.zygote"),
             *("--fd", str(theirs.fileno()), "--parent", str(os.getpid())),
             *("--nice", str(self._nice), "--log-level", self._log_level, "--sandbox", self._mode),
+            *self._more,
         ]
         with theirs:
             try:
@@ -231,6 +250,7 @@ class Zygote:
                 self.ready = True
                 self.kernels = (message.kernels, message.why)
                 self.sandbox, self.unconfined = message.sandbox, message.unconfined
+                self.plugins, self.broken = message.plugins, message.broken
                 return ZygoteReady()
             case work.Spawned(ticket, pid) if (child := self._by_ticket.get(ticket)) and len(fds) == 1:
                 child.pid, child.pidfd = pid, fds[0]
@@ -271,7 +291,7 @@ class Zygote:
         while not self.ready:
             left_s = deadline_s - time.monotonic()
             if left_s <= 0 or not poll.poll(left_s * 1000):
-                raise ZygoteError(f"the zygote was not up after {timeout_s:.0f} s (it imports torch and numpy)")
+                raise ZygoteError(f"the zygote was not up after {timeout_s:.0f} s (it imports torch and plug-ins)")
             self._early = self.receive()
             for event in self._early:
                 if isinstance(event, ZygoteGone):

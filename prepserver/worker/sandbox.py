@@ -123,9 +123,11 @@ class Seal:
 
     Args:
         parts: From `find_out`. Without Landlock, `close` changes nothing.
+        always: Folders that stay open, for plug-ins.
     """
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Parts, always: Iterable[str] = ()) -> None:
+        self._always = tuple(always)
         self._landlock = parts.landlock
         self._places: tuple[str, ...] | None = None
         self._unclear: frozenset[str] = frozenset()
@@ -139,7 +141,7 @@ class Seal:
         if self._places is not None or not self._landlock:
             return
         self._places = tuple(dict.fromkeys(places))
-        landlock.restrict(self._landlock, (*self._places, *_code()), writable)
+        landlock.restrict(self._landlock, (*self._places, *self._always, *_code()), writable)
         # On some file systems opening fails although access(2) allows it, so they tell nothing about the seal.
         self._unclear = frozenset(filter(_refused, self._places))
 

@@ -27,6 +27,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from prepserver.protocol import work
 from prepserver.protocol.work import TO_ZYGOTE, Exited, Ready, Spawn, Spawned, SpawnFailed
 from prepserver.worker.channel import ChannelClosed, close_all, receive, send
 from prepserver.worker.lifeline import die_with
@@ -58,9 +59,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         level=args.log_level, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
     _load()
+    plugins, broken = _load_plugins(args.plugin)
+    gc.collect()
+    gc.freeze()  # a child's collector would otherwise write to, and so copy, every page of the heap
     parts = Parts() if args.sandbox == "off" else find_out()
     with contextlib.suppress(ChannelClosed):
-        _Zygote(socket.socket(fileno=args.fd), args.nice, parts).serve()
+        _Zygote(socket.socket(fileno=args.fd), args.nice, parts, args.read).serve(plugins, broken)
     # The children go with this process, by their lifelines.
 
 
@@ -71,6 +75,8 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--nice", type=int, required=True)
     parser.add_argument("--log-level", default="INFO")
     parser.add_argument("--sandbox", default="auto")
+    parser.add_argument("--plugin", action="append", default=[], help="what is loaded of the owner's code")
+    parser.add_argument("--read", action="append", default=[], help="a folder that children may read for it")
     return parser.parse_args(argv)
 
 
@@ -82,25 +88,48 @@ def _load() -> None:
     sys.modules["prepserver.transform"].hush_libtiff()
     time.localtime()  # reads the time zone, which a sealed worker could not
     sys.modules["torch"].set_num_threads(1)  # in each child; this process runs no parallel region
-    gc.collect()
-    gc.freeze()  # otherwise a child's collector would write to, and so copy, every page of the heap
+
+
+def _load_plugins(names: Sequence[str]) -> tuple[work.Plugins, str]:
+    """Imports the code of the daemon's owner, once for all children; returns what there is and what went wrong.
+
+    So all workers have the same code for as long as this process lives, whatever becomes of the files.
+    """
+    sys.dont_write_bytecode = True  # what Python keeps is told from newer source by seconds and size only
+    try:
+        loaded = sys.modules["prepserver.plugins"].load(names)
+    except Exception as e:
+        log.exception("plug-ins")
+        return [], _sendable(str(e))[:4000]
+    for each in loaded:
+        log.info("%s plug-in %r from %s, code %s", each.role, each.name, each.origin, each.code)
+    threads = len(os.listdir("/proc/self/task"))
+    if threads > 1:
+        log.warning("plug-ins have started %d threads when they were imported: workers may hang", threads - 1)
+    return [(each.role, each.name, each.code, _sendable(each.origin)[-256:]) for each in loaded], ""
+
+
+def _sendable(text: str) -> str:
+    return text.encode(errors="backslashreplace").decode()  # a path may hold bytes that are no text
 
 
 class _Zygote:
-    def __init__(self, daemon: socket.socket, nice: int, parts: Parts) -> None:
+    def __init__(self, daemon: socket.socket, nice: int, parts: Parts, read: Sequence[str]) -> None:
         self._daemon = daemon
         self._nice = nice
         self._parts = parts
+        self._read = read
         self._children: dict[int, tuple[int, int]] = {}  # pidfd -> (ticket, pid)
         self._untied: dict[int, int] = {}  # read end of a child's pipe -> its pidfd
         self._poll = select.poll()  # not epoll, whose descriptor each child would have to close
         self._poll.register(daemon, select.POLLIN)
 
-    def serve(self) -> NoReturn:
+    def serve(self, plugins: work.Plugins, broken: str) -> NoReturn:
         # Chosen here once; every child inherits the choice.
         path = sys.modules["prepserver.transform"].path()
         sys.modules["prepserver.checksum"].load()
-        send(self._daemon, Ready(os.getpid(), path.name, path.reason[:4000], str(self._parts), self._parts.missing))
+        sandbox, missing = str(self._parts), self._parts.missing
+        send(self._daemon, Ready(os.getpid(), path.name, path.reason[:4000], sandbox, missing, plugins, broken))
         while True:
             ready = {fd for fd, _ in self._poll.poll()}
             for fd in ready - {self._daemon.fileno()}:
@@ -136,7 +165,7 @@ class _Zygote:
                 close_all([*fds, tied])
         if pid == 0:
             self._daemon.detach()  # closed by number below, so that the object does not close that number later
-            _become(request, zygote_pid, sock_fd, page_fd, self._nice, self._parts)
+            _become(request, zygote_pid, sock_fd, page_fd, self._nice, self._parts, self._read)
         pidfd = os.pidfd_open(pid)
         self._children[pidfd] = (request.ticket, pid)
         self._poll.register(pidfd, select.POLLIN)
@@ -167,7 +196,9 @@ class _Zygote:
         send(self._daemon, Exited(ticket, pid, status))
 
 
-def _become(request: Spawn, zygote_pid: int, sock_fd: int, page_fd: int, nice: int, parts: Parts) -> NoReturn:
+def _become(
+    request: Spawn, zygote_pid: int, sock_fd: int, page_fd: int, nice: int, parts: Parts, read: Sequence[str]
+) -> NoReturn:
     """Runs the child to its end; never returns into the zygote's frames."""
     status = EXIT_BUG
     try:
@@ -180,13 +211,13 @@ def _become(request: Spawn, zygote_pid: int, sock_fd: int, page_fd: int, nice: i
             from prepserver.worker import loop
 
             confine(parts)
-            status = loop.run(request.number, socket.socket(fileno=sock_fd), page_fd, Seal(parts))
+            status = loop.run(request.number, socket.socket(fileno=sock_fd), page_fd, Seal(parts, read))
         else:
             from prepserver.worker import indexer
 
             os.close(page_fd)
             confine(parts, indexer.CALLS)
-            status = indexer.run(socket.socket(fileno=sock_fd), Seal(parts))
+            status = indexer.run(socket.socket(fileno=sock_fd), Seal(parts, read))
     except ProcessLookupError:
         pass  # the zygote has ended
     except BaseException:

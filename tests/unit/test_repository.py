@@ -286,6 +286,8 @@ def test_documents_name_every_error_and_no_other() -> None:
 def test_documents_name_every_setting_with_its_default() -> None:
     automatic = {
         "workers": '"auto"', "memory_bytes": '"auto"', "runtime_dir": "see below", "source_roots": "[]",
+        "plugins": "[]",
+        "plugin_read": "[]",
         "socket_mode": '"0660"',
     }  # fmt: skip
     in_file = {field: name for name, field in FIELDS.items()}

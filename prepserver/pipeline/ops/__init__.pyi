@@ -10,6 +10,7 @@ from prepserver.pipeline.ops.grayscale import Grayscale as Grayscale
 from prepserver.pipeline.ops.normalize import Normalize as Normalize
 from prepserver.pipeline.ops.only import Only as Only
 from prepserver.pipeline.ops.pad import Pad as Pad
+from prepserver.pipeline.ops.plugin_op import PluginOp as PluginOp
 from prepserver.pipeline.ops.random_crop import RandomCrop as RandomCrop
 from prepserver.pipeline.ops.random_horizontal_flip import RandomHorizontalFlip as RandomHorizontalFlip
 from prepserver.pipeline.ops.random_resized_crop import RandomResizedCrop as RandomResizedCrop
@@ -30,6 +31,7 @@ __all__ = [
     "Normalize",
     "Only",
     "Pad",
+    "PluginOp",
     "RandomCrop",
     "RandomHorizontalFlip",
     "RandomResizedCrop",

@@ -22,6 +22,8 @@ class Only(Op):
         inner: The op.
     """
 
+    names_column = True
+
     column: str
     inner: Op
 
@@ -32,8 +34,8 @@ class Only(Op):
             from prepserver.pipeline.ops import op_from_wire  # the registry imports this module
 
             inner = op_from_wire(inner)
-        if not isinstance(inner, Op) or isinstance(inner, Only):
-            raise SpecError("inner", inner, "must be an op")
+        if not isinstance(inner, Op) or inner.names_column:
+            raise SpecError("inner", inner, "must be an op that names no column by itself")
         if inner.moves:
             raise SpecError("inner", type(inner).__name__, "moves pixels, which all columns do together")
         self._keep(column=column, inner=inner)

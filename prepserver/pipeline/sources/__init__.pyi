@@ -6,6 +6,7 @@ from prepserver.pipeline.sources.file_list import FileList as FileList
 from prepserver.pipeline.sources.hugging_face import HuggingFace as HuggingFace
 from prepserver.pipeline.sources.image_folder import ImageFolder as ImageFolder
 from prepserver.pipeline.sources.packed import Packed as Packed
+from prepserver.pipeline.sources.plugin import Plugin as Plugin
 from prepserver.pipeline.sources.synthetic_images import SyntheticImages as SyntheticImages
 from prepserver.pipeline.sources.tar import Tar as Tar
 
@@ -19,6 +20,7 @@ __all__ = [
     "HuggingFace",
     "ImageFolder",
     "Packed",
+    "Plugin",
     "SyntheticImages",
     "Tar",
 ]

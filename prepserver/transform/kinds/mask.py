@@ -22,12 +22,15 @@ class MaskFollower(Follower):
     kind = Mask
 
     def __init__(self, value: Any) -> None:
-        self._image = PillowImage(bytes(value))
-        self._classes: Array | None = None
+        self._classes: Array | None = value if isinstance(value, np.ndarray) else None
+        self._image = None if self._classes is not None else PillowImage(bytes(value))
         self._failure = ""  # a mask that failed must not be loaded again: see `PillowImage`
 
     @property
     def size(self) -> Size:
+        if self._image is None:
+            assert self._classes is not None
+            return self._classes.shape[0], self._classes.shape[1]
         return self._image.height, self._image.width
 
     def make(self, moves: Sequence[Move], out: Array) -> None:
@@ -40,7 +43,7 @@ class MaskFollower(Follower):
         out[...] = mask[:, :, 0]
 
     def _load(self) -> None:
-        if not self._failure:
+        if not self._failure and self._image is not None:
             try:
                 self._classes = self._image.classes()
             except BadSample as error:

@@ -1,0 +1,222 @@
+"""What a user declares of a plug-in, as data: its parameters, and the kinds of what it gives.
+
+The code of a plug-in is known to worker processes only. Client and daemon check a pipeline by what is declared here;
+the worker holds the code to it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Self
+
+from prepserver.pipeline import checks
+from prepserver.pipeline.errors import SpecError
+from prepserver.pipeline.kinds import ITEM_BYTES, Array, Bytes, Image, Kind, Label, Mask, Scalar, Text, Tokens
+from prepserver.pipeline.record import Record, with_index
+from prepserver.pipeline.spec import Codes, Role, Spec
+
+MAX_NAME_CHARS = 64
+MAX_PARAMS_BYTES = 8 << 10
+"""As JSON. Workers are told of sources and pipelines, with other things, in messages of 64 KiB."""
+
+MAX_COLUMNS = 16
+_MAX_COLUMN_CHARS = 24  # a field of a ring has 32, and views number theirs
+_MAX_DIMENSIONS = 4
+_MAX_NESTING = 3  # of lists in a parameter; a message allows not much more
+
+_KINDS: dict[str, type[Kind]] = {
+    kind.__name__: kind for kind in (Image, Mask, Label, Scalar, Array, Text, Bytes, Tokens)
+}
+
+
+def plugin_name(value: object) -> str:
+    """Return the name of a plug-in.
+
+    Raises:
+        SpecError: It is none.
+    """
+    if not isinstance(value, str) or not 0 < len(value) <= MAX_NAME_CHARS or not value.isprintable():
+        raise SpecError("name", value, f"must be the name of a plug-in: 1 to {MAX_NAME_CHARS} characters")
+    return value
+
+
+def code(value: object) -> str:
+    """Return the digest of a plug-in's code, empty for whatever is loaded.
+
+    Raises:
+        SpecError: It is none.
+    """
+    if not isinstance(value, str) or len(value) > MAX_NAME_CHARS or not (value.isalnum() or not value):
+        raise SpecError("code", value, "must be a digest, as `prepserver status --json` shows it, or nothing")
+    return value
+
+
+class PluginSpec(Spec):
+    """What names a plug-in: an op or a source with a name, parameters for its code, and a digest of the code.
+
+    Attributes:
+        role: What the plug-in is.
+        own: Names of arguments that are no parameters of the plug-in's code.
+    """
+
+    __slots__ = ()
+    role: ClassVar[Role]
+    own: ClassVar[tuple[str, ...]]
+    name: str
+    code: str
+
+    def with_code(self, codes: Codes) -> Self:
+        """As `Spec.with_code`."""
+        found = codes.get((self.role, self.name))
+        if found is None:
+            known = ", ".join(sorted(name for role, name in codes if role == self.role)) or "none"
+            raise SpecError(
+                "name",
+                self.name,
+                f"is no {self.role} plug-in that is loaded; loaded are: {known}. A daemon's configuration names its "
+                "plug-ins (load under [plugins], or --plugin); a private daemon and inline=True take plugins=",
+            )
+        if self.code not in ("", found):
+            reason = f"is not the code that is loaded: {self.role} plug-in {self.name!r} has {found}"
+            raise SpecError("code", self.code, reason)
+        wire = self.to_wire()
+        del wire[self.wire_key]
+        return self.from_params(wire | {"code": found})
+
+    @classmethod
+    def from_params(cls, params: Mapping[str, Any]) -> Self:
+        """As `Spec.from_params`."""
+        known = ("name", "params", *cls.own)
+        for field in (*params, *known):
+            if field not in known:
+                reason = f"{cls.__name__} has no such parameter; it has: {', '.join(known)}"
+                raise SpecError(field, params[field], reason)
+            if field not in params:
+                raise SpecError(field, None, f"{cls.__name__} needs it")
+        given = params["params"]
+        if not isinstance(given, Mapping):
+            raise SpecError("params", given, "must be a map of names to values")
+        return cls(params["name"], **parameters(given, cls.own), **{field: params[field] for field in cls.own})  # type: ignore[call-arg]
+
+
+def parameters(given: Mapping[str, object], reserved: tuple[str, ...]) -> dict[str, Any]:
+    """Return the parameters of a plug-in, sorted by name: numbers, strings, bools, None, and lists of these.
+
+    Raises:
+        SpecError: A name is taken or no identifier, or a value is something else.
+    """
+    for name in given:
+        if not isinstance(name, str) or not name.isidentifier() or len(name) > MAX_NAME_CHARS or name in reserved:
+            taken = f" and none of {', '.join(reserved)}"
+            raise SpecError("params", name, f"names of parameters are identifiers{taken}")
+    found = {name: _plain(name, given[name], _MAX_NESTING) for name in sorted(given)}
+    if (nbytes := len(json.dumps(found))) > MAX_PARAMS_BYTES:
+        reason = f"are {nbytes} bytes, at most {MAX_PARAMS_BYTES}: put them into a file that the plug-in reads"
+        raise SpecError("params", found, reason)
+    return found
+
+
+def _plain(field: str, value: object, depth: int) -> Any:
+    if value is None or isinstance(value, bool | str):
+        return value
+    if isinstance(value, list | tuple) and depth:
+        return [_plain(field, item, depth - 1) for item in value]
+    try:
+        if hasattr(value, "__index__"):
+            return checks.integer(field, value, -(2**63), 2**63 - 1)
+        return checks.number(field, value)
+    except SpecError:
+        reason = f"must be a finite number of 64 bits, a string, a bool, None, or lists of these, {_MAX_NESTING} deep"
+        raise SpecError(field, value, reason) from None
+
+
+def kind_to_wire(kind: Kind) -> dict[str, Any]:
+    """Return a declared kind as a map of plain values, every attribute spelled out."""
+    wire: dict[str, Any] = {"kind": type(kind).__name__}
+    for name in _attributes(type(kind)):
+        value = getattr(kind, name)
+        wire[name] = list(value) if isinstance(value, tuple) else value
+    return wire
+
+
+def declared_kind(field: str, given: object) -> Kind:
+    """Return a kind that was declared: an object of one, or the map of `kind_to_wire`, which may hold anything.
+
+    Raises:
+        SpecError: No such kind, or an attribute that cannot be.
+    """
+    wire = kind_to_wire(given) if isinstance(given, Kind) and type(given) in _KINDS.values() else given
+    name = wire.get("kind") if isinstance(wire, Mapping) else None
+    kind = _KINDS.get(name) if isinstance(name, str) else None
+    if kind is None or not isinstance(wire, Mapping):
+        raise SpecError(field, given, f"must be one of the kinds {', '.join(_KINDS)}, such as kinds.Image()")
+    names = _attributes(kind)
+    if set(wire) != {"kind", *names}:
+        raise SpecError(field, given, f"{kind.__name__} has the attributes {', '.join(names) or '(none)'}")
+    dtypes = checks.DTYPES if kind is Image else tuple(ITEM_BYTES)
+    return kind(**{name: _CHECKS[name](f"{field}.{name}", wire[name], dtypes) for name in names}, **_top(wire))
+
+
+def _top(wire: Mapping[str, Any]) -> dict[str, Any]:
+    """Nobody knows how large the floats of a plug-in become."""
+    return {"top": None} if wire["kind"] == "Image" and wire["dtype"] != "uint8" else {}
+
+
+def _attributes(kind: type[Kind]) -> list[str]:
+    return [each.name for each in dataclasses.fields(kind) if each.name in _CHECKS]
+
+
+def _shape(field: str, value: object, _dtypes: tuple[str, ...]) -> tuple[int, ...] | None:
+    if value is None:
+        return None
+    sides = checks.items(field, value, range(1, _MAX_DIMENSIONS + 1))
+    return tuple(checks.side(field, side) for side in sides)
+
+
+def _channels(field: str, value: object) -> int:
+    if checks.integer(field, value, 1, 3) == 2:
+        raise SpecError(field, value, "must be 1 or 3")
+    return checks.integer(field, value, 1, 3)
+
+
+_CHECKS: dict[str, Callable[[str, object, tuple[str, ...]], Any]] = {
+    "size": lambda field, value, _: None if value is None else checks.size(field, value),
+    "count": lambda field, value, _: None if value is None else checks.side(field, value),
+    "channels": lambda field, value, _: _channels(field, value),
+    "dtype": checks.choice,
+    "shape": _shape,
+}
+"""By attribute of a kind; what has none here is not declared."""
+
+
+def columns_to_wire(columns: Record) -> list[dict[str, Any]]:
+    """Return the columns of a source, in order, as plain values."""
+    return [{"column": name, **kind_to_wire(kind)} for name, kind in columns.items()]
+
+
+def declared_columns(given: object) -> dict[str, Kind]:
+    """Return the columns that a source was declared to have: a map, or the list of `columns_to_wire`.
+
+    Raises:
+        SpecError: No columns, too many, a name that cannot be, or a kind that cannot be given.
+    """
+    pairs: list[tuple[object, object]]
+    if isinstance(given, Mapping):
+        pairs = list(given.items())
+    elif isinstance(given, list) and all(isinstance(each, Mapping) for each in given):
+        pairs = [(each.get("column"), {k: v for k, v in each.items() if k != "column"}) for each in given]
+    else:
+        raise SpecError("columns", given, 'must be a map of names to kinds, such as {"image": kinds.Image()}')
+    if not 0 < len(pairs) <= MAX_COLUMNS or len({str(name) for name, _ in pairs}) < len(pairs):
+        raise SpecError("columns", given, f"must be 1 to {MAX_COLUMNS} different columns")
+    columns: dict[str, Kind] = {}
+    for name, kind in pairs:
+        if not isinstance(name, str) or len(name) > _MAX_COLUMN_CHARS:
+            raise SpecError("columns", name, f"must be the name of a column: at most {_MAX_COLUMN_CHARS} characters")
+        columns[name] = declared_kind(f"columns.{name}", kind)
+        if isinstance(columns[name], Image) and columns[name] != Image(size=columns[name].size):  # type: ignore[attr-defined]
+            raise SpecError(f"columns.{name}", columns[name], "is given as uint8 with 3 channels; ops change that")
+    with_index(columns)
+    return columns

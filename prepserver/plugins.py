@@ -1,0 +1,223 @@
+"""Code of the daemon's owner: loaded by the names that the configuration gives, and found again by a spec's.
+
+A process loads plug-ins once, before it makes its first row: the zygote does so for all workers, `inline=True` and
+`prepserver replay` for themselves. What a client sends is looked up here and never imported.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import sys
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple, get_args
+
+import numpy as np
+
+from prepserver.pipeline.declared import MAX_NAME_CHARS
+from prepserver.pipeline.kinds import Array, Bytes, Kind, Label, Scalar, Text, Tokens
+from prepserver.pipeline.spec import Codes, Role
+
+ROLES: tuple[Role, ...] = get_args(Role)
+_GROUPS: dict[Role, str] = {role: f"prepserver.{role}s" for role in ROLES}
+"""Groups of entry points; a module's own list of plug-ins has the same name with an underscore."""
+
+
+MOST = 64
+"""In one process."""
+
+
+class PluginError(Exception):
+    """A plug-in that cannot be loaded, that raised, or that returned what it had not declared; the text names it."""
+
+
+class Loaded(NamedTuple):
+    """A plug-in.
+
+    Attributes:
+        role: What it is.
+        name: What specs call it.
+        code: Digest of its code.
+        origin: Where it comes from, for people.
+        value: A function that makes a Dataset, or that does an op.
+    """
+
+    role: Role
+    name: str
+    code: str
+    origin: str
+    value: Any
+
+
+_loaded: dict[tuple[Role, str], Loaded] = {}
+
+
+def load(names: Sequence[str]) -> list[Loaded]:
+    """Import plug-ins, in this process.
+
+    Args:
+        names: Each the name of an entry point of the groups ``prepserver.ops`` and ``prepserver.sources``, or of a
+            module that lists its plug-ins as ``prepserver_ops`` and ``prepserver_sources``, or of one object in a
+            module, ``module:object``: a class with ``__getitem__`` is a source, whatever else can be called an op.
+
+    Returns:
+        All that this process has loaded.
+
+    Raises:
+        PluginError: One cannot be imported, is no plug-in, or has the name of another one.
+    """
+    found = [each for name in names for each in _found(name)]
+    for role, name, module, value in found:
+        if not callable(value) or not 0 < len(name) <= MAX_NAME_CHARS:
+            raise PluginError(f"plug-in {name!r} is no {role}: it must be callable, and its name short")
+        if (there := _loaded.get((role, name))) is not None and there.value is not value:
+            raise PluginError(f"two plug-ins are {role}s with the name {name!r}: {there.origin} and {module.__name__}")
+        if there is None:
+            code, origin = _code_of(module)
+            _loaded[role, name] = Loaded(role, name, code, origin, value)
+    if len(_loaded) > MOST:
+        raise PluginError(f"{len(_loaded)} plug-ins are more than {MOST}: name single ones, as module:object")
+    return list(_loaded.values())
+
+
+def codes() -> Codes:
+    """What this process has loaded; see `prepserver.pipeline.spec.Codes`."""
+    return {key: each.code for key, each in _loaded.items()}
+
+
+def find(role: Role, name: str, code: str) -> Any:
+    """The function of a plug-in.
+
+    Raises:
+        PluginError: It is not loaded in this process, or its code is not that of the spec.
+    """
+    each = _loaded.get((role, name))
+    if each is None:
+        raise PluginError(f"{role} plug-in {name!r} is not loaded in this process")
+    if code not in ("", each.code):
+        raise PluginError(
+            f"the code of {role} plug-in {name!r} has changed: the rows were made by {code}, and {each.origin} is "
+            f"{each.code}"
+        )
+    return each.value
+
+
+def _found(name: str) -> Iterator[tuple[Role, str, ModuleType, Any]]:
+    points = [(role, point) for role in ROLES for point in metadata.entry_points(group=_GROUPS[role], name=name)]
+    for role, point in points:
+        module = _imported(name, point.module)
+        yield role, name, module, _part(name, module, point.attr)
+    if points:
+        return
+    path, _, attribute = name.partition(":")
+    module = _imported(name, path)
+    if attribute:
+        value = _part(name, module, attribute)
+        yield "source" if hasattr(value, "__getitem__") else "op", attribute.rpartition(".")[2], module, value
+        return
+    lists: dict[Role, Any] = {role: getattr(module, _GROUPS[role].replace(".", "_"), {}) for role in ROLES}
+    if not any(lists.values()) or not all(isinstance(each, Mapping) for each in lists.values()):
+        raise PluginError(
+            f'plug-in {name!r}: module {path} lists none. It says prepserver_ops = {{"name": function}}, '
+            f'prepserver_sources = {{"name": Dataset}} or both; or name one object of it, as "{path}:OBJECT"'
+        )
+    for role, each in lists.items():
+        for inner, value in each.items():
+            yield role, str(inner), module, value
+
+
+def _imported(name: str, module: str) -> ModuleType:
+    try:
+        if module.partition(".")[0] == "__main__":
+            raise ImportError("what a script defines itself is not there in other processes: move it into a module")
+        return importlib.import_module(module)
+    except (Exception, SystemExit) as e:
+        last = traceback.extract_tb(e.__traceback__)[-1]
+        where = "" if last.filename.startswith("<frozen") else f" ({last.filename}, line {last.lineno})"
+        raise PluginError(
+            f"plug-in {name!r} cannot be imported: {type(e).__name__}: {e}{where}. A plug-in is named by an entry "
+            "point, a module, or module:object, of what is installed beside prepserver or lies on $PYTHONPATH"
+        ) from e
+
+
+def _part(name: str, module: ModuleType, attribute: str) -> Any:
+    value: Any = module
+    for part in attribute.split("."):
+        if not hasattr(value, part):
+            raise PluginError(f"plug-in {name!r}: module {module.__name__} has no {attribute}")
+        value = getattr(value, part)
+    return value
+
+
+def _code_of(module: ModuleType) -> tuple[str, str]:
+    """Digest and origin of a module's code.
+
+    It covers the files of all modules of the same top-level package that are imported by now, and name and version of
+    the distributions that this comes from. Other packages count by nothing: their versions are not looked at.
+    """
+    top = module.__name__.partition(".")[0]
+    parts = [
+        f"{each}=={metadata.version(each)}" for each in sorted(set(metadata.packages_distributions().get(top, ())))
+    ]
+    origin = ", ".join([*parts, str(getattr(module, "__file__", None) or module.__name__)])
+    for name, each in sorted(sys.modules.items()):
+        file = getattr(each, "__file__", None)
+        if file and (name == top or name.startswith(f"{top}.")):
+            parts.append(f"{name} {hashlib.sha256(Path(file).read_bytes()).hexdigest()}")
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32], origin
+
+
+def conform(what: str, value: Any, kind: Kind) -> Any:
+    """Return a value of a plug-in as rows hold it, if it is of the kind that was declared. Not for images.
+
+    Raises:
+        PluginError: It is not.
+    """
+    shown: Any = None
+    match kind:
+        case Text():
+            shown = value if isinstance(value, str) else None
+        case Bytes():
+            shown = bytes(value) if isinstance(value, bytes | bytearray | memoryview) else None
+        case Label() | Scalar():
+            number = as_array(value)
+            whole, wanted = np.issubdtype(number.dtype, np.integer), kind.stored()[1]
+            fits = number.size == 1 and (whole or (wanted.startswith("float") and number.dtype.kind == "f"))
+            shown = number.reshape(()).astype(wanted) if fits else None
+            if shown is not None and whole and int(shown) != int(number.reshape(())):
+                shown = None
+        case Array(shape, dtype):
+            shown = _array(value, shape, dtype)
+        case Tokens(count):
+            shown = _array(value, None if count is None else (count,), "int64")
+            shown = None if shown is None or shown.ndim != 1 else shown
+        case _:
+            pass
+    if shown is None:
+        raise PluginError(f"{what} declares {kind} and gives {described(value)}")
+    return shown
+
+
+def _array(value: Any, shape: tuple[int, ...] | None, dtype: str) -> np.ndarray[Any, Any] | None:
+    array = as_array(value)
+    fits = array.dtype == dtype and shape in (None, array.shape)
+    return np.require(array, requirements=("C", "W")) if fits else None
+
+
+def as_array(value: Any) -> np.ndarray[Any, Any]:
+    """A tensor, array, number or list of them as an array; of what is none of these, one without numbers."""
+    try:
+        return np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
+    except (TypeError, ValueError):
+        return np.empty(0, object)
+
+
+def described(value: Any) -> str:
+    """What a value is, for an error: type, and dtype and shape where it has them."""
+    kind = type(value).__name__
+    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
+    return kind if shape is None else f"{kind} of shape {tuple(shape)} and dtype {dtype}"

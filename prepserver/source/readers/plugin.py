@@ -1,0 +1,181 @@
+"""How `Plugin` is read: by the Dataset that was loaded under its name, which is held to what was declared."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import random
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image as Picture
+
+from prepserver import plugins
+from prepserver.pipeline.kinds import Image, Label, Mask, Spatial
+from prepserver.pipeline.sources.plugin import Plugin
+from prepserver.source.container import Container
+from prepserver.source.errors import SampleError, SourceError
+from prepserver.source.progress import Progress
+from prepserver.source.reader import Scan, ScanningReader
+from prepserver.source.roots import Roots
+from prepserver.source.samples import NOT_THE_SAMPLE, Record
+
+_MAX_SAMPLES = 1 << 40
+
+
+class PluginReader(ScanningReader):
+    """Plugin."""
+
+    kind = Plugin
+    spec: Plugin
+
+    def scan(self, progress: Progress, roots: Roots | None) -> Scan:
+        """As `ScanningReader.scan`: make the Dataset and ask for its length."""
+        dataset, samples = self._made()
+        progress.finished(samples)
+        classes = [str(name) for name in getattr(dataset, "classes", None) or ()]
+        content = json.dumps([self.spec.name, dict(self.spec.params), self.spec.code, samples, classes])
+        meta = {"n": samples, "classes": classes, "num_classes": len(classes)}
+        return Scan(meta | {"content_digest": hashlib.sha256(content.encode()).hexdigest()}, {}, [], {})
+
+    def is_current(self, container: Container) -> bool:
+        """As `ScanningReader.is_current`: only a new Dataset knows."""
+        return False
+
+    def read_by(self, container: Container, roots: Roots | None) -> PluginSource:
+        """As `ScanningReader.read_by`."""
+        dataset, samples = self._made()
+        if samples != container.meta["n"]:
+            raise SourceError(f"{self._what} has {samples} samples, and had {container.meta['n']}: attach again")
+        return PluginSource(self.spec, dataset, samples, container.meta["classes"])
+
+    @property
+    def _what(self) -> str:
+        return f"source plug-in {self.spec.place}"
+
+    def _made(self) -> tuple[Any, int]:
+        """The Dataset and its length."""
+        try:
+            make = plugins.find("source", self.spec.name, self.spec.code)
+            with _seeded(0):
+                dataset = make(**self.spec.params)
+                samples = len(dataset)
+        except MemoryError:
+            raise
+        except plugins.PluginError as e:
+            raise SourceError(str(e)) from e
+        except Exception as e:
+            raise SourceError(f"{self._what} cannot be made: {type(e).__name__}: {e}") from e
+        if not 1 <= samples <= _MAX_SAMPLES:
+            raise SourceError(f"{self._what} has {samples} samples; there must be 1 to {_MAX_SAMPLES}")
+        return dataset, samples
+
+
+class PluginSource:
+    """A `Source` over a Dataset.
+
+    Args:
+        spec: What was declared.
+        dataset: Made by the plug-in.
+        samples: Its length.
+        classes: Names of its classes.
+    """
+
+    def __init__(self, spec: Plugin, dataset: Any, samples: int, classes: list[str]) -> None:
+        self._spec, self._dataset, self._samples, self._classes = spec, dataset, samples, classes
+        self._what = f"source plug-in {spec.name!r}"
+
+    def __len__(self) -> int:
+        return self._samples
+
+    def read(self, index: int) -> Record:
+        """As `Source.read`.
+
+        Raises:
+            PluginError: The plug-in raised, or gave what it had not declared.
+        """
+        if not 0 <= index < self._samples:
+            raise IndexError(f"index {index} of a source of {self._samples} samples")
+        try:
+            with _seeded(index):
+                sample = self._dataset[index]
+        except MemoryError:
+            raise
+        except OSError as e:
+            if e.errno in NOT_THE_SAMPLE:
+                raise
+            raise SampleError(f"{self._what} raised {type(e).__name__}: {e}") from e
+        except Exception as e:
+            raise plugins.PluginError(f"{self._what} raised {type(e).__name__}: {e}") from e
+        columns = self._spec.columns
+        if isinstance(sample, tuple | list) and len(sample) == len(columns):
+            sample = dict(zip(columns, sample, strict=True))
+        if not isinstance(sample, Mapping) or not columns.keys() <= sample.keys():
+            given = f"the keys {', '.join(map(str, sample))}" if isinstance(sample, Mapping) else _outline(sample)
+            raise plugins.PluginError(f"{self._what} declares the columns {', '.join(columns)} and gives {given}")
+        record: Record = {}
+        for name, kind in columns.items():
+            what = f"{self._what}, column {name},"
+            spatial = isinstance(kind, Spatial)
+            record[name] = _plane(what, sample[name], kind) if spatial else plugins.conform(what, sample[name], kind)
+        return record
+
+    def label(self, index: int) -> int:
+        """As `Source.label`: of the first label, by reading; 0 where there is none."""
+        names = [name for name, kind in self._spec.columns.items() if isinstance(kind, Label)]
+        return int(self.read(index)[names[0]]) if names else 0
+
+    def name(self, index: int) -> str:
+        """As `Source.name`."""
+        return f"{self._spec.name}[{index}]"
+
+    def classes(self) -> list[str]:
+        """As `Source.classes`: the Dataset's own attribute, as torchvision's have it."""
+        return list(self._classes)
+
+
+def _plane(what: str, value: Any, kind: Any) -> Any:
+    """An image as bytes that are to be decoded, or as (H, W, 3) pixels; a mask likewise, (H, W)."""
+    if isinstance(value, bytes | bytearray | memoryview) and kind.size is None:
+        return bytes(value)
+    pixels = value
+    if isinstance(value, Picture.Image):
+        pixels = np.asarray(value.convert("RGB") if isinstance(kind, Image) else value)
+    elif isinstance(value, torch.Tensor):
+        # tensors are (C, H, W), as torchvision's; arrays are (H, W, C), as everybody else's
+        pixels = plugins.as_array(value.movedim(0, -1) if value.ndim == 3 else value)
+    if isinstance(pixels, np.ndarray) and pixels.dtype == np.uint8 and pixels.size:
+        if isinstance(kind, Image) and (pixels.ndim == 2 or pixels.shape[2:] == (1,)):
+            pixels = np.repeat(pixels.reshape(*pixels.shape[:2], 1), 3, axis=2)
+        elif isinstance(kind, Mask) and pixels.shape[2:] == (1,):
+            pixels = pixels[:, :, 0]
+        inner = (3,) if isinstance(kind, Image) else ()
+        if pixels.ndim > 1 and pixels.shape[2:] == inner and kind.size in (None, pixels.shape[:2]):
+            return np.require(pixels, requirements=("C", "W"))
+    size = "any height and width" if kind.size is None else f"{kind.size[0]} x {kind.size[1]} pixels"
+    raise plugins.PluginError(
+        f"{what} declares {type(kind).__name__} of {size} and gives {plugins.described(value)}. It is a PIL image, a "
+        "uint8 array (H, W, C) or tensor (C, H, W), or, without a size, the bytes of a file"
+    )
+
+
+def _outline(sample: Any) -> str:
+    return f"{type(sample).__name__}" + (f" of {len(sample)}" if isinstance(sample, tuple | list) else "")
+
+
+@contextlib.contextmanager
+def _seeded(index: int) -> Iterator[None]:
+    """Python's, numpy's and torch's own generators begin at the index, so that a Dataset that uses them stays pure."""
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    try:
+        random.seed(index)
+        np.random.seed(index & 0xFFFFFFFF)
+        torch.default_generator.manual_seed(index)
+        yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+        torch.set_rng_state(states[2])

@@ -1,0 +1,65 @@
+"""How `PluginOp` is done: by the function that was loaded under its name, which is held to what was declared."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from prepserver import plugins
+from prepserver.pipeline.kinds import Image, Kind
+from prepserver.pipeline.ops.plugin_op import PluginOp
+from prepserver.transform.draw import Draws
+from prepserver.transform.stage import Array, Drawn, Stage, delivered
+
+
+class PluginOpStage(Stage):
+    """PluginOp.
+
+    Raises:
+        PluginError: The plug-in is not loaded in this process, or has other code.
+    """
+
+    op = PluginOp
+
+    def __init__(self, op: PluginOp, place: int) -> None:
+        super().__init__(op, place)
+        self.column = op.column
+        self._what = f"op plug-in {op.name!r}"
+        self._params = op.params
+        self._function = plugins.find("op", op.name, op.code)
+        self._returns = op.returns if isinstance(op.returns, Image) else None
+
+    def draw(self, height: int, width: int, draws: Draws) -> Drawn:
+        """Take what its numbers are made of."""
+        size = (height, width) if self._returns is None or self._returns.size is None else self._returns.size
+        return Drawn(partial(self._pixels, size, _key(draws)), *size)
+
+    def value(self, value: Any, kind: Kind, draws: Draws) -> Any:
+        """As `Stage.value`."""
+        return plugins.conform(self._what, self._called(value, _key(draws)), kind)
+
+    def _pixels(self, size: tuple[int, int], key: int, image: Array, into: Array | None) -> Array:
+        declared = (*size, image.shape[2] if self._returns is None else self._returns.channels)
+        dtype = image.dtype if self._returns is None else np.dtype(self._returns.dtype)
+        returned = self._called(np.array(image), key)  # it may write to what it is given; others may not see that
+        pixels = plugins.as_array(returned)
+        if pixels.shape != declared or pixels.dtype != dtype:
+            raise plugins.PluginError(
+                f"{self._what} declares an image of shape {declared} and dtype {dtype} and gives "
+                f"{plugins.described(returned)}"
+            )
+        return delivered(np.require(pixels, requirements=("C", "W")), into)
+
+    def _called(self, value: Any, key: int) -> Any:
+        try:
+            return self._function(value, np.random.Generator(np.random.Philox(key=key)), **self._params)
+        except MemoryError:
+            raise  # the machine's, and no word about the sample
+        except Exception as e:
+            raise plugins.PluginError(f"{self._what} raised {type(e).__name__}: {e}") from e
+
+
+def _key(draws: Draws) -> int:
+    return draws.word() << 64 | draws.word()

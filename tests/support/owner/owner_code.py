@@ -1,0 +1,89 @@
+"""Plug-ins for tests, well-behaved and not: imported by its own name, from a folder that a test puts on the path."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from typing import Any
+
+import numpy as np
+import torch
+
+Pixels = np.ndarray[Any, np.dtype[np.uint8]]
+
+
+def noise(image: Pixels, rng: np.random.Generator, most: int = 50) -> Pixels:
+    """Adds random numbers, in place."""
+    image += rng.integers(0, most, image.shape, np.uint8)
+    return image
+
+
+def halved(image: Pixels, rng: np.random.Generator) -> torch.Tensor:
+    """Every second pixel, as floats, seen backwards: a view of other strides, as a tensor."""
+    return torch.from_numpy(image[::-2, ::2].copy()).to(torch.float32) / 255
+
+
+def spelled(text: str, rng: np.random.Generator, length: int) -> list[int]:
+    """Code points, filled up with random ones."""
+    points = [ord(c) for c in text][:length]
+    return [*points, *rng.integers(1000, 2000, length - len(points)).tolist()]
+
+
+def odd(image: Pixels, rng: np.random.Generator, how: str, at: int) -> Any:
+    """Misbehaves at the sample whose pixels are `at`."""
+    return misbehave(how, image) if at in (-1, image[0, 0, 0]) else image
+
+
+def misbehave(how: str, value: Any) -> Any:
+    """What code of one's own may do."""
+    match how:
+        case "raises":
+            raise ValueError("too dark: \udcff\n!")
+        case "raises of storage":
+            raise FileNotFoundError("no lookup table")
+        case "hangs":
+            time.sleep(600)
+        case "leaves":
+            os._exit(75)
+        case "crashes":
+            os.kill(os.getpid(), signal.SIGSEGV)
+        case "shape":
+            return value[:3]
+        case "dtype":
+            return value.astype(np.float32)
+        case "nothing":
+            return None
+    return value
+
+
+class Numbers:
+    """Images whose pixels are their index, with a text; labels count backwards."""
+
+    classes = ("even", "odd")
+
+    def __init__(self, n: int = 24, how: str = "", at: int = -1, side: int = 8) -> None:
+        if how == "no dataset":
+            raise RuntimeError("the database is down")
+        self.n, self.how, self.at, self.side = n, how, at, side
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        """The sample; with random numbers of all generators that a Dataset may use by itself."""
+        image = np.full((self.side, self.side, 3), index, np.uint8)
+        if index == self.at:
+            image = misbehave(self.how, image)
+        drawn = [random.random(), float(np.random.rand()), float(torch.rand(()))]
+        return {"image": image, "text": f"sample {index}", "drawn": np.array(drawn, np.float32), "label": index % 2}
+
+
+def pairs(n: int) -> Any:
+    """A Dataset of (tensor, label), made by a function."""
+    return [(torch.full((3, 4, 4), index, dtype=torch.uint8), index) for index in range(n)]
+
+
+prepserver_ops = {"noise": noise, "halved": halved, "spelled": spelled, "odd": odd}
+prepserver_sources = {"numbers": Numbers, "pairs": pairs}

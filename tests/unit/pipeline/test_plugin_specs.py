@@ -1,0 +1,248 @@
+"""Plug-ins in specs: data that is checked by what is declared, with a digest of code that only the daemon knows."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from prepserver.pipeline import kinds
+from prepserver.pipeline.errors import SpecError
+from prepserver.pipeline.ops import Grayscale, Only, PluginOp, Resize, ToDtype, ToLayout
+from prepserver.pipeline.pipeline import Pipeline
+from prepserver.pipeline.record import Record
+from prepserver.pipeline.sources import Plugin, source_from_wire
+from prepserver.pipeline.spec import Codes
+
+COLUMNS: Record = {
+    "image": kinds.Image(size=(8, 6)),
+    "depth": kinds.Array((3, 2), "float16"),
+    "text": kinds.Text(),
+    "ids": kinds.Tokens(4),
+    "score": kinds.Scalar("float32"),
+    "raw": kinds.Bytes(),
+    "label": kinds.Label(),
+}
+MASKED: Record = {"image": kinds.Image(), "mask": kinds.Mask(), "label": kinds.Label()}
+ODD: dict[str, Any] = {"a b": 1}
+LEFT_OUT = [
+    PluginOp("spell", column="text", returns=kinds.Scalar("int64")),
+    PluginOp("parse", column="raw", returns=kinds.Label()),
+]
+
+
+def after(op: PluginOp, columns: Record = COLUMNS) -> Record:
+    return op.after({**columns, "index": kinds.Index()})
+
+
+def test_specs_survive_the_wire_with_parameters_in_order() -> None:
+    source = Plugin(
+        "mine", columns=COLUMNS, split="train", sizes=(1, (2.5, None)), fast=np.bool_(True).item(), n=np.int64(3)
+    )
+    assert source_from_wire(source.to_wire()) == source
+    assert list(source.params) == ["fast", "n", "sizes", "split"]
+    assert source.params["sizes"] == [1, [2.5, None]]
+    assert source.place == "mine(fast=True, n=3, sizes=[1, [2.5, None]], split='train')"
+    assert (
+        source.digest == Plugin("mine", columns=COLUMNS, n=3, fast=True, sizes=[1, [2.5, None]], split="train").digest
+    )
+    assert len(Plugin("mine", text="x" * 1000).place) == 200
+    pipeline = Pipeline.from_ops([PluginOp("blur", sigma=2.0), *LEFT_OUT], columns=source.columns)
+    assert Pipeline.from_wire(pipeline.to_wire(), source.columns) == pipeline
+    assert [(field.name, field.shape, field.dtype) for field in pipeline.fields] == [
+        ("image", (8, 6, 3), "uint8"), ("depth", (3, 2), "float16"), ("text", (), "int64"), ("ids", (4,), "int64"),
+        ("score", (), "float32"), ("raw", (), "int64"), ("label", (), "int64"), ("index", (), "int64"),
+    ]  # fmt: skip
+
+
+def test_a_row_has_a_bounded_number_of_fields() -> None:
+    columns: Record = {f"image{n}": kinds.Image(size=(2, 2)) for n in range(5)}
+    with pytest.raises(SpecError, match="makes rows of 81 fields, more than 64"):
+        Pipeline.from_ops([], 16, columns)
+
+
+def test_what_would_not_fit_a_message_is_refused() -> None:
+    with pytest.raises(SpecError, match="are 9012 bytes, at most 8192: put them into a file"):
+        PluginOp("x", text="x" * 9000)
+    ops = [PluginOp("x", text="x" * 8000) for _ in range(4)]
+    with pytest.raises(SpecError, match=r"takes 32\d* bytes, more than 24576"):
+        Pipeline.from_ops(ops, columns={"image": kinds.Image(size=(8, 6))})
+
+
+def test_the_order_of_columns_is_part_of_a_source() -> None:
+    turned = dict(reversed(list(COLUMNS.items())))
+    assert Plugin("mine", columns=turned).digest != Plugin("mine", columns=COLUMNS).digest
+    assert list(Plugin("mine").columns) == ["image", "label"]
+
+
+def test_the_code_of_plugins_is_part_of_the_digests() -> None:
+    codes: Codes = {("op", "blur"): "aa", ("source", "mine"): "bb"}
+    source = Plugin("mine", columns=COLUMNS, split="x")
+    assert source.with_code(codes).code == "bb"
+    assert source.with_code(codes).digest != source.digest
+    assert source.with_code(codes).with_code(codes) == source.with_code(codes)
+    pipeline = Pipeline.from_ops([Resize((4, 4)), PluginOp("blur")])
+    coded = pipeline.with_code(codes)
+    assert (pipeline.code, len(coded.code)) == ("", 64)
+    assert coded.digest != pipeline.digest
+    assert coded.code != pipeline.with_code({("op", "blur"): "ab"}).code
+    plain = Pipeline.from_ops([Resize((4, 4))])
+    assert plain.with_code(codes) is plain
+
+
+@pytest.mark.parametrize(
+    ("spec", "field", "said"),
+    [
+        (PluginOp("sharpen"), "pipeline[1].name", "is no op plug-in that is loaded; loaded are: blur, dim"),
+        (PluginOp("mine"), "pipeline[1].name", "is no op plug-in that is loaded"),
+        (PluginOp("blur", code="cc"), "pipeline[1].code", "op plug-in 'blur' has aa"),
+    ],
+)
+def test_what_is_not_loaded_is_refused(spec: PluginOp, field: str, said: str) -> None:
+    codes: Codes = {("op", "dim"): "aa", ("op", "blur"): "aa", ("source", "mine"): "bb"}
+    with pytest.raises(SpecError, match=said) as caught:
+        Pipeline.from_ops([spec], columns={"image": kinds.Image(size=(8, 6))}).with_code(codes)
+    assert caught.value.field == field
+    with pytest.raises(SpecError, match="loaded are: none"):
+        Plugin("mine").with_code({})
+
+
+@pytest.mark.parametrize(
+    ("before", "op", "result"),
+    [
+        ("image", PluginOp("x"), kinds.Image(size=(8, 6))),
+        ("image", PluginOp("x", returns=kinds.Image()), kinds.Image(size=(8, 6))),
+        ("image", PluginOp("x", returns=kinds.Image(size=(4, 4), channels=1)), kinds.Image(size=(4, 4), channels=1)),
+        ("image", PluginOp("x", returns=kinds.Image(dtype="float32")), kinds.Image((8, 6), dtype="float32", top=None)),
+        ("text", PluginOp("x", column="text", returns=kinds.Tokens(3)), kinds.Tokens(3)),
+        ("text", PluginOp("x", column="text"), kinds.Text()),
+        ("depth", PluginOp("x", column="depth", returns=kinds.Bytes()), kinds.Bytes()),
+    ],
+)
+def test_the_kind_afterwards_is_the_declared_one(before: str, op: PluginOp, result: kinds.Kind) -> None:
+    assert after(op)[before] == result
+    assert {name: kind for name, kind in after(op).items() if name not in (before, "index")} == {
+        name: kind for name, kind in COLUMNS.items() if name != before
+    }
+
+
+@pytest.mark.parametrize(
+    ("op", "columns", "said"),
+    [
+        (PluginOp("x", column="nothing"), COLUMNS, "is no column here"),
+        (PluginOp("x", column="index"), COLUMNS, "is no column here"),
+        (PluginOp("x"), {"label": kinds.Label()}, "there is no image"),
+        (PluginOp("x", column="mask"), MASKED, "is of kind Mask, which follows its image"),
+        (
+            PluginOp("x", returns=kinds.Image(size=(4, 4))),
+            MASKED,
+            "changes the size, and mask cannot follow",
+        ),
+        (PluginOp("x", returns=kinds.Label()), COLUMNS, "an image stays an image"),
+        (PluginOp("x", column="text", returns=kinds.Image(size=(4, 4))), COLUMNS, "an image stays an image"),
+        (PluginOp("x", column="text", returns=kinds.Mask()), COLUMNS, "an image stays an image"),
+    ],
+)
+def test_what_cannot_follow_is_refused_at_once(op: PluginOp, columns: Record, said: str) -> None:
+    with pytest.raises(SpecError, match=said):
+        after(op, columns)
+
+
+def test_ops_and_plugins_keep_their_rules_together() -> None:
+    image: Record = {"image": kinds.Image()}
+    with pytest.raises(SpecError, match="names no column by itself"):
+        Only("image", PluginOp("x"))
+    with pytest.raises(SpecError, match="works on uint8"):
+        Pipeline.from_ops([PluginOp("x", returns=kinds.Image((4, 4), dtype="float32")), Grayscale()], columns=image)
+    with pytest.raises(SpecError, match="cannot follow ToLayout"):
+        Pipeline.from_ops([Resize((4, 4)), ToLayout("CHW"), PluginOp("x")], columns=image)
+    made = Pipeline.from_ops([PluginOp("x", returns=kinds.Image((4, 4))), ToDtype("float32")], 2, image)
+    assert [field.name for field in made.fields] == ["image", "image_1", "index"]
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: PluginOp(""), "must be the name of a plug-in"),
+        (lambda: PluginOp("x" * 65), "must be the name of a plug-in"),
+        (lambda: PluginOp(3), "must be the name of a plug-in"),  # type: ignore[arg-type]
+        (lambda: PluginOp("x", code="../"), "must be a digest"),
+        (lambda: PluginOp("x", column=3), "must be the name of a column"),  # type: ignore[arg-type]
+        (lambda: PluginOp("x", returns=kinds.Boxes()), "must be one of the kinds"),
+        (lambda: PluginOp("x", returns=kinds.Image), "must be one of the kinds"),  # type: ignore[arg-type]
+        (lambda: PluginOp("x", returns=kinds.Image(channels=2)), "must be 1 or 3"),
+        (lambda: PluginOp("x", returns=kinds.Image(dtype="int64")), "must be 'uint8' or"),
+        (lambda: PluginOp("x", returns=kinds.Array((1, 1, 1, 1, 1))), "must be a list of 1 or"),
+        (lambda: PluginOp("x", returns=kinds.Array((0,))), "must lie between 1"),
+        (lambda: PluginOp("x", returns={"kind": "Array", "shape": None}), "has the attributes shape, dtype"),
+        (lambda: PluginOp("x", returns={"kind": "Label", "size": None}), r"has the attributes \(none\)"),
+        (lambda: PluginOp("x", f=len), "must be a finite number of 64 bits"),
+        (lambda: PluginOp("x", f=float("nan")), "must be a finite number of 64 bits"),
+        (lambda: PluginOp("x", f=2**63), "must be a finite number of 64 bits"),
+        (lambda: PluginOp("x", f=[[[[1]]]]), "lists of these, 3 deep"),
+        (lambda: PluginOp("x", **ODD), "names of parameters are identifiers"),
+        (lambda: Plugin("x", columns={}), "must be 1 to 16 different columns"),
+        (lambda: Plugin("x", columns={f"c{n}": kinds.Label() for n in range(17)}), "must be 1 to 16 different columns"),
+        (lambda: Plugin("x", columns=3), "must be a map of names to kinds"),  # type: ignore[arg-type]
+        (lambda: Plugin("x", columns={"c" * 25: kinds.Label()}), "must be the name of a column"),
+        (lambda: Plugin("x", columns={"index": kinds.Label()}), "identifier and none of index"),
+        (lambda: Plugin("x", columns={"image": kinds.Image(channels=1)}), "is given as uint8 with 3 channels"),
+        (lambda: Plugin("x", columns={"image": kinds.Keypoints()}), "must be one of the kinds"),
+        (lambda: Plugin("x", columns=[{"kind": "Label"}]), "must be the name of a column"),
+        (lambda: Plugin("x", columns=[{"column": "a", "kind": "Label"}] * 2), "different columns"),
+    ],
+)
+def test_what_cannot_travel_is_refused(make: Any, said: str) -> None:
+    with pytest.raises(SpecError, match=said):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"column": "image", "columns": 3}, "has no such parameter"),
+        ({"code": None}, "must be a digest"),
+        ({"params": [1]}, "must be a map"),
+        ({"params": {"code": 1}}, "and none of column, returns, code"),
+        ({"params": {3: 1}}, "are identifiers"),
+    ],
+)
+def test_a_wire_form_with_more_or_less_is_refused(change: dict[str, Any], said: str) -> None:
+    wire = PluginOp("x").to_wire() | change
+    with pytest.raises(SpecError, match=said):
+        Pipeline.from_wire([wire])
+    del wire["name"]
+    with pytest.raises(SpecError):
+        Pipeline.from_wire([wire])
+
+
+JUNK = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.sampled_from(["Image", "Array"]),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(
+            st.sampled_from(["kind", "size", "shape", "dtype", "column", "a"]) | st.text(max_size=4), inner
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@given(
+    st.fixed_dictionaries(
+        {"name": JUNK, "params": JUNK, "column": JUNK, "returns": JUNK, "code": JUNK, "columns": JUNK}
+    )
+)
+def test_nothing_that_a_client_sends_does_more_than_be_refused(junk: dict[str, Any]) -> None:
+    op = {key: value for key, value in junk.items() if key != "columns"}
+    source = {key: value for key, value in junk.items() if key not in ("column", "returns")}
+    for build in (
+        lambda: Pipeline.from_wire([{"op": "PluginOp", **op}]),
+        lambda: source_from_wire({"source": "Plugin", **source}),
+    ):
+        with contextlib.suppress(SpecError):
+            build()

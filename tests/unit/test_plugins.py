@@ -1,0 +1,311 @@
+"""Plug-ins are loaded by the names that are given, found by the names that specs have, and held to their word."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image as Picture
+
+from prepserver import plugins
+from prepserver.pipeline import kinds
+from prepserver.pipeline.sources import Plugin
+from prepserver.plugins import PluginError
+from prepserver.source import SampleError, SourceError, build_index, open_source
+from prepserver.source.readers.plugin import PluginSource
+from prepserver.transform.kinds.mask import MaskFollower
+from prepserver.transform.moves import COLUMNS, Mirror
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str], None]]:
+    """Writes modules that can be imported for one test, in a process that has loaded nothing."""
+    monkeypatch.setattr(plugins, "_loaded", {})
+    monkeypatch.syspath_prepend(tmp_path)
+    before = set(sys.modules)
+
+    def write(name: str, text: str) -> None:
+        path = tmp_path / f"{name.replace('.', '/')}.py"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+
+    yield write
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+def test_a_module_lists_its_plugins_and_objects_are_told_apart(module: Callable[[str, str], None]) -> None:
+    code = (
+        "class Mine:\n    def __getitem__(self, index): ...\n"
+        "def op(x, rng): ...\nclass Inner:\n    @staticmethod\n    def op2(x, rng): ...\n"
+        "def made(): ...\nprepserver_ops = {'a': op}\nprepserver_sources = {'b': made, 'a': Mine}\n"
+    )
+    module("listed", code)
+    assert {each[:2] for each in plugins.load(["listed"])} == {("op", "a"), ("source", "b"), ("source", "a")}
+    loaded = plugins.load(["listed:Mine", "listed:Inner.op2", "listed"])
+    assert {each[:2] for each in loaded} >= {("source", "Mine"), ("op", "op2")}
+    assert len({each.code for each in loaded}) == 1
+    assert set(plugins.codes()) == {each[:2] for each in loaded}
+    code = plugins.codes()["op", "a"]
+    assert plugins.find("op", "a", code) is plugins.find("op", "a", "")
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "said"),
+    [
+        (
+            "import nothing_of_the_kind",
+            "broken",
+            r"'broken' cannot be imported: ModuleNotFoundError: .*broken.py, line 1\)",
+        ),
+        ("x =", "broken", "SyntaxError"),
+        ("raise SystemExit(3)", "broken", "SystemExit: 3"),
+        ("", "broken", "module broken lists none"),
+        ("prepserver_ops = [1]", "broken", "module broken lists none"),
+        ("", "broken:x", "module broken has no x"),
+        ("x = 3", "broken:x", "'x' is no op: it must be callable"),
+        ("def x(): ...\nprepserver_ops = {'y' * 65: x}", "broken", "and its name short"),
+        ("", "__main__:x", "move it into a module"),
+        ("", "nowhere_at_all", "No module named 'nowhere_at_all'"),
+        ("", ".relative", "TypeError"),
+        ("prepserver_ops = {str(n): print for n in range(65)}", "broken", "65 plug-ins are more than 64"),
+    ],
+)
+def test_what_cannot_be_loaded_is_named(module: Callable[[str, str], None], text: str, name: str, said: str) -> None:
+    module("broken", text)
+    with pytest.raises(PluginError, match=said):
+        plugins.load([name])
+
+
+def test_two_plugins_have_two_names(module: Callable[[str, str], None]) -> None:
+    module("one", "def x(): ...\n")
+    module("two", "def x(): ...\n")
+    with pytest.raises(PluginError, match=r"two plug-ins are ops with the name 'x': .*one\.py and two"):
+        plugins.load(["one:x", "two:x"])
+
+
+def test_the_digest_covers_what_is_imported_of_the_package(
+    module: Callable[[str, str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the top-level package, and no file that is not imported."""
+
+    def code(helper: str, other: str) -> str:
+        monkeypatch.setattr(plugins, "_loaded", {})
+        for name in [name for name in sys.modules if name.startswith("whole")]:
+            del sys.modules[name]
+        module("whole.__init__", "")
+        module("whole.data", "from whole.helper import x\nprepserver_ops = {'x': x}\n")
+        module("whole.helper", helper)
+        module("whole.train", other)
+        return plugins.load(["whole.data"])[0].code
+
+    first = code("def x(): ...\n", "")
+    assert code("def x(): ...\n", "print()\n") == first
+    assert code("def x(): ...  # more\n", "") != first
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "result"),
+    [
+        (3, kinds.Label(), np.int64(3)),
+        (np.array([3], np.uint8), kinds.Label(), np.int64(3)),
+        (torch.tensor(3), kinds.Label(), np.int64(3)),
+        (3, kinds.Scalar("float32"), np.float32(3)),
+        (0.5, kinds.Scalar("float16"), np.float16(0.5)),
+        ([1, 2], kinds.Tokens(2), np.array([1, 2])),
+        (torch.ones(2, 3), kinds.Array((2, 3)), np.ones((2, 3), np.float32)),
+        (np.ones((4, 6), np.float32)[::-2, ::2], kinds.Array(), np.ones((2, 3), np.float32)),
+        ("a", kinds.Text(), "a"),
+        (memoryview(b"ab"), kinds.Bytes(), b"ab"),
+    ],
+)
+def test_values_of_their_kind_are_taken(value: Any, kind: kinds.Kind, result: Any) -> None:
+    taken = plugins.conform("op 'x'", value, kind)
+    assert np.array_equal(taken, result)
+    if isinstance(taken, np.ndarray):
+        assert taken.dtype == np.asarray(result).dtype
+        assert taken.flags.c_contiguous
+        assert taken.flags.writeable
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "given"),
+    [
+        (True, kinds.Label(), "bool"),
+        (2**70, kinds.Label(), "int"),
+        (1.5, kinds.Label(), "float"),
+        ("3", kinds.Label(), "str"),
+        ([1, 2], kinds.Label(), "list"),
+        (300, kinds.Scalar("uint8"), "int"),
+        (np.ones(3), kinds.Array((3,)), r"ndarray of shape \(3,\) and dtype float64"),
+        (torch.ones(2), kinds.Array((3,)), r"Tensor of shape \(2,\) and dtype torch.float32"),
+        ([[1], [2, 3]], kinds.Array((3,)), "list"),
+        (np.ones((1, 2), np.int64), kinds.Tokens(), r"ndarray of shape \(1, 2\)"),
+        ([1], kinds.Tokens(2), "list"),
+        (b"a", kinds.Text(), "bytes"),
+        ("a", kinds.Bytes(), "str"),
+        (None, kinds.Boxes(), "NoneType"),
+    ],
+)
+def test_values_of_another_kind_are_told(value: Any, kind: kinds.Kind, given: str) -> None:
+    with pytest.raises(PluginError, match=rf"^op 'x' declares {type(kind).__name__}\(.* and gives {given}"):
+        plugins.conform("op 'x'", value, kind)
+
+
+def source(values: list[Any], kind: kinds.Kind) -> PluginSource:
+    return PluginSource(Plugin("mine", columns={"it": kind}), values, len(values), [])
+
+
+GREY = np.arange(6, dtype=np.uint8).reshape(2, 3)
+COLOUR = np.stack([GREY, GREY + 10, GREY + 20], 2)
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "result"),
+    [
+        (COLOUR, kinds.Image(), COLOUR),
+        (COLOUR[::-1], kinds.Image(size=(2, 3)), COLOUR[::-1]),
+        (torch.from_numpy(COLOUR).permute(2, 0, 1), kinds.Image(), COLOUR),
+        (Picture.fromarray(COLOUR), kinds.Image(), COLOUR),
+        (GREY, kinds.Image(), np.stack([GREY] * 3, 2)),
+        (GREY[..., None], kinds.Image(), np.stack([GREY] * 3, 2)),
+        (torch.from_numpy(GREY)[None], kinds.Image(), np.stack([GREY] * 3, 2)),
+        (Picture.fromarray(GREY), kinds.Image(), np.stack([GREY] * 3, 2)),
+        (GREY, kinds.Mask(), GREY),
+        (torch.from_numpy(GREY)[None], kinds.Mask((2, 3)), GREY),
+        (Picture.fromarray(GREY), kinds.Mask(), GREY),
+    ],
+)
+def test_pixels_are_taken_in_every_usual_form(value: Any, kind: kinds.Kind, result: Any) -> None:
+    taken = source([(value,)], kind).read(0)["it"]
+    assert np.array_equal(taken, result)
+    assert taken.flags.c_contiguous
+    assert taken.flags.writeable
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "given"),
+    [
+        (COLOUR.astype(np.float32), kinds.Image(), r"ndarray of shape \(2, 3, 3\) and dtype float32"),
+        (COLOUR, kinds.Image(size=(3, 2)), "Image of 3 x 2 pixels and gives ndarray"),
+        (COLOUR, kinds.Mask(), "Mask of any height and width and gives ndarray"),
+        (COLOUR[:, :, :2], kinds.Image(), "ndarray"),
+        (COLOUR[:0], kinds.Image(), "ndarray"),
+        (GREY[0], kinds.Image(), "ndarray"),
+        (b"bytes", kinds.Image(size=(2, 3)), "bytes"),
+        ("name.jpg", kinds.Image(), "str"),
+    ],
+)
+def test_pixels_of_another_form_are_told(value: Any, kind: kinds.Kind, given: str) -> None:
+    with pytest.raises(PluginError, match=f"source plug-in 'mine', column it, declares .*{given}"):
+        source([(value,)], kind).read(0)
+
+
+def test_bytes_of_a_file_are_left_to_the_decoders() -> None:
+    assert source([{"it": bytearray(b"file"), "more": 1}], kinds.Image()).read(0) == {"it": b"file"}
+
+
+@pytest.mark.parametrize("sample", [(1, 2), [], {"other": 1}, 3, None])
+def test_a_sample_without_its_columns_is_told(sample: Any) -> None:
+    with pytest.raises(PluginError, match="source plug-in 'mine' declares the columns it and gives "):
+        source([sample], kinds.Label()).read(0)
+
+
+def test_a_source_knows_its_range_its_names_and_its_labels() -> None:
+    made = PluginSource(Plugin("mine", columns={"it": kinds.Label()}), [(4,), (5,)], 2, ["a"])
+    assert (len(made), made.name(1), made.label(1), made.classes()) == (2, "mine[1]", 5, ["a"])
+    assert source([("x",)], kinds.Text()).label(0) == 0
+    with pytest.raises(IndexError):
+        made.read(2)
+
+
+class Raising:
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, index: int) -> Any:
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [
+        (ValueError("x"), PluginError),
+        (FileNotFoundError(2, "x"), SampleError),
+        (OSError(24, "no descriptors"), OSError),
+        (MemoryError(), MemoryError),
+    ],
+)
+def test_what_a_dataset_raises_belongs_to_whom_it_concerns(error: BaseException, raised: type[Exception]) -> None:
+    with pytest.raises(raised) as caught:
+        PluginSource(Plugin("mine", columns={"it": kinds.Label()}), Raising(error), 1, []).read(0)
+    assert type(caught.value) is raised
+
+
+def test_generators_are_left_as_they_were() -> None:
+    class Drawing(Raising):
+        def __getitem__(self, index: int) -> Any:
+            return (np.array([random.random(), np.random.rand(), torch.rand(()).item()]),)
+
+    made = PluginSource(Plugin("m", columns={"it": kinds.Array((3,), "float32")}), Drawing(ValueError()), 9, [])
+    numpys: Any = np.random.get_state()
+    states = random.getstate(), numpys[1], torch.get_rng_state()
+    for _ in range(2):
+        with pytest.raises(PluginError, match="float64"):
+            made.read(3)
+    assert random.getstate() == states[0]
+    numpys = np.random.get_state()
+    assert np.array_equal(numpys[1], states[1])
+    assert torch.equal(torch.get_rng_state(), states[2])
+
+
+def test_listings_hang_on_code_parameters_and_length(module: Callable[[str, str], None], tmp_path: Path) -> None:
+    module(
+        "lists",
+        "def made(n=0):\n    if n == 2: raise OSError('x')\n    return [(1,)] * n\n"
+        "prepserver_sources = {'made': made}\n",
+    )
+    plugins.load(["lists"])
+    spec = Plugin("made", n=3, columns={"it": kinds.Label()}).with_code(plugins.codes())
+    info = build_index(spec, tmp_path / "cache")
+    assert (info.n, info.num_classes, info.places) == (3, 0, (str(tmp_path / "cache"),))
+    assert open_source(spec, info.path).read(2) == {"it": 1}
+    other = Plugin("made", n=4, columns={"it": kinds.Label()}).with_code(plugins.codes())
+    assert build_index(other, tmp_path / "cache").content_digest != info.content_digest
+    for n, said in ((0, "has 0 samples"), (2, "cannot be made: OSError: x"), ("a", "cannot be made: TypeError")):
+        with pytest.raises(SourceError, match=said):
+            build_index(Plugin("made", n=n), tmp_path / "cache")
+    with pytest.raises(SourceError, match="'unknown' is not loaded"):
+        build_index(Plugin("unknown"), tmp_path / "cache")
+    with pytest.raises(SourceError, match="the code of source plug-in 'made' has changed"):
+        build_index(Plugin("made", n=3, columns={"it": kinds.Label()}, code="aa"), tmp_path / "cache")
+
+
+def test_a_dataset_that_has_another_length_is_listed_anew(module: Callable[[str, str], None], tmp_path: Path) -> None:
+    module(
+        "grows", "class Grows:\n    n = 3\n    def __len__(self): return self.n\n    def __getitem__(self, i): ...\n"
+    )
+    (loaded,) = plugins.load(["grows:Grows"])
+    spec = Plugin("Grows")
+    first = build_index(spec, tmp_path / "cache")
+    loaded.value.n = 4
+    assert build_index(spec, tmp_path / "cache").digest != first.digest
+    with pytest.raises(SourceError, match=r"has 4 samples, and had 3"):
+        open_source(spec, first.path)
+
+
+def test_masks_that_are_arrays_follow_their_image() -> None:
+    follower = MaskFollower(GREY)
+    assert follower.size == (2, 3)
+    out = np.empty((2, 3), np.uint8)
+    follower.make([Mirror(COLUMNS)], out)
+    assert np.array_equal(out, GREY[:, ::-1])
