@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import inspect
 import os
 import re
 import subprocess
@@ -298,6 +299,11 @@ def test_documents_name_every_setting_with_its_default() -> None:
         if name != "cache_dir":
             assert shown == automatic.get(name, f'"{default}"' if isinstance(default, str) else str(default))
     assert listed == {}
+
+
+def test_documents_name_every_argument_of_the_client() -> None:
+    named = {span for row in table("client.md", "question") for span in re.findall(r"`(\w+)", row[1])}
+    assert set(inspect.signature(prepclient.PrepClient).parameters) - {"loader_arguments"} <= named
 
 
 def test_documents_name_every_op_and_source() -> None:
