@@ -195,7 +195,7 @@ def test_every_link_of_a_document_leads_to_a_file_or_a_heading(document: Path) -
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=relative)
 def test_every_path_that_a_document_names_is_there(document: Path) -> None:
-    tops = ("prepserver", "client", "tests", "bench", "deploy", "docs", ".ci")
+    tops = ("prepserver", "client", "tests", "bench", "deploy", "docs", "examples", ".ci")
     for span in spans(document.read_text()):
         is_path = re.fullmatch(r"[\w.][\w./-]*", span) and span.split("/")[0] in tops and "/" in span
         made_by_running = span.startswith("bench/out")
