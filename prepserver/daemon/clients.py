@@ -206,7 +206,7 @@ class Clients:
             self.drop(peer)
             return
         self._driver.happened(Released(cursor, word.upto, word.wait_ns, word.batches))
-        if isinstance(word, Sync):
+        if isinstance(word, Sync) and peer.line is not None and not peer.line.is_behind:  # else it has enough to read
             self._driver.happened(RankAsks(cursor))
         self._ledger.released(cursor, word.upto)
 
