@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import select
@@ -286,3 +287,41 @@ def test_without_memory_to_part_a_slow_job_attaches_anew(room: Room) -> None:
     slow = room.attach(dataclasses.replace(SLOW, epoch=1), uid=os.getuid() + 1)
     assert room.stream(slow) != room.stream(quick)
     assert not room.coordinator.waits_for
+
+
+def test_an_action_that_fails_keeps_no_other_from_being_done(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = room.attach(ATTACH)
+    told: list[int] = []
+    while not told:
+        (worker, fill), room.pool.given = room.pool.given[0], room.pool.given[1:]
+        given = len(room.pool.given)
+        with monkeypatch.context() as patch:
+            patch.setattr(room.attachments, "announce", lambda announce: (told.append(announce.upto), 1 // 0))
+            with pytest.raises(ZeroDivisionError) if fill.position + fill.count >= BATCH else contextlib.nullcontext():
+                room.driver.happened(ChunkMade(worker, fill.task))
+    assert len(room.pool.given) > given
+    room.read(first)
+    room.is_whole()
+
+
+def test_what_an_action_leads_to_happens_after_all_actions(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that is gone when it is admitted leaves after its places are made, and not amidst."""
+    handled: list[type] = []
+    handle = room.coordinator.handle
+    monkeypatch.setattr(
+        room.coordinator, "handle", lambda event, now_s: (handled.append(type(event)), handle(event, now_s))[1]
+    )
+    answered: list[int] = []
+
+    def answer(admit: Admit | Refuse | End) -> None:
+        assert isinstance(admit, Admit)
+        room.driver.happened(RankLeft(admit.cursor))
+        answered.append(len(handled))
+
+    monkeypatch.setattr(room, "answer", answer)
+    listing = work.Indexed("/none", N, 0, "digest", "content")
+    room.driver.happened(RankAttaches(1, 0, check(ATTACH), listing, 1.0))
+    assert [event.__name__ for event in handled] == ["RankAttaches", "RingMade", "RankLeft"]
+    assert answered == [2]
+    assert not room.table.streams
+    room.is_whole()
