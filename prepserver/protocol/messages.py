@@ -1,15 +1,15 @@
-"""What a client and the daemon say to each other.
+"""The messages between a client and the daemon.
 
-All messages take the *line*, one ZeroMQ connection for each client: Attach, then Scanning while the source is listed,
-then Welcome, or Refused; while the job runs Ready and Release; at the end Bye. Or one question, such as AskStatus, and
-its answer. After its last word the daemon waits for the client to hang up.
+All messages travel on the *line*, one ZeroMQ connection for each client: Attach, then Scanning while the source is
+listed, then Welcome or Refused; Ready and Release while the job runs; Bye at the end. Or one question, such as
+AskStatus, and its answer. After its last message the daemon waits for the client to hang up.
 
-The *lease*, a connection on `attach.sock` (SEQPACKET), carries descriptors only, each with its number (`Descriptor`);
-the first one is the line. A message names a descriptor that was sent before it. The end of the lease is the job's end.
-Who gets no line, or asks nothing on it, is refused on the lease.
+The *lease*, a connection on `attach.sock` (SEQPACKET), carries only descriptors, each with its number (`Descriptor`);
+the first one is the line. A message names descriptors that were sent before it. The job ends with its lease. A client
+that gets no line, or asks nothing on it, is refused on the lease.
 
-Both ends treat every Ready and Release as "at least up to here". What is sent arrives, in its order; but nothing is
-gained by trusting in that: Sync asks for the latest after silence.
+Both ends treat every Ready and Release as "at least up to here", and after silence Sync asks for the latest, so neither
+relies on each message arriving.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from prepserver.protocol.schema import (
     Tree,
     Trees,
     Word,
-)
+)  # fmt: skip
 
 PROTOCOL = 3
-"""Raised when an old peer could misread a new one. A field with a default does not need that."""
+"""Increased when an old peer could misread a new one; a new field with a default does not need that."""
 
 ATTACH_SOCKET = "attach.sock"
 LINE_SOCKET = "line.sock"
@@ -62,29 +62,29 @@ class Attach:
 
     Attributes:
         protocol: [lowest, highest] version that the client speaks.
-        version: Of the client's package, for the log.
-        job: The run's name; ranks of one run give the same.
+        version: Version of the client's package, for the log.
+        job: The run's name, the same for all ranks of a run.
         source: See `prepserver.pipeline.sources`.
         shuffle: The order.
-        seed: Of order and augmentation.
+        seed: Seed of order and augmentation.
         pipeline: See `prepserver.pipeline.pipeline`.
-        rank: Of `world_size`, in this shard.
-        local_ranks: (first, count) of the ranks that use this daemon, None for all of them.
-        prefetch: Rows to have ready ahead of the job; 0 lets the daemon choose.
-        epoch: A fresh start, at any place where an epoch may begin; the epoch's number.
-        position: Or exactly here (a resumed run), in the epoch that began at `epoch_start`. Both count the samples
-            of all shards.
+        rank: Rank of `world_size` in this shard.
+        local_ranks: (first, count) of the ranks that use this daemon, None for all.
+        prefetch: Rows to have ready for the job; 0 lets the daemon choose.
+        epoch: Number of the epoch, which begins at any position where one may begin unless `position` is given.
+        position: Exact start of a resumed run, in the epoch that began at `epoch_start`. Both count the samples of all
+            shards.
         epoch_start: See `position`.
-        first: A fresh start, at the place where epoch number `epoch` begins if epoch 0 begins here; None for anywhere.
-        rounds: Batches from `position` on that this rank has had already: it comes back after a lost
-            connection, and its siblings may stand a batch before or behind it.
-        lag: What happens when the job holds others back: ``wait`` (they wait), ``detach`` (it goes on with
-            a stream of its own, the same bytes), ``auto`` (detach while workers are idle, else wait). Other users'
-            jobs do not wait: ``wait`` is ``detach`` then.
-        join_wait_s: How long the job would rather wait for a shared stream than have one of its own for ever.
-        num_shards: Parts into which the samples of each pass are dealt, one for each machine.
-        shard_index: Which of them this job reads.
-        batching: In which order samples are shuffled, batched and repeated.
+        first: Where epoch 0 of a fresh run would begin, so that `epoch` has a fixed start; None for any.
+        rounds: Batches from `position` on that this rank has taken already: it comes back after a lost connection,
+            and its siblings may be a batch ahead or behind.
+        lag: What happens when the job holds others back: ``wait`` (they wait), ``detach`` (it goes on in a separate
+            stream, with the same bytes), ``auto`` (detach while workers are idle, else wait). Jobs of other users never
+            wait: for them ``wait`` means ``detach``.
+        join_wait_s: How long to rather wait for a running stream than start a separate one.
+        num_shards: Shards of each pass, one for each machine.
+        shard_index: The shard that this job reads.
+        batching: The order in which samples are shuffled, batched and repeated.
     """
 
     protocol: tuple[Small, Small]
@@ -114,7 +114,7 @@ class Attach:
 
 @dataclass(frozen=True, slots=True)
 class Scanning:
-    """The source is being listed; `samples` were found so far."""
+    """The source is being listed; `samples` have been found so far."""
 
     samples: Count
 
@@ -124,19 +124,19 @@ class Welcome:
     """The job's rows.
 
     Attributes:
-        protocol: The version that both speak from here on.
-        version: Of the daemon.
+        protocol: The version that both use from now on.
+        version: Version of the daemon.
         job_id: The daemon's number for this attachment, as `prepserver status` shows it.
         samples: Length of the source.
-        num_classes: Distinct labels, 0 if the source has no notion of them.
-        source_digest: Names the listing: equal digests, equal samples.
-        epoch_start: Where the job's epoch began, in the line of its shard.
-        position: Its first row, likewise.
-        ahead: Rows between what is being made now and `position` (a wait, if large).
+        num_classes: Distinct labels, 0 if the source has none.
+        source_digest: Names the listing: equal digests mean equal samples.
+        epoch_start: Position in the job's shard at which its epoch began.
+        position: Its first position there.
+        ahead: Rows between the stream's current position and `position`; a large number means a wait.
         layout: See `prepserver.protocol.layout`.
-        alone_upto: Not 0: an early start. Below this position the job has a stream of its own, and may have to
-            wait there for the shared one.
-        content_digest: Names the listing wherever the dataset lies; empty if the daemon does not know it.
+        alone_upto: Not 0 for an early start: below this position the job has a separate stream, and may wait there for
+            the shared one.
+        content_digest: Names the listing wherever the dataset is stored; empty if the daemon does not know it.
         ring: Number of the ring's descriptor.
         code: Names the code of the pipeline's plug-ins; empty if it has none.
     """
@@ -159,10 +159,10 @@ class Welcome:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """From `start` on the job's rows are in another ring. Sent before the first `Ready` for rows there.
+    """From `start` on the job's rows are in another ring; the first `Ready` for them follows.
 
     Attributes:
-        start: First position in the new ring; what is below stays where it was, untouched.
+        start: First position in the new ring; rows below it stay in the old one.
         layout: See `prepserver.protocol.layout`.
         ring: Number of the new ring's descriptor.
     """
@@ -174,12 +174,12 @@ class Moved:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Why not, or why not any longer: the daemon's last word.
+    """The daemon refuses or ends the job; this is its last message.
 
     Attributes:
-        code: One of the words that `prepclient.errors` knows.
-        text: What to do.
-        field: Which argument of the client is to blame, if one is.
+        code: One of the codes in `prepclient.errors`.
+        text: The reason and what to do.
+        field: The client's argument to blame, if one is.
     """
 
     code: Word
@@ -189,7 +189,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class AskStatus:
-    """For the daemon's state as JSON."""
+    """Asks for the daemon's state as JSON."""
 
     version: Word
 
@@ -204,14 +204,14 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class AskStop:
-    """Drain and end. Only for the daemon's own user and root."""
+    """Asks the daemon to drain and end; only its own user and root may."""
 
     version: Word
 
 
 @dataclass(frozen=True, slots=True)
 class Stopping:
-    """The daemon ends; `within_s` is the longest it takes."""
+    """The daemon ends within `within_s`."""
 
     pid: Small
     within_s: Seconds
@@ -219,12 +219,12 @@ class Stopping:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Rows below `upto` are not needed any more.
+    """The client no longer needs rows below `upto`.
 
     Attributes:
-        upto: Start of the next batch of this rank that it still holds or waits for.
-        wait_ns: Time for which missing rows have held up the training loop, in all.
-        batches: Batches that it was handed, in all.
+        upto: Start of the first batch of this rank that it holds or waits for.
+        wait_ns: Total time for which the training loop has waited for rows.
+        batches: Total number of batches that it has received.
     """
 
     upto: Position
@@ -234,7 +234,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """After silence: tell me again. Carries what `Release` would."""
+    """After silence: asks for the latest `Ready`; carries the fields of `Release`."""
 
     upto: Position
     wait_ns: Nanoseconds = 0
@@ -243,10 +243,10 @@ class Sync:
 
 @dataclass(frozen=True, slots=True)
 class Bye:
-    """The job is done; its rows may go at once. The daemon hangs up.
+    """The job has ended and needs no rows; the daemon hangs up.
 
     Attributes:
-        upto: Start of the first batch of this rank that its training loop did not get.
+        upto: Start of the first batch of this rank that its training loop did not take.
     """
 
     upto: Position
@@ -258,7 +258,7 @@ class Ready:
 
     Attributes:
         upto: The end of a batch of this rank.
-        bad: (position, sample index, reason) of rows among them that hold a replacement.
+        bad: (position, sample index, reason) of those rows that hold a replacement.
     """
 
     upto: Position
@@ -267,9 +267,9 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Descriptor:
-    """On the lease: the descriptor that comes with it has this number. 0 is the line, a listening socket.
+    """On the lease: the number of the descriptor that comes with it.
 
-    The daemon's connection waits on it.
+    Number 0 is the line: a listening socket on which the daemon's connection waits.
     """
 
     number: Small

@@ -104,7 +104,9 @@ class Stranger:
                     return said or None
             elif self._line is not None:
                 with contextlib.suppress(BlockingIOError):
-                    return self._line.receive()
+                    if (message := self._line.receive()) is not None:
+                        return message
+                    return self._read_lease() or None  # why
 
     def _read_lease(self) -> Any | None:
         """Takes a descriptor and returns None, or the refusal in its place; False at the end of the lease."""

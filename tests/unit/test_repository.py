@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import inspect
 import os
 import re
 import subprocess
@@ -194,7 +195,7 @@ def test_every_link_of_a_document_leads_to_a_file_or_a_heading(document: Path) -
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=relative)
 def test_every_path_that_a_document_names_is_there(document: Path) -> None:
-    tops = ("prepserver", "client", "tests", "bench", "deploy", "docs", ".ci")
+    tops = ("prepserver", "client", "tests", "bench", "deploy", "docs", "examples", ".ci")
     for span in spans(document.read_text()):
         is_path = re.fullmatch(r"[\w.][\w./-]*", span) and span.split("/")[0] in tops and "/" in span
         made_by_running = span.startswith("bench/out")
@@ -298,6 +299,11 @@ def test_documents_name_every_setting_with_its_default() -> None:
         if name != "cache_dir":
             assert shown == automatic.get(name, f'"{default}"' if isinstance(default, str) else str(default))
     assert listed == {}
+
+
+def test_documents_name_every_argument_of_the_client() -> None:
+    named = {span for row in table("client.md", "question") for span in re.findall(r"`(\w+)", row[1])}
+    assert set(inspect.signature(prepclient.PrepClient).parameters) - {"loader_arguments"} <= named
 
 
 def test_documents_name_every_op_and_source() -> None:

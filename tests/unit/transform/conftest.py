@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -19,29 +20,40 @@ from tests.support.complete import missing
 Pixels = npt.NDArray[np.uint8]
 
 
+@cache
+def loaded_for(name: str) -> tuple[native.Kernels | None, native.Choice]:
+    """What is loaded for a path, tried once: a trial is a process of its own."""
+    return native.kernels(), native.path()
+
+
 @contextmanager
-def on_path(name: str) -> Iterator[None]:
-    """Makes rows by the path "native" or "pure" for a while."""
+def on_path(name: str, anew: bool = False) -> Iterator[None]:
+    """Makes rows by the path "native" or "pure" for a while; `anew`: what a test changes decides about it again."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PREPSERVER_NATIVE", "0" if name == "pure" else "")
         native.forget()
         try:
+            if not anew:
+                loaded = loaded_for(name)
+                patch.setattr(native, "_loaded", cache(lambda: loaded))
+                native.forget()
             if native.path().name != name:
                 missing(f"no compiled kernels: {native.path().reason}")
             yield
         finally:
+            patch.undo()
             native.forget()
 
 
 @pytest.fixture(scope="module", params=["pure", "native"])
 def each_path(request: pytest.FixtureRequest) -> Iterator[None]:
     """Runs a module's tests by both paths."""
-    with on_path(request.param):
+    with on_path(request.param, anew=True):
         yield
 
 
 @pytest.fixture(scope="session")
-def path_of() -> Callable[[str], AbstractContextManager[None]]:
+def path_of() -> Callable[..., AbstractContextManager[None]]:
     """Return what switches to a path within a test."""
     return on_path
 

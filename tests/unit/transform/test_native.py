@@ -45,7 +45,7 @@ pytestmark = pytest.mark.once
 Pixels = npt.NDArray[np.uint8]
 Photo = Callable[..., Pixels]
 Maker = Callable[..., bytes]
-PathOf = Callable[[str], Any]
+PathOf = Callable[..., Any]
 
 relaxed = settings(max_examples=80, deadline=None)
 KINDS: dict[str, dict[str, Any]] = {"restarts": {"restart_marker_rows": 1}, "progressive": {"progressive": True}}
@@ -55,7 +55,7 @@ INDEXED_SUBSAMPLINGS = PILLOW_SUBSAMPLINGS if JPEGTRAN is None else ALL_SUBSAMPL
 
 @pytest.fixture(scope="module")
 def kernels(path_of: PathOf) -> Iterator[Kernels]:
-    with path_of("native"):
+    with path_of("native", anew=True):
         found = native.kernels()
         assert found is not None
         if not found.own_entropy:
