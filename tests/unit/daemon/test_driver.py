@@ -27,10 +27,10 @@ from prepserver.order import make_order
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.protocol import work
 from prepserver.protocol.messages import PROTOCOL, TO_DAEMON, Attach
-from prepserver.schedule.actions import Admit, End, Refuse
+from prepserver.schedule.actions import Admit, Announce, DropRing, End, MakeRing, Refuse
 from prepserver.schedule.asked import Refusal, check
 from prepserver.schedule.coordinator import Coordinator
-from prepserver.schedule.events import ChunkMade, RankAttaches, RankLeft, Released, Tick, WorkerUp
+from prepserver.schedule.events import ChunkMade, RankAttaches, RankLeft, Released, RingMade, Tick, WorkerUp
 from prepserver.schedule.records import Took
 
 N = 4000
@@ -302,6 +302,21 @@ def test_an_action_that_fails_keeps_no_other_from_being_done(room: Room, monkeyp
     assert len(room.pool.given) > given
     room.read(first)
     room.is_whole()
+
+
+def test_memory_is_asked_and_answers_though_an_action_failed(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, heard = room.attach(ATTACH), list[Any]()
+    asks = MakeRing(99, 0, room.table.stream_of(first.cursor).lanes[1].fields, 64, 64)
+
+    def handle(event: Any, _now_s: float) -> list[Any]:
+        heard.append(event)
+        return [Announce(first.cursor, 0, ()), asks] if isinstance(event, Tick) else [DropRing(99)]
+
+    monkeypatch.setattr(room.coordinator, "handle", handle)
+    monkeypatch.setattr(room.attachments, "announce", lambda _announce: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        room.tick(NOW_S)
+    assert heard == [Tick(), RingMade(99, 64)]
 
 
 def test_what_an_action_leads_to_happens_after_all_actions(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
