@@ -272,7 +272,7 @@ def test_a_job_that_asks_again_hears_the_same_with_held_bad_rows() -> None:
     assert s.asks(5) == s.asks(5) == Announce(5, 4, ((3, 73, "y"),))
 
 
-def test_a_job_that_leaves_all_unread_waits_and_hears_nothing_again() -> None:
+def test_a_job_that_leaves_all_unread_waits_and_hears_no_more() -> None:
     s = scheduler()
     stream(s)
     cursor(s, 5)
