@@ -95,16 +95,16 @@ class Driver:
 
     def _handle(self, event: Event) -> None:
         now: Event | None = event
-        while now is not None:
+        failed: Exception | None = None
+        while now is not None:  # also after an error: the coordinator waits for the answer about a ring
             actions, now = self._coordinator.handle(now, self._clock()), None
-            failed: Exception | None = None
             for action in actions:
                 try:
                     now = self._do(action)
                 except Exception as e:  # noqa: BLE001 - the others are decided, and the coordinator counts on them
                     failed = failed or e
-            if failed is not None:
-                raise failed
+        if failed is not None:
+            raise failed
 
     def _do(self, action: Action) -> Event | None:
         match action:

@@ -25,11 +25,12 @@ from prepserver.daemon.rings import Rings
 from prepserver.order import make_order
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.protocol import work
+from prepserver.protocol.codec import decode, encode
 from prepserver.protocol.messages import PROTOCOL, TO_DAEMON, Attach
 from prepserver.schedule.actions import Admit, End, Refuse
 from prepserver.schedule.asked import Refusal, check
 from prepserver.schedule.coordinator import Coordinator
-from prepserver.schedule.events import ChunkMade, RankAttaches, RankLeft, Released, Tick, WorkerUp
+from prepserver.schedule.events import ChunkMade, Limits, RankAttaches, RankLeft, Released, Tick, WorkerUp
 from prepserver.schedule.records import Took
 
 N = 4000
@@ -51,12 +52,16 @@ class Pool:
 
     def __init__(self) -> None:
         self.given: list[tuple[int, work.Fill]] = []
+        self.made: list[work.Fill] = []
         self.told: list[Any] = []
+        self.fails = False
 
     def send(self, worker: int, message: work.Fill) -> None:
         self.given.append((worker, message))
 
     def broadcast(self, message: Any, _fds: Sequence[int]) -> None:
+        if self.fails:
+            raise RuntimeError("a fault")
         self.told.append(message)
 
     def at_sample(self, _index: int) -> list[tuple[int, int]]:
@@ -80,6 +85,7 @@ class Room:
         self.pool = Pool()
         self.driver.pool = self.pool  # type: ignore[assignment]
         self.driver.clients = self
+        self.limits = Limits()
         self.answers: list[Admit | Refuse | End] = []
         self.others: list[socket.socket] = []
         self.slow_ns = MS  # a row in the second of two lanes; in the first one it takes 1 ms
@@ -97,7 +103,7 @@ class Room:
         peer.line = Line(line, TO_DAEMON)
         self.others += [theirs, peer.sock, line, other]
         listing = work.Indexed("/none", N, 0, "digest", "content")
-        self.driver.happened(RankAttaches(1, peer.uid, check(attach), listing, 1.0))
+        self.driver.happened(RankAttaches(1, peer.uid, check(attach), listing, 1.0, self.limits))
         answer = self.answers.pop()
         if isinstance(answer, Refuse):
             raise Refusal(answer.code, answer.text, answer.field)
@@ -127,6 +133,7 @@ class Room:
     def make_rows(self) -> None:
         while self.pool.given:
             worker, fill = self.pool.given.pop(0)
+            self.pool.made.append(fill)
             lanes_ns = (MS * fill.count, self.slow_ns * fill.count)[: len(fill.lanes)]
             took = Took(0, MS * fill.count, lanes_ns if len(fill.lanes) > 1 else ())
             self.driver.happened(ChunkMade(worker, fill.task, (), took))
@@ -207,6 +214,61 @@ def test_places_that_are_given_up_and_a_parting_in_one_tick(room: Room) -> None:
     room.is_whole()
     room.until(lambda: room.head(late) > N + 600, first, late)
     room.is_whole()
+
+
+def test_an_error_before_a_ring_is_made_stops_nothing_else(room: Room) -> None:
+    """The coordinator hears of the ring all the same: it would take no other event."""
+    (first, stops), late = begin(room, dataclasses.replace(ATTACH, job="stops"))
+    cursor = room.table.cursor(first.cursor)
+    room.until(lambda: cursor.released == room.head(first), first)
+    room.tick(NOW_S)
+    cursor.asks()
+    room.pool.fails = True
+    with pytest.raises(RuntimeError, match="a fault"):
+        room.tick(NOW_S + HELD_S)
+    room.pool.fails = False
+    assert room.stream(first) == room.stream(late) != room.stream(stops)
+    room.is_whole()
+    room.tick(NOW_S + HELD_S)
+
+
+def test_a_stream_has_no_more_lanes_than_a_task_names(room: Room) -> None:
+    """Workers would end at such a task, one after the other."""
+    jobs = []
+    for size in range(8, 8 + work.MAX_LANES + 2):
+        pipeline = Pipeline.from_ops([RandomResizedCrop(size)], 1).to_wire()
+        jobs.append(room.attach(dataclasses.replace(ATTACH, job=f"{size}", pipeline=pipeline)))
+    room.make_rows()
+    assert max(len(fill.lanes) for fill in room.pool.made) == work.MAX_LANES
+    for fill in room.pool.made:
+        decode(encode(fill), work.TO_WORKER)
+    assert all(room.table.cursor(job.cursor).announced for job in jobs)
+    room.is_whole()
+
+
+def test_an_early_stream_brings_no_more_lanes_than_a_task_names(room: Room) -> None:
+    first = room.attach(ATTACH)
+    room.until(lambda: room.head(first) > N // 2, first)
+    jobs = [first]
+    for size in range(9, 9 + work.MAX_LANES + 2):
+        pipeline = Pipeline.from_ops([RandomResizedCrop(size)], 1).to_wire()
+        jobs.append(room.attach(dataclasses.replace(ATTACH, job=f"{size}", epoch=1, pipeline=pipeline)))
+    assert room.coordinator.waits_for
+    room.until(lambda: room.head(first) > N + 200, *jobs)
+    assert not room.coordinator.waits_for
+    assert max(len(fill.lanes) for fill in room.pool.made) == work.MAX_LANES
+    room.is_whole()
+
+
+def test_a_rank_that_comes_back_elsewhere_is_no_other_job(room: Room) -> None:
+    room.limits = Limits(jobs_per_uid=1)
+    two = dataclasses.replace(ATTACH, world_size=2)
+    first, second = room.attach(two), room.attach(dataclasses.replace(two, rank=1))
+    room.read(first, second)
+    room.leave(second)
+    room.attach(dataclasses.replace(two, rank=1, position=0, epoch_start=0, rounds=1))
+    with pytest.raises(Refusal, match="jobs_per_uid"):
+        room.attach(dataclasses.replace(two, rank=1, epoch=1))
 
 
 @pytest.mark.parametrize("stranger", [False, True])
