@@ -207,7 +207,7 @@ class Clients:
             return
         self._driver.happened(Released(cursor, word.upto, word.wait_ns, word.batches))
         if isinstance(word, Sync):
-            self._driver.happened(RankAsks(cursor))
+            self._driver.happened(RankAsks(cursor, reads=peer.line is not None and not peer.line.is_behind))
         self._ledger.released(cursor, word.upto)
 
     @_at_word_of

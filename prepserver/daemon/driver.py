@@ -96,7 +96,7 @@ class Driver:
     def _handle(self, event: Event) -> None:
         now: Event | None = event
         failed: Exception | None = None
-        while now is not None:  # also after an error: the coordinator waits for the answer about a ring
+        while now is not None:
             actions, now = self._coordinator.handle(now, self._clock()), None
             for action in actions:
                 try:

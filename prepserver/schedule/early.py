@@ -1,8 +1,8 @@
-"""The early start: a job begins at once where it would have to wait for a shared stream to come by. Pure.
+"""The early start: a job that would have to wait for a shared stream begins at once, on a separate one.
 
-It gets a stream of its own from the very position at which it would join, so the same rows. This stream may go a
-short way only, its allowance. There it rests, until the shared stream's head comes to where it stands; then its
-jobs go on in the shared stream, for ever. So what is made twice is the allowance at most.
+That stream begins at the very position at which the job would join, so it has the same rows. It may go a short way
+only, its allowance, and rests there. When the shared stream's head comes to where it stands, its jobs go on in the
+shared stream, for ever. So at most the allowance is made twice.
 
 ```
                     E             cap
@@ -11,8 +11,8 @@ jobs go on in the shared stream, for ever. So what is made twice is the allowanc
   shared stream  ======> head          its jobs join when this head comes to theirs
 ```
 
-Nobody is held up by it: where the two cannot be joined when they meet, and where the wait turns out too long, the
-rest ends, and the early stream is one like any other.
+It holds up nobody: if the two cannot be joined when they meet, or if the wait turns out too long, the rest ends, and
+the early stream is one like any other.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from prepserver.schedule.records import Meeting
 from prepserver.schedule.stream import Stream
 
 START_EARLY_S = 1.0
-"""A shorter wait is not worth a ring and a row made twice."""
+"""A shorter wait is not worth a ring and rows made twice."""
 
 ALLOWANCE = 64
-"""An early stream makes one part in so many of an epoch: 1.6 %."""
+"""An early stream makes at most this fraction of an epoch, one 64th (1.6 %), but `LEAST_ROUNDS` in any case."""
 
 LEAST_ROUNDS = 2
-"""Though as many rounds of batches as this: with fewer, filling and reading would take turns."""
+"""Fewest rounds of batches that a ring holds: with fewer, filling and reading would take turns."""
 
 PATIENCE = 2.0
-"""How much longer than foreseen the rest may last."""
+"""How many times longer than foreseen the rest may last."""
 
 
 @dataclass(slots=True)
@@ -42,12 +42,12 @@ class Early:
     """A stream that waits for another one.
 
     Attributes:
-        stream: Which.
-        into: For which.
-        least: The first rows, up to here, are not left to the other stream unless that is there already.
+        stream: The stream that waits.
+        into: The stream that it waits for.
+        least: It makes the rows below this itself, unless the other stream is there already.
         patience_s: The longest time that its jobs may wait at the cap.
-        rests_s: Since when they do, monotonic.
-        seen: Where the other stream's slowest job stood then, and since when it has stood there.
+        rests_s: Since when they wait, monotonic; None while they do not.
+        seen: Where the other stream's slowest job stands, and since when.
     """
 
     stream: int

@@ -60,9 +60,13 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class RankAsks:
-    """A rank has been in `next()` for a while, and wants to hear again what it was told last."""
+    """A rank has been in `next()` for a while, and wants to hear again what it was told last.
+
+    It is not told if it has not read (`reads`) what it was told before: it would leave that unread, too.
+    """
 
     cursor: int
+    reads: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
-"""Where a new job starts: on a running stream that it can share, or on one of its own.
+"""Where a new job starts: on a running stream that it can share, or on a separate one.
 
-Where it would have to wait for a shared place, its own stream can begin at that very place: see
+If it would have to wait for its place on a shared stream, a separate stream can begin at that very place: see
 `prepserver.schedule.early`.
 """
 
@@ -23,16 +23,16 @@ class Request:
         lane_key: See `Lane.key`.
         shuffle: ``none``, ``full`` or ``cyclic``.
         n: Positions of an epoch.
-        rows_needed: A ring must have at least as many rows (two rounds of batches).
-        epoch: A fresh start at epoch number `epoch`.
-        position: Or exactly here.
+        rows_needed: Fewest rows of its ring: two rounds of batches.
+        epoch: Number of the epoch with which a fresh job starts.
+        position: Where a resumed job goes on; None for a fresh one.
         epoch_start: Where the epoch of `position` began.
         join_wait_s: The longest wait for a shared stream.
         skip: Rows from `position` on that are not needed any more.
-        first: Where epoch 0 begins, or began: a fresh start is at `first` + `epoch` * n, in cyclic order, too. None
+        first: Where epoch 0 begins, or began: a fresh job starts at `first` + `epoch` * n, in cyclic order, too. None
             for wherever an epoch may begin.
-        early: It may begin on a stream of its own while it waits; False where there is no memory for that.
-        rows_wanted: Of a new ring, if they fit.
+        early: Whether it may begin on a separate stream while it waits; False if there is no memory for that.
+        rows_wanted: Rows of a new ring, if they fit.
     """
 
     stream_key: str

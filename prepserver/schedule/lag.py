@@ -1,12 +1,10 @@
-"""Jobs of different speed: who holds whom back, who may part, and who meets again. Pure.
+"""Jobs of different speed: which of them hold others back.
 
-A job that lags fills the window of its stream: the rows that it has not released cannot be refilled, and the
-others wait. Parting gives it a stream of its own from where the shared one stands, with the same bytes. The
-memory that it still holds is never refilled under it, so those that go on get a new ring too. A job whose
-stream meets another of the same key again comes back.
+A slow job fills the window of its stream: the rows that it has not released cannot be refilled, and the others wait.
+Then it may part (`prepserver.schedule.parting`), and meets them again later (`prepserver.schedule.meeting`).
 
-A job's own policy counts only among the jobs of its user. Where it holds back another user's job it parts from that
-one, whatever its policy is, and also while some of its ranks have not attached yet.
+A job's own policy counts only among its user's jobs. Where it holds back another user's job it parts from that one,
+whatever its policy is, and also while some of its ranks have not attached yet.
 """
 
 from __future__ import annotations
@@ -18,21 +16,21 @@ from prepserver.schedule.records import Cursor
 from prepserver.schedule.stream import Stream
 
 PATIENCE_S = 2.0
-"""How long a job may hold others back, in all: longer than a checkpoint's pause mostly takes."""
+"""How long a job may hold others back, in all: most pauses for a checkpoint are shorter."""
 
 FORGIVEN = 0.25
-"""Of the time in which it does not hold them back. So a job that costs the others more than a fifth of their
-time parts from them sooner or later, and one that stumbles now and then does not."""
+"""Fraction of well-behaved time earned back as patience. So a job that costs the others more than a fifth of their time
+parts from them in the end, and one that stumbles now and then does not."""
 
 ASKS_AFTER_S = 2.0
-"""So long is a job in `next()` before it asks for more the first time."""
+"""How long a client is in `next()` before it first asks for more."""
 
 STRANGE = 2
-"""What a job says so often after it came to a stream, it may have waited elsewhere: it speaks a batch late."""
+"""Ignore this many wait reports after a job joins: they lag by one batch and may describe its previous stream."""
 
 STILL_S = 10.0
-"""A stream does not move if none of its rows is released for so long. Jobs that have just come together are not
-counted as waiting for each other before: what lies between them goes by."""
+"""A stream stands still if no row of it is released for this long. Before, a job that has just come, and has not
+reached its place, does not count as waiting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +38,9 @@ class Apart:
     """Why jobs part for good: their pipelines are slow (`prepserver.schedule.pace`), not their reading.
 
     Attributes:
-        uid: Whose jobs they are.
+        uid: Their user.
         sample_ns: CPU time that their pipelines take for a sample.
-        rest_ns: CPU time that reading, decoding and all pipelines that stay take for one.
+        rest_ns: CPU time that reading, decoding and all other pipelines take for one.
     """
 
     uid: int
@@ -55,10 +53,10 @@ class Parting:
     """Jobs that hold others back and may part.
 
     Attributes:
-        stream: Which they leave.
-        jobs: Which. One, or all that read some lanes.
-        strangers: They hold back jobs of other users.
-        apart: Why they are not to come back; None where they may.
+        stream: The stream that they leave.
+        jobs: One job, or all that read some lanes.
+        strangers: Whether they hold back jobs of other users.
+        apart: Why they may not come back; None if they may.
     """
 
     stream: int
@@ -72,12 +70,12 @@ class _Wait:
     """What is known of the time that a rank has spent in `next()`.
 
     Attributes:
-        stream: Which it reads.
-        here_s: For how long: no wait of it here is longer.
-        batches: What it had said last.
+        stream: The stream that it reads.
+        here_s: How long it has read that: no wait of it there is longer.
+        batches: Batches, by its last report.
         total_s: All of its time in `next()`.
         waits: Whether it waits now.
-        heard: How often it has spoken since it came, counted up to `STRANGE`.
+        heard: Its reports since it came, counted up to `STRANGE`.
     """
 
     stream: int
@@ -94,8 +92,8 @@ class _Held:
 
     Attributes:
         full_s: Time in which its unreleased rows filled the window.
-        waited_s: Time for which another job waited then, as that one says. A job that is a window ahead and takes
-            its batches at once looks the same as one that waits, and has all that it wants.
+        waited_s: Time for which another job waited then, as that job reports. The window alone does not say: a job that
+            is a window ahead and takes its batches at once has all that it wants.
     """
 
     full_s: float = 0.0
@@ -114,7 +112,7 @@ class LagWatch:
     """Notices, over time, who holds others back.
 
     Args:
-        chunk_rows: See `Scheduler`: a window with room for less counts as full.
+        chunk_rows: See `Dispatch`: a window with room for less counts as full.
     """
 
     def __init__(self, chunk_rows: int) -> None:
@@ -128,8 +126,8 @@ class LagWatch:
         """Jobs whose patience is used up. Call it several times a second.
 
         Args:
-            streams: All.
-            workers_idle: Whether a worker has nothing to do: what `auto` goes by.
+            streams: All streams.
+            workers_idle: Whether a worker has nothing to do, which decides for `auto`.
             now_s: Monotonic.
         """
         every = list(streams)

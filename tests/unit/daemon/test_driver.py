@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import select
@@ -27,10 +28,19 @@ from prepserver.pipeline.pipeline import Pipeline
 from prepserver.protocol import work
 from prepserver.protocol.codec import decode, encode
 from prepserver.protocol.messages import PROTOCOL, TO_DAEMON, Attach
-from prepserver.schedule.actions import Admit, End, Refuse
+from prepserver.schedule.actions import Admit, Announce, DropRing, End, MakeRing, Refuse
 from prepserver.schedule.asked import Refusal, check
 from prepserver.schedule.coordinator import Coordinator
-from prepserver.schedule.events import ChunkMade, Limits, RankAttaches, RankLeft, Released, Tick, WorkerUp
+from prepserver.schedule.events import (
+    ChunkMade,
+    Limits,
+    RankAttaches,
+    RankLeft,
+    Released,
+    RingMade,
+    Tick,
+    WorkerUp,
+)
 from prepserver.schedule.records import Took
 
 N = 4000
@@ -54,14 +64,11 @@ class Pool:
         self.given: list[tuple[int, work.Fill]] = []
         self.made: list[work.Fill] = []
         self.told: list[Any] = []
-        self.fails = False
 
     def send(self, worker: int, message: work.Fill) -> None:
         self.given.append((worker, message))
 
     def broadcast(self, message: Any, _fds: Sequence[int]) -> None:
-        if self.fails:
-            raise RuntimeError("a fault")
         self.told.append(message)
 
     def at_sample(self, _index: int) -> list[tuple[int, int]]:
@@ -216,22 +223,6 @@ def test_places_that_are_given_up_and_a_parting_in_one_tick(room: Room) -> None:
     room.is_whole()
 
 
-def test_an_error_before_a_ring_is_made_stops_nothing_else(room: Room) -> None:
-    """The coordinator hears of the ring all the same: it would take no other event."""
-    (first, stops), late = begin(room, dataclasses.replace(ATTACH, job="stops"))
-    cursor = room.table.cursor(first.cursor)
-    room.until(lambda: cursor.released == room.head(first), first)
-    room.tick(NOW_S)
-    cursor.asks()
-    room.pool.fails = True
-    with pytest.raises(RuntimeError, match="a fault"):
-        room.tick(NOW_S + HELD_S)
-    room.pool.fails = False
-    assert room.stream(first) == room.stream(late) != room.stream(stops)
-    room.is_whole()
-    room.tick(NOW_S + HELD_S)
-
-
 def test_a_stream_has_no_more_lanes_than_a_task_names(room: Room) -> None:
     """Workers would end at such a task, one after the other."""
     jobs = []
@@ -348,3 +339,56 @@ def test_without_memory_to_part_a_slow_job_attaches_anew(room: Room) -> None:
     slow = room.attach(dataclasses.replace(SLOW, epoch=1), uid=os.getuid() + 1)
     assert room.stream(slow) != room.stream(quick)
     assert not room.coordinator.waits_for
+
+
+def test_an_action_that_fails_keeps_no_other_from_being_done(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = room.attach(ATTACH)
+    told: list[int] = []
+    while not told:
+        (worker, fill), room.pool.given = room.pool.given[0], room.pool.given[1:]
+        given = len(room.pool.given)
+        with monkeypatch.context() as patch:
+            patch.setattr(room.attachments, "announce", lambda announce: (told.append(announce.upto), 1 // 0))
+            with pytest.raises(ZeroDivisionError) if fill.position + fill.count >= BATCH else contextlib.nullcontext():
+                room.driver.happened(ChunkMade(worker, fill.task))
+    assert len(room.pool.given) > given
+    room.read(first)
+    room.is_whole()
+
+
+def test_memory_is_asked_and_answers_though_an_action_failed(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, heard = room.attach(ATTACH), list[Any]()
+    asks = MakeRing(99, 0, room.table.stream_of(first.cursor).lanes[1].fields, 64, 64)
+
+    def handle(event: Any, _now_s: float) -> list[Any]:
+        heard.append(event)
+        return [Announce(first.cursor, 0, ()), asks] if isinstance(event, Tick) else [DropRing(99)]
+
+    monkeypatch.setattr(room.coordinator, "handle", handle)
+    monkeypatch.setattr(room.attachments, "announce", lambda _announce: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        room.tick(NOW_S)
+    assert heard == [Tick(), RingMade(99, 64)]
+
+
+def test_what_an_action_leads_to_happens_after_all_actions(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that is gone when it is admitted leaves after its places are made, and not amidst."""
+    handled: list[type] = []
+    handle = room.coordinator.handle
+    monkeypatch.setattr(
+        room.coordinator, "handle", lambda event, now_s: (handled.append(type(event)), handle(event, now_s))[1]
+    )
+    answered: list[int] = []
+
+    def answer(admit: Admit | Refuse | End) -> None:
+        assert isinstance(admit, Admit)
+        room.driver.happened(RankLeft(admit.cursor))
+        answered.append(len(handled))
+
+    monkeypatch.setattr(room, "answer", answer)
+    listing = work.Indexed("/none", N, 0, "digest", "content")
+    room.driver.happened(RankAttaches(1, 0, check(ATTACH), listing, 1.0))
+    assert [event.__name__ for event in handled] == ["RankAttaches", "RingMade", "RankLeft"]
+    assert answered == [2]
+    assert not room.table.streams
+    room.is_whole()
