@@ -5,6 +5,7 @@ The question of a rank waits until its source is listed. Then it goes to the coo
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import os
@@ -25,7 +26,7 @@ from prepserver.protocol import work
 from prepserver.protocol.messages import PROTOCOL, Attach, Scanning, Status, Stopping, Welcome
 from prepserver.schedule.actions import Admit, Refuse
 from prepserver.schedule.asked import Asked, Refusal, check
-from prepserver.schedule.events import KnownBad, RankAttaches
+from prepserver.schedule.events import KnownBad, RankAttaches, RankLeft
 
 log = logging.getLogger(__name__)
 
@@ -150,6 +151,7 @@ class Questions:
         self._quarantine = quarantine
         self._ledger = ledger
         self.access = access
+        self._askers = itertools.count(1)
         self._asking: dict[int, Question] = {}  # by `RankAttaches.asker`
         self._short: list[Question] = []  # wait for memory
 
@@ -174,7 +176,7 @@ class Questions:
 
     def ask(self, question: Question) -> None:
         """The source of a question is listed: the coordinator is asked for a place."""
-        asker, listing = id(question), question.listing
+        asker, listing = next(self._askers), question.listing
         assert listing is not None
         known = tuple((entry.index, entry.pipeline) for entry in self._quarantine.of(listing.digest))
         self._driver.happened(KnownBad(listing.digest, known))
@@ -187,7 +189,11 @@ class Questions:
 
     def answer(self, answer: Admit | Refuse) -> None:
         """The coordinator has decided."""
-        question = self._asking[answer.asker]
+        question = self._asking.get(answer.asker)
+        if question is None:  # decided before an error, for which its client has lost the connection
+            if isinstance(answer, Admit):
+                self._driver.happened(RankLeft(answer.cursor))
+            return
         if isinstance(answer, Admit):
             self._admit(question, answer)
             return

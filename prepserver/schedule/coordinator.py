@@ -283,6 +283,8 @@ class Coordinator:
                 yield from self._dispatch.give_out()
         for stream in list(streams.values()):
             for parting in slow_partings(stream):
+                if stream.id not in streams:
+                    break  # its jobs have joined another one meanwhile
                 yield from self._partings.part(parting, now_s)
                 yield from self._dispatch.give_out()
         yield from self._meetings.meet(now_s)

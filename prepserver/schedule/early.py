@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from prepserver.protocol.work import MAX_LANES
 from prepserver.schedule.lag import STILL_S
 from prepserver.schedule.records import Meeting
 from prepserver.schedule.stream import Stream
@@ -116,7 +117,7 @@ def look(early: Early, stream: Stream, into: Stream | None) -> Meeting | Near | 
         return None
     lanes = _lanes(stream, into, rows)
     if lanes is None:
-        return Alone("their rings are too small for each other's batches")
+        return Alone("their rings are too small for each other's batches, or too many for one stream")
     if stream.watermark < head:
         return Near()  # what is in work comes to its end, whoever does it
     adopted = any(old == new for old, new in lanes.items())
@@ -142,4 +143,5 @@ def _lanes(stream: Stream, into: Stream, rows: int) -> dict[int, int] | None:
         if match is None and lane.rows < most:
             return None
         lanes[lane.id] = lane.id if match is None else match.id
-    return lanes
+    along = sum(old == new for old, new in lanes.items())
+    return lanes if len(into.lanes) + along <= MAX_LANES else None

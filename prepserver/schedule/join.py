@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from prepserver.protocol.work import MAX_LANES
 from prepserver.schedule.early import START_EARLY_S, allowance
 from prepserver.schedule.stream import Stream
 
@@ -130,6 +131,8 @@ def _on(request: Request, stream: Stream) -> Place | None:
     # The smallest ring bounds the window of all lanes: one that cannot hold two rounds of every job's batches would
     # stop them all for ever.
     if any(x.rows < request.rows_needed for x in stream.lanes.values()):
+        return None
+    if lane is None and len(stream.lanes) >= MAX_LANES:
         return None
     # In a new lane's ring two rounds of every job's batches must fit, as in every other of the window.
     rows = max((2 * c.round_rows for c in stream.cursors.values()), default=0) if lane is None else 0
