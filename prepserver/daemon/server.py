@@ -172,8 +172,8 @@ class Daemon:
                     self._pool.end_if_idle(worker)
             if now_s >= next_mark_s:
                 next_mark_s = now_s + 1.0
-                self._rates.count(self._coordinator.rows_made - self._rates.filled)
-                self._rates.mark(now_s, counts(self._coordinator, self._attachments, self._pool))
+                made = self._coordinator.rows_made
+                self._rates.mark(now_s, made, counts(self._coordinator, self._attachments, self._pool))
                 self._sign_of_life()
             self._poll.run_once(max(0.0, next_tick_s - time.monotonic()))
 

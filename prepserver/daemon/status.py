@@ -27,28 +27,19 @@ _BUSY_MARKS = 10
 
 
 class Rates:
-    """How fast counts have grown over the last ten seconds: rows made, and whatever else `mark` is given.
-
-    Attributes:
-        filled: Rows filled since the start, in all streams, including those that have ended.
-    """
+    """How fast counts have grown over the last ten seconds: rows made, and whatever else `mark` is given."""
 
     def __init__(self) -> None:
-        self.filled = 0
         self._rows = Window()
         self._others: dict[Key, Window] = {}
         self._busy: deque[tuple[float, float]] = deque(maxlen=_BUSY_MARKS)
 
-    def count(self, rows: int) -> None:
-        """Adds rows that were filled."""
-        self.filled += rows
-
-    def mark(self, now_s: float, counts: Mapping[Key, float] | None = None) -> None:
+    def mark(self, now_s: float, rows_made: int, counts: Mapping[Key, float] | None = None) -> None:
         """Notes all counts; call it about once a second. A count that is missing is forgotten."""
         last = self._rows.last
-        if last is not None and self.filled > last[1]:
-            self._busy.append((now_s - last[0], self.filled - last[1]))
-        self._rows.mark(now_s, self.filled)
+        if last is not None and rows_made > last[1]:
+            self._busy.append((now_s - last[0], rows_made - last[1]))
+        self._rows.mark(now_s, rows_made)
         counts = counts or {}
         self._others = {key: self._others[key] if key in self._others else Window() for key in counts}
         for key, count in counts.items():
@@ -102,7 +93,7 @@ def snapshot(
         "state_dir": state_dir,
         "uptime_s": round(now_s - started_s, 3),
         "rows_per_s": round(rates.rows_per_s, 1),
-        "rows_filled": rates.filled,
+        "rows_filled": coordinator.rows_made,
         "kernels": {"path": pool.kernels[0], "why": pool.kernels[1]},
         "sandbox": pool.sandbox,
         "plugins": pool.plugins,
