@@ -1,18 +1,17 @@
-"""The early start: a job begins at once where it would have to wait for a shared stream to come by. Pure.
+"""The early start: a job begins at once instead of waiting until a shared stream reaches its start position. Pure.
 
-It gets a stream of its own from the very position at which it would join, so the same rows. This stream may go a
-short way only, its allowance. There it rests, until the shared stream's head comes to where it stands; then its
-jobs go on in the shared stream, for ever. So what is made twice is the allowance at most.
+It gets a separate early stream that starts at the position where it would join, so its rows are the same. The early
+stream may make only a few rows, its allowance, and stops at its cap. When the shared stream's head arrives there, the
+job moves to the shared stream. So at most the allowance is made twice.
 
 ```
                     E             cap
                     |              |
-  own stream        +==============+   rests at its head
-  shared stream  ======> head          its jobs join when this head comes to theirs
+  early stream      +==============+   waits at its head
+  shared stream  ======> head          its jobs join when this head arrives there
 ```
 
-Nobody is held up by it: where the two cannot be joined when they meet, and where the wait turns out too long, the
-rest ends, and the early stream is one like any other.
+If the two cannot join when they meet, or the wait takes too long, the early stream loses its cap and goes on alone.
 """
 
 from __future__ import annotations
@@ -24,16 +23,16 @@ from prepserver.schedule.records import Meeting
 from prepserver.schedule.stream import Stream
 
 START_EARLY_S = 1.0
-"""A shorter wait is not worth a ring and a row made twice."""
+"""A shorter wait is not worth a ring and rows made twice."""
 
 ALLOWANCE = 64
-"""An early stream makes one part in so many of an epoch: 1.6 %."""
+"""An early stream makes at most 1/64 of an epoch."""
 
 LEAST_ROUNDS = 2
-"""Though as many rounds of batches as this: with fewer, filling and reading would take turns."""
+"""But at least this many rounds of batches: with fewer, filling and reading would take turns."""
 
 PATIENCE = 2.0
-"""How much longer than foreseen the rest may last."""
+"""Longest wait at the cap, as a multiple of `join_wait_s`."""
 
 
 @dataclass(slots=True)
@@ -41,12 +40,12 @@ class Early:
     """A stream that waits for another one.
 
     Attributes:
-        stream: Which.
-        into: For which.
-        least: The first rows, up to here, are not left to the other stream unless that is there already.
-        patience_s: The longest time that its jobs may wait at the cap.
-        rests_s: Since when they do, monotonic.
-        seen: Where the other stream's slowest job stood then, and since when it has stood there.
+        stream: The early stream.
+        into: The stream that it waits for.
+        least: It makes rows below this position itself, unless the other stream has arrived.
+        patience_s: Longest wait of its jobs at the cap.
+        rests_s: Start of that wait, monotonic; None while they do not wait.
+        seen: Position of the other stream's slowest job, and since when it has been there.
     """
 
     stream: int
@@ -57,10 +56,7 @@ class Early:
     seen: tuple[int, float] | None = None
 
     def lost_patience(self, stream: Stream, into: Stream | None, now_s: float) -> bool:
-        """Whether its jobs have waited for too long. Call it several times a second.
-
-        They wait no longer for another user's job that stands still.
-        """
+        """Whether its jobs have waited too long, or another user's job has stood still; called on each tick."""
         waits = stream.cap is not None and stream.watermark == stream.head >= stream.cap and stream.ready_rows() == 0
         if not waits or into is None:
             self.rests_s = self.seen = None
@@ -75,7 +71,7 @@ class Early:
 
 
 def allowance(n: int, round_rows: int) -> int:
-    """Rows that an early stream may make, in whole rounds; 0 where an epoch is too short for that.
+    """Rows that an early stream may make, in whole rounds; 0 if the epoch is too short.
 
     Args:
         n: Samples of an epoch.
@@ -87,23 +83,23 @@ def allowance(n: int, round_rows: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Alone:
-    """The wait ends without a meeting; why, in words."""
+    """The wait ends without joining; `why` in words."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Near:
-    """The other stream is about to come by: nothing more is begun here, so that its rows are there then."""
+    """The other stream is about to arrive: the early stream starts no more chunks, so that it has finished by then."""
 
 
 def look(early: Early, stream: Stream, into: Stream | None) -> Meeting | Near | Alone | None:
-    """How an early stream and the one that it waits for stand to each other; None: far apart.
+    """Compares an early stream with the one that it waits for; None if they are far apart.
 
     Args:
         early: The wait.
-        stream: That waits.
-        into: For which; None if it is gone.
+        stream: The early stream.
+        into: The stream that it waits for; None if that is gone.
     """
     if into is None or not into.cursors:
         return Alone("the stream that it waited for is gone")
@@ -118,13 +114,13 @@ def look(early: Early, stream: Stream, into: Stream | None) -> Meeting | Near | 
     if lanes is None:
         return Alone("their rings are too small for each other's batches")
     if stream.watermark < head:
-        return Near()  # what is in work comes to its end, whoever does it
+        return Near()  # chunks in flight finish first
     adopted = any(old == new for old, new in lanes.items())
     if (
         all(c.present for c in stream.cursors.values())
-        # who is behind would hold the others back
+        # a job further behind would hold the others back
         and stream.low + rows // 2 >= into.low
-        # a ring that goes along is filled anew: nobody may write old rows into it any more
+        # a ring that moves is refilled, so no worker may still write into it
         and not (adopted and stream.chunks.running)
     ):
         return Meeting(stream.id, into.id, lanes)
@@ -132,7 +128,7 @@ def look(early: Early, stream: Stream, into: Stream | None) -> Meeting | Near | 
 
 
 def _lanes(stream: Stream, into: Stream, rows: int) -> dict[int, int] | None:
-    """For each lane of `stream` the one in `into` that has the same rows, or itself where it must go along."""
+    """Each lane of `stream` -> the lane of `into` with the same rows, or itself if it must move with its ring."""
     if max(c.round_rows for c in stream.cursors.values()) * LEAST_ROUNDS > rows:
         return None
     most = max(c.round_rows for c in into.cursors.values()) * LEAST_ROUNDS
