@@ -72,9 +72,7 @@ class Service:
 
 
 class Attachment:
-    """A place on a stream of rows; while attached, also a session, its feed and its stage.
-
-    These three are replaced whenever the place changes.
+    """A place on a stream of rows; while attached, also a session, its feed and its stage, replaced at each change.
 
     Args:
         spec: The checked request.
@@ -193,8 +191,7 @@ class Attachment:
         """Attaches as soon as there is a daemon.
 
         Raises:
-            NoServer: None was there at the deadline.
-            ServerGone: One was there and ended.
+            NoServer, ServerGone: None was there at the deadline, or one was there and ended.
         """
         deadline_s = time.monotonic() + wait_s
         pause_s = _RETRY_FIRST_S

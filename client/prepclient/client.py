@@ -1,8 +1,7 @@
 """`PrepClient` replaces a DataLoader.
 
 It checks its arguments and connects the parts: an attachment to a stream of rows, a staging that makes tensors of them,
-and an iterator for each epoch. The module is long because of the reference of the arguments. The class has many public
-methods because it has a DataLoader's as well as its own.
+and an iterator for each epoch. The module is long because it holds the reference of the arguments.
 """
 
 from __future__ import annotations

@@ -60,8 +60,8 @@ class Session:
     """See the module.
 
     Two places advance along the line of batches: `staged` batches are picked up (a GPU copy is under way, or a view was
-    made), and `handed` is the training loop's progress, which a checkpoint holds. The many properties are numbers of
-    one line of batches, which split classes would share.
+    made), and `handed` is the training loop's progress, which a checkpoint holds. It has more than 15 public members
+    because most are one number of that line.
 
     Args:
         samples: Samples of the source.

@@ -28,7 +28,7 @@ from prepserver.schedule.records import BadRow, Chunk, Cursor, Lane, Spent, Took
 
 @dataclass(slots=True)
 class Stream:
-    """See the module.
+    """See the module. It has more than 15 public members because most are one number of the window.
 
     Attributes:
         id: Unique number, never reused.

@@ -299,7 +299,7 @@ def test_a_dataset_that_has_another_length_is_listed_anew(module: Callable[[str,
     first = build_index(spec, tmp_path / "cache")
     loaded.value.n = 4
     assert build_index(spec, tmp_path / "cache").digest != first.digest
-    with pytest.raises(SourceError, match=r"has 4 samples, and had 3"):
+    with pytest.raises(SourceError, match=r"has 4 samples, but had 3"):
         open_source(spec, first.path)
 
 

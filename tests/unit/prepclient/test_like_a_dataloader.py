@@ -54,7 +54,7 @@ def test_it_has_what_a_dataloader_has(tmp_path: Path) -> None:
             assert len(late) == 4
             (Path(root) / "one more").mkdir()
             assert len(train.dataset.classes) == 2  # those of the labels that it has
-            with pytest.raises(AttributeError, match="3 class folders now, and had 2"):
+            with pytest.raises(AttributeError, match="3 class folders now, but 2"):
                 _ = late.dataset.classes
 
 
