@@ -38,7 +38,6 @@ from prepserver.protocol.schema import ProtocolError
 _MOST_FDS = 4
 _LINE = "ipc://line"  # libzmq requires a name even for a given socket
 _DESCRIPTOR_TIMEOUT_S = 10.0  # it was sent before the message that names it
-_BYE_TIMEOUT_S = 1.0
 # Plain numbers, because comparing with an enum member takes a microsecond.
 _POLLIN = int(zmq.POLLIN)
 _POLLOUT = int(zmq.POLLOUT)
@@ -200,12 +199,9 @@ class Connection:
             _close_all(fds)
 
     def leave(self, upto: int) -> None:
-        """Sends `Bye`, and waits until the daemon hangs up, because closing at once could lose the message."""
-        if self.send(Bye(upto)):
-            deadline_s = time.monotonic() + _BYE_TIMEOUT_S
-            with contextlib.suppress(errors.PrepClientError, OSError):
-                while (left_s := deadline_s - time.monotonic()) > 0:
-                    self._read_lease(left_s)
+        """Sends `Bye` on the lease, which always has room; the line may be full while the daemon stands still."""
+        with contextlib.suppress(OSError):
+            self._lease.send(encode(Bye(upto)), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 
     def close(self) -> None:
         """Closes the connection. Idempotent; a forked child only drops its copies."""

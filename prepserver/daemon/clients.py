@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import os
@@ -18,8 +19,10 @@ from prepserver.daemon.ledger import Ledger
 from prepserver.daemon.peers import SILENCE_S, Crowded, Peers
 from prepserver.daemon.poll import Poll
 from prepserver.daemon.questions import Question, Questions
+from prepserver.protocol.codec import decode
 from prepserver.protocol.messages import (
     PROTOCOL,
+    TO_LEASE,
     AskStatus,
     AskStop,
     Attach,
@@ -37,9 +40,17 @@ from prepserver.schedule.events import RankAsks, RankLeft, Released
 log = logging.getLogger(__name__)
 
 _LAST_WORDS = 1000
+_LEASE_BYTES = 256  # more than a Bye has
 _ACCEPTED_AT_ONCE = 16
 
 P = ParamSpec("P")
+
+
+def _bye(said: bytes) -> Bye | None:
+    """What the end of a lease says of where the job stands, if it says so."""
+    with contextlib.suppress(ProtocolError):
+        return decode(said, TO_LEASE)  # type: ignore[no-any-return]  # its one message
+    return None
 
 
 def _at_word_of(
@@ -184,7 +195,7 @@ class Clients:
                 peer.asked = True
                 self._peers.asked(peer)
                 self._answer(peer, message)
-            case Release() | Sync() | Bye() if peer.cursor is not None:
+            case Release() | Sync() if peer.cursor is not None:
                 self._obey(peer, peer.cursor, message)
             case _:
                 state = "has not attached" if peer.cursor is None else "has attached"
@@ -199,24 +210,24 @@ class Clients:
             case AskStop():
                 self.questions.stop(peer)
 
-    def _obey(self, peer: Peer, cursor: int, word: Release | Sync | Bye) -> None:
-        if isinstance(word, Bye):
-            self._ledger.left(cursor, word.upto)
-            self.drop(peer)
-            return
+    def _obey(self, peer: Peer, cursor: int, word: Release | Sync) -> None:
         self._driver.happened(Released(cursor, word.upto, word.wait_ns, word.batches))
         if isinstance(word, Sync):
-            self._driver.happened(RankAsks(cursor))
+            self._driver.happened(RankAsks(cursor, reads=peer.line is not None and not peer.line.is_behind))
         self._ledger.released(cursor, word.upto)
 
     @_at_word_of
     def _read_lease(self, peer: Peer) -> None:
         try:
-            said = peer.sock.recv(1)
+            said = peer.sock.recv(_LEASE_BYTES)
         except BlockingIOError:
             return
         except OSError:
             said = b""
+        if peer.cursor is not None and (bye := _bye(said)) is not None:
+            self._ledger.left(peer.cursor, bye.upto)
+            self.drop(peer)
+            return
         if said:
             text = f"messages belong on the line, not on the attach socket: update this client to protocol {PROTOCOL}"
             self._complaints.warn(peer.uid, "pid %d (uid %d) on the attach socket: %s", peer.pid, peer.uid, text)

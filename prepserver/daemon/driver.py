@@ -95,16 +95,16 @@ class Driver:
 
     def _handle(self, event: Event) -> None:
         now: Event | None = event
+        failed: Exception | None = None
         while now is not None:
             actions, now = self._coordinator.handle(now, self._clock()), None
-            failed: Exception | None = None
             for action in actions:
                 try:
                     now = self._do(action)
                 except Exception as e:  # noqa: BLE001 - the table already contains the other actions
                     failed = failed or e
-            if failed is not None:
-                raise failed
+        if failed is not None:
+            raise failed
 
     def _do(self, action: Action) -> Event | None:
         match action:

@@ -109,6 +109,8 @@ class Listings:
     def tick(self) -> None:
         """Ends listings that no job waits for, and those that hang; call it several times a second."""
         for key, listing in list(self._listings.items()):
+            if key not in self._listings:
+                continue  # it was started in the place of one that has just ended, and failed at once
             listing.waiting = [waiting for waiting in listing.waiting if not waiting.is_gone]
             hangs = listing.cancel is not None and self._clock() - listing.heard_s > SILENT_S
             if listing.waiting and not hangs:

@@ -5,6 +5,7 @@ A rank's question waits until its source is listed. Then the coordinator admits 
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import os
@@ -25,7 +26,7 @@ from prepserver.protocol import work
 from prepserver.protocol.messages import PROTOCOL, Attach, Scanning, Status, Stopping, Welcome
 from prepserver.schedule.actions import Admit, Refuse
 from prepserver.schedule.asked import Asked, Refusal, check
-from prepserver.schedule.events import KnownBad, RankAttaches
+from prepserver.schedule.events import KnownBad, RankAttaches, RankLeft
 
 log = logging.getLogger(__name__)
 
@@ -146,6 +147,7 @@ class Questions:
         self._quarantine = quarantine
         self._ledger = ledger
         self.access = access
+        self._askers = itertools.count(1)
         self._asking: dict[int, Question] = {}  # by `RankAttaches.asker`
         self._short: list[Question] = []  # wait for memory
 
@@ -170,7 +172,7 @@ class Questions:
 
     def ask(self, question: Question) -> None:
         """Asks the coordinator for a place; the source is listed."""
-        asker, listing = id(question), question.listing
+        asker, listing = next(self._askers), question.listing
         assert listing is not None
         known = tuple((entry.index, entry.pipeline) for entry in self._quarantine.of(listing.digest))
         self._driver.happened(KnownBad(listing.digest, known))
@@ -183,7 +185,11 @@ class Questions:
 
     def answer(self, answer: Admit | Refuse) -> None:
         """Carries out the coordinator's decision."""
-        question = self._asking[answer.asker]
+        question = self._asking.get(answer.asker)
+        if question is None:  # decided before an error that ended its client's connection
+            if isinstance(answer, Admit):
+                self._driver.happened(RankLeft(answer.cursor))
+            return
         if isinstance(answer, Admit):
             self._admit(question, answer)
             return

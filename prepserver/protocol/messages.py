@@ -276,5 +276,6 @@ class Descriptor:
 
 
 FROM_LEASE = registry(Descriptor, Refused)
-TO_DAEMON = registry(Attach, AskStatus, AskStop, Release, Sync, Bye)
+TO_LEASE = registry(Bye)
+TO_DAEMON = registry(Attach, AskStatus, AskStop, Release, Sync)
 FROM_DAEMON = registry(Scanning, Welcome, Refused, Moved, Ready, Status, Stopping)

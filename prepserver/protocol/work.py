@@ -31,10 +31,13 @@ MAX_CHUNK_ROWS = 1024
 
 MAX_REASON_CHARS = 512
 
+MAX_LANES = 64
+"""Most lanes of a stream: one `Fill` names them all."""
+
 MAX_ROOTS = 32  # they fit into one message
 
 Indices = Annotated[list[Count], Size(4096)]
-Lanes = Annotated[list[Small], Size(64)]
+Lanes = Annotated[list[Small], Size(MAX_LANES)]
 BadRow = tuple[Position, Count, Annotated[str, Size(MAX_REASON_CHARS)], Lanes]
 Kind = Literal["worker", "indexer"]
 Roots = Annotated[list[Path], Size(MAX_ROOTS)]
@@ -135,7 +138,7 @@ class Filled:
     read_ns: Nanoseconds
     make_ns: Nanoseconds
     shared_ns: Nanoseconds = 0
-    lanes_ns: Annotated[list[Nanoseconds], Size(64)] = field(default_factory=list)
+    lanes_ns: Annotated[list[Nanoseconds], Size(MAX_LANES)] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ The ranks of a job begin at one place. The first rank makes the job and reserves
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -28,7 +29,7 @@ from prepserver.schedule.asked import (
     shard_of,
 )
 from prepserver.schedule.early import PATIENCE
-from prepserver.schedule.events import Limits, RankAttaches, RingMade
+from prepserver.schedule.events import RankAttaches, RingMade
 from prepserver.schedule.join import Place, Request, place
 from prepserver.schedule.meeting import Meetings
 from prepserver.schedule.parting import Answer, Partings, Steps
@@ -198,7 +199,7 @@ class Admission:
         if where.position > _FARTHEST:
             raise Refusal("spec", f"epoch or position {where.position} is beyond {_FARTHEST}", "epoch")
         if sibling is None:
-            self._check_limits(event.uid, event.limits, where.stream if where.into is None else where.into)
+            self._check_limits(keys.run, event, where.stream if where.into is None else where.into)
         self._lines(event, sibling, where)  # refuses it before a ring is made
         lane: Lane | None = None
         if where.lane is None:
@@ -313,15 +314,19 @@ class Admission:
         self._table.streams[stream_id] = stream
         return stream
 
-    def _check_limits(self, uid: int, limits: Limits, stream: int | None) -> None:
+    def _check_limits(self, run: tuple[Any, ...], event: RankAttaches, stream: int | None) -> None:
         """Checks that a user may start one more job, which reads `stream` now or once its early stream has joined."""
+        uid, limits, rank = event.uid, event.limits, event.asked.attach.rank
         mine = self._table.jobs_of(uid)
-        # Ranks that came late form another job of the same run, which counts once. A job of one rank has no late
-        # ranks: two with equal arguments count as two.
-        runs = {(job.run, job.where, 0 if job.attach.world_size > 1 else job.id) for job in mine}
+        # Ranks that came late, or back to another place, form another job here, but belong to the same run.
+        ranks = Counter((job.run, cursor.rank) for job in mine for cursor in self._table.ranks(job))
+        runs: dict[tuple[Any, ...], int] = {}
+        for (each, _), times in ranks.items():
+            runs[each] = max(times, runs.get(each, 0))
         waits_for = self._meetings.waits_for
         read = {waits_for.get(s, s) for s in (self._table.stream_of_job(job).id for job in mine)}
-        _check("jobs", len(runs), limits.jobs_per_uid, "jobs_per_uid", uid)
+        if ranks[run, rank] == runs.get(run, 0):
+            _check("jobs", sum(runs.values()), limits.jobs_per_uid, "jobs_per_uid", uid)
         if stream not in read:
             _check("streams", len(read), limits.streams_per_uid, "streams_per_uid", uid)
 

@@ -135,17 +135,6 @@ class Coordinator:
             found += [self._partings.open_lane(stream, lane) for lane in stream.lanes.values()]
         return found
 
-    def repeat(self, cursor: int) -> Announce:
-        """The last announcement to a rank, once more.
-
-        Raises:
-            KeyError: There is no such rank.
-        """
-        stream = self.table.stream_of(cursor)
-        found = stream.cursors[cursor]
-        bad = stream.bad.between(found.lane, found.released, found.announced)
-        return Announce(cursor, found.announced, bad, found.moves)
-
     def source_of(self, task: int) -> str | None:
         """Digest of the source whose rows a task makes; None if no job needs them any more."""
         known = self.workers.tasks.get(task)
@@ -204,8 +193,11 @@ class Coordinator:
     def _rank_asks(self, event: RankAsks, _now_s: float) -> list[Action]:
         if not self.table.knows(event.cursor):
             return []
-        self.table.cursor(event.cursor).asks()
-        return [self.repeat(event.cursor)]
+        stream = self.table.stream_of(event.cursor)
+        cursor = stream.cursors[event.cursor]
+        cursor.asks()
+        bad = stream.bad.between(cursor.lane, cursor.released, cursor.announced)
+        return [Announce(cursor.id, cursor.announced, bad, cursor.moves)] if event.reads else []
 
     def _end(self, cursors: Iterable[int], code: str, text: str, field: str | None) -> list[Action]:
         """Ends ranks with an error."""
@@ -285,6 +277,8 @@ class Coordinator:
                 yield from self._dispatch.give_out()
         for stream in list(streams.values()):
             for parting in slow_partings(stream):
+                if stream.id not in streams:
+                    break  # its jobs have joined another one meanwhile
                 yield from self._partings.part(parting, now_s)
                 yield from self._dispatch.give_out()
         yield from self._meetings.meet(now_s)

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from prepserver.protocol.work import MAX_LANES
 from prepserver.schedule.lag import STILL_S
 from prepserver.schedule.records import Meeting
 from prepserver.schedule.stream import Stream
@@ -29,7 +30,7 @@ ALLOWANCE = 64
 """An early stream makes at most 1/64 of an epoch."""
 
 LEAST_ROUNDS = 2
-"""But at least this many rounds of batches: with fewer, filling and reading would take turns."""
+"""Fewest rounds of batches of an early stream, and of a ring: with fewer, filling and reading would take turns."""
 
 PATIENCE = 2.0
 """Longest wait at the cap, as a multiple of `join_wait_s`."""
@@ -112,7 +113,7 @@ def look(early: Early, stream: Stream, into: Stream | None) -> Meeting | Near | 
         return None
     lanes = _lanes(stream, into, rows)
     if lanes is None:
-        return Alone("their rings are too small for each other's batches")
+        return Alone("their rings are too small for each other's batches, or too many for one stream")
     if stream.watermark < head:
         return Near()  # chunks in flight finish first
     adopted = any(old == new for old, new in lanes.items())
@@ -138,4 +139,5 @@ def _lanes(stream: Stream, into: Stream, rows: int) -> dict[int, int] | None:
         if match is None and lane.rows < most:
             return None
         lanes[lane.id] = lane.id if match is None else match.id
-    return lanes
+    along = sum(old == new for old, new in lanes.items())
+    return lanes if len(into.lanes) + along <= MAX_LANES else None

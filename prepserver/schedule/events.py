@@ -60,9 +60,13 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class RankAsks:
-    """A rank has been in `next()` for a while, and asks for its last announcement again."""
+    """A rank has been in `next()` for a while, and asks for its last announcement again.
+
+    It gets none if it has not read (`reads`) the earlier ones, because it would leave this one unread, too.
+    """
 
     cursor: int
+    reads: bool = True
 
 
 @dataclass(frozen=True, slots=True)

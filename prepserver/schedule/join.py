@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from prepserver.protocol.work import MAX_LANES
 from prepserver.schedule.early import START_EARLY_S, allowance
 from prepserver.schedule.stream import Stream
 
@@ -128,7 +129,9 @@ def _on(request: Request, stream: Stream) -> Place | None:
     # stop for good.
     if any(x.rows < request.rows_needed for x in stream.lanes.values()):
         return None
-    # So a new lane's ring must hold them as well.
+    if lane is None and len(stream.lanes) >= MAX_LANES:
+        return None
+    # A new lane's ring must hold two rounds of every job's batches as well.
     rows = max((2 * c.round_rows for c in stream.cursors.values()), default=0) if lane is None else 0
     # A lane has rows from its start on; a new lane, from the stream's head on.
     earliest = max(stream.low, lane.start) if lane is not None else stream.head

@@ -249,7 +249,7 @@ def test_floods_of_repeated_releases_and_syncs_do_no_harm(server: Server, honest
         for number in range(6000):
             chatty.send(encode(Sync(0) if number % 2 else Release(0)))
         honest()
-        chatty.send(encode(Bye(0)))
+        chatty.sock.send(encode(Bye(0)))
         assert chatty.ended()
     wait_until(lambda: len(server.status()["jobs"]) == 1, why=server.log)
 

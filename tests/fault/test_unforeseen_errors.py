@@ -72,7 +72,7 @@ def test_status_answers_with_the_error(server: Server, order: Callable[[str], No
     assert cli("status", "--runtime-dir", str(server.runtime_dir)).returncode == exits.OK
 
 
-@pytest.mark.parametrize("fault", ["take in", "receive", "line", "check", "admit", "ledger"])
+@pytest.mark.parametrize("fault", ["take in", "receive", "line", "check", "admit", "admitted", "ledger"])
 def test_a_question_is_answered_with_the_error(server: Server, order: Callable[[str], None], fault: str) -> None:
     with PrepClient(SOURCE, OPS, fields="dict", runtime_dir=server.runtime_dir, **OTHER) as client:
         order(fault)

@@ -65,11 +65,11 @@ class Forked:
     _context = multiprocessing.get_context("forkserver")
     _context.set_forkserver_preload([client_process.__name__])
 
-    def __init__(self) -> None:
+    def __init__(self, env: dict[str, str]) -> None:
         pipes = [self._context.Pipe(duplex=False) for _ in range(3)]
         theirs = (pipes[0][0], pipes[1][1], pipes[2][1])
         ours = (pipes[0][1], pipes[1][0], pipes[2][0])
-        self._process = self._context.Process(target=client_process.main_with, args=(environment(), *theirs))
+        self._process = self._context.Process(target=client_process.main_with, args=(environment(**env), *theirs))
         with patch.dict(os.environ, environment(), clear=True):  # the first one starts the process that is forked
             self._process.start()
         for end in theirs:
@@ -106,7 +106,8 @@ class ClientProcess:
         ops: What to make of it.
         mark: See `leaks`; none if the process is not to be counted as the daemon's.
         uid: Become this user before attaching.
-        env: More environment, for an interpreter of its own; without it the process is forked from one that waits.
+        env: More environment. With a mark of `leaks`, which /proc must show, it is a new interpreter's; otherwise the
+            process is forked.
         client: Arguments of `PrepClient`.
     """
 
@@ -123,10 +124,10 @@ class ClientProcess:
         self._errors: list[str] = []
         self._lines: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self.process: subprocess.Popen[str] | Forked = (
-            Forked() if env is None else subprocess.Popen(
+            Forked(env or {}) if leaks.MARK not in (env or {}) else subprocess.Popen(
                 [sys.executable, client_process.__file__],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                env=environment(**env),
+                env=environment(**(env or {})),
             )
         )  # fmt: skip
         self._readers = [threading.Thread(target=t, daemon=True) for t in (self._read_out, self._read_errors)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,10 @@ LOST = {"moved": (Attachments, "moved")}
 """What is left undone instead, as by an error between what the scheduler decides and its doing."""
 
 
+AFTER = {"admitted": (Admission, "attach")}
+"""Where they strike at the end, once all is decided."""
+
+
 def faulty(name: str, do: Callable[..., Any]) -> Callable[..., Any]:
     """`do`, which raises if its fault is ordered, before it does anything."""
 
@@ -53,7 +57,20 @@ def faulty(name: str, do: Callable[..., Any]) -> Callable[..., Any]:
     return done
 
 
+def faulty_at_its_end(name: str, do: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
+    """`do`, which raises if its fault is ordered, when it has done everything."""
+
+    @functools.wraps(do)
+    def done(*arguments: Any) -> Iterator[Any]:
+        yield from do(*arguments)
+        faulty(name, lambda: None)()
+
+    return done
+
+
 if __name__ == "__main__":
     for fault, (owner, attribute) in {**PLACES, **LOST}.items():
         setattr(owner, attribute, faulty(fault, getattr(owner, attribute)))
+    for fault, (owner, attribute) in AFTER.items():
+        setattr(owner, attribute, faulty_at_its_end(fault, getattr(owner, attribute)))
     sys.exit(main())

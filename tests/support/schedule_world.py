@@ -382,7 +382,7 @@ class World:
     def _admitted(self, admit: Admit) -> None:
         """The client of this rank, and of all others for which places are kept."""
         job = self.coordinator.job_of(admit.cursor)
-        stream = self.table.stream_of(admit.cursor).id
+        stream = self.lanes[admit.lane].stream  # now: it may join another one by what follows from the same event
         asked = self._asking
         for rank, cursor in job.cursors.items():
             if cursor in self.clients:
@@ -396,7 +396,6 @@ class World:
             )
         client = self.clients[admit.cursor]
         client.present, client.stream, client.rings = True, stream, [(0, admit.lane)]
-        assert self.lanes[admit.lane].stream == stream
         assert client.told == admit.first
 
     @property

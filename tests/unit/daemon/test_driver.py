@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import select
@@ -25,11 +26,21 @@ from prepserver.daemon.rings import Rings
 from prepserver.order import make_order
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.protocol import work
+from prepserver.protocol.codec import decode, encode
 from prepserver.protocol.messages import PROTOCOL, TO_DAEMON, Attach
-from prepserver.schedule.actions import Admit, End, Refuse
+from prepserver.schedule.actions import Admit, Announce, DropRing, End, MakeRing, Refuse
 from prepserver.schedule.asked import Refusal, check
 from prepserver.schedule.coordinator import Coordinator
-from prepserver.schedule.events import ChunkMade, RankAttaches, RankLeft, Released, Tick, WorkerUp
+from prepserver.schedule.events import (
+    ChunkMade,
+    Limits,
+    RankAttaches,
+    RankLeft,
+    Released,
+    RingMade,
+    Tick,
+    WorkerUp,
+)
 from prepserver.schedule.records import Took
 
 N = 4000
@@ -51,6 +62,7 @@ class Pool:
 
     def __init__(self) -> None:
         self.given: list[tuple[int, work.Fill]] = []
+        self.made: list[work.Fill] = []
         self.told: list[Any] = []
 
     def send(self, worker: int, message: work.Fill) -> None:
@@ -80,6 +92,7 @@ class Room:
         self.pool = Pool()
         self.driver.pool = self.pool  # type: ignore[assignment]
         self.driver.clients = self
+        self.limits = Limits()
         self.answers: list[Admit | Refuse | End] = []
         self.others: list[socket.socket] = []
         self.slow_ns = MS  # a row in the second of two lanes; in the first one it takes 1 ms
@@ -97,7 +110,7 @@ class Room:
         peer.line = Line(line, TO_DAEMON)
         self.others += [theirs, peer.sock, line, other]
         listing = work.Indexed("/none", N, 0, "digest", "content")
-        self.driver.happened(RankAttaches(1, peer.uid, check(attach), listing, 1.0))
+        self.driver.happened(RankAttaches(1, peer.uid, check(attach), listing, 1.0, self.limits))
         answer = self.answers.pop()
         if isinstance(answer, Refuse):
             raise Refusal(answer.code, answer.text, answer.field)
@@ -127,6 +140,7 @@ class Room:
     def make_rows(self) -> None:
         while self.pool.given:
             worker, fill = self.pool.given.pop(0)
+            self.pool.made.append(fill)
             lanes_ns = (MS * fill.count, self.slow_ns * fill.count)[: len(fill.lanes)]
             took = Took(0, MS * fill.count, lanes_ns if len(fill.lanes) > 1 else ())
             self.driver.happened(ChunkMade(worker, fill.task, (), took))
@@ -209,6 +223,45 @@ def test_places_that_are_given_up_and_a_parting_in_one_tick(room: Room) -> None:
     room.is_whole()
 
 
+def test_a_stream_has_no_more_lanes_than_a_task_names(room: Room) -> None:
+    """Workers would end at such a task, one after the other."""
+    jobs = []
+    for size in range(8, 8 + work.MAX_LANES + 2):
+        pipeline = Pipeline.from_ops([RandomResizedCrop(size)], 1).to_wire()
+        jobs.append(room.attach(dataclasses.replace(ATTACH, job=f"{size}", pipeline=pipeline)))
+    room.make_rows()
+    assert max(len(fill.lanes) for fill in room.pool.made) == work.MAX_LANES
+    for fill in room.pool.made:
+        decode(encode(fill), work.TO_WORKER)
+    assert all(room.table.cursor(job.cursor).announced for job in jobs)
+    room.is_whole()
+
+
+def test_an_early_stream_brings_no_more_lanes_than_a_task_names(room: Room) -> None:
+    first = room.attach(ATTACH)
+    room.until(lambda: room.head(first) > N // 2, first)
+    jobs = [first]
+    for size in range(9, 9 + work.MAX_LANES + 2):
+        pipeline = Pipeline.from_ops([RandomResizedCrop(size)], 1).to_wire()
+        jobs.append(room.attach(dataclasses.replace(ATTACH, job=f"{size}", epoch=1, pipeline=pipeline)))
+    assert room.coordinator.waits_for
+    room.until(lambda: room.head(first) > N + 200, *jobs)
+    assert not room.coordinator.waits_for
+    assert max(len(fill.lanes) for fill in room.pool.made) == work.MAX_LANES
+    room.is_whole()
+
+
+def test_a_rank_that_comes_back_elsewhere_is_no_other_job(room: Room) -> None:
+    room.limits = Limits(jobs_per_uid=1)
+    two = dataclasses.replace(ATTACH, world_size=2)
+    first, second = room.attach(two), room.attach(dataclasses.replace(two, rank=1))
+    room.read(first, second)
+    room.leave(second)
+    room.attach(dataclasses.replace(two, rank=1, position=0, epoch_start=0, rounds=1))
+    with pytest.raises(Refusal, match="jobs_per_uid"):
+        room.attach(dataclasses.replace(two, rank=1, epoch=1))
+
+
 @pytest.mark.parametrize("stranger", [False, True])
 def test_without_memory_to_part_a_job_attaches_anew(room: Room, stranger: bool) -> None:
     """A job of its own user waits, as ever."""
@@ -286,3 +339,56 @@ def test_without_memory_to_part_a_slow_job_attaches_anew(room: Room) -> None:
     slow = room.attach(dataclasses.replace(SLOW, epoch=1), uid=os.getuid() + 1)
     assert room.stream(slow) != room.stream(quick)
     assert not room.coordinator.waits_for
+
+
+def test_an_action_that_fails_keeps_no_other_from_being_done(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = room.attach(ATTACH)
+    told: list[int] = []
+    while not told:
+        (worker, fill), room.pool.given = room.pool.given[0], room.pool.given[1:]
+        given = len(room.pool.given)
+        with monkeypatch.context() as patch:
+            patch.setattr(room.attachments, "announce", lambda announce: (told.append(announce.upto), 1 // 0))
+            with pytest.raises(ZeroDivisionError) if fill.position + fill.count >= BATCH else contextlib.nullcontext():
+                room.driver.happened(ChunkMade(worker, fill.task))
+    assert len(room.pool.given) > given
+    room.read(first)
+    room.is_whole()
+
+
+def test_memory_is_asked_and_answers_though_an_action_failed(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, heard = room.attach(ATTACH), list[Any]()
+    asks = MakeRing(99, 0, room.table.stream_of(first.cursor).lanes[1].fields, 64, 64)
+
+    def handle(event: Any, _now_s: float) -> list[Any]:
+        heard.append(event)
+        return [Announce(first.cursor, 0, ()), asks] if isinstance(event, Tick) else [DropRing(99)]
+
+    monkeypatch.setattr(room.coordinator, "handle", handle)
+    monkeypatch.setattr(room.attachments, "announce", lambda _announce: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        room.tick(NOW_S)
+    assert heard == [Tick(), RingMade(99, 64)]
+
+
+def test_what_an_action_leads_to_happens_after_all_actions(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that is gone when it is admitted leaves after its places are made, and not amidst."""
+    handled: list[type] = []
+    handle = room.coordinator.handle
+    monkeypatch.setattr(
+        room.coordinator, "handle", lambda event, now_s: (handled.append(type(event)), handle(event, now_s))[1]
+    )
+    answered: list[int] = []
+
+    def answer(admit: Admit | Refuse | End) -> None:
+        assert isinstance(admit, Admit)
+        room.driver.happened(RankLeft(admit.cursor))
+        answered.append(len(handled))
+
+    monkeypatch.setattr(room, "answer", answer)
+    listing = work.Indexed("/none", N, 0, "digest", "content")
+    room.driver.happened(RankAttaches(1, 0, check(ATTACH), listing, 1.0))
+    assert [event.__name__ for event in handled] == ["RankAttaches", "RingMade", "RankLeft"]
+    assert answered == [2]
+    assert not room.table.streams
+    room.is_whole()

@@ -12,7 +12,7 @@ import zmq
 from prepserver.daemon import line as line_room
 from prepserver.daemon.line import Line, open_line
 from prepserver.protocol.codec import decode, encode
-from prepserver.protocol.messages import FROM_DAEMON, TO_DAEMON, Bye, Ready, Sync
+from prepserver.protocol.messages import FROM_DAEMON, TO_DAEMON, Ready, Sync
 from prepserver.protocol.schema import ProtocolError
 from tests.support.waiting import PATIENCE_S, wait_until
 
@@ -63,8 +63,8 @@ def test_nothing_is_left_that_anybody_could_connect_to(ends: tuple[Line, zmq.Soc
 
 def test_the_end_of_a_line_comes_after_the_last_word(ends: tuple[Line, zmq.Socket[bytes]]) -> None:
     line, dealer = ends
-    dealer.send(encode(Bye(5)))
-    assert heard(line) == Bye(5)
+    dealer.send(encode(Sync(5)))
+    assert heard(line) == Sync(5)
     dealer.close()
     assert heard(line) is None
 

@@ -44,6 +44,7 @@ class Waiting:
 
     def unlistable(self, reason: str) -> None:
         self.heard.append(reason)
+        self.is_gone = True  # it was refused
 
 
 def test_all_who_wait_for_a_source_hear_of_one_scan() -> None:
@@ -171,3 +172,15 @@ def test_a_silent_scan_is_ended_and_one_that_goes_on_is_not() -> None:
     listings.tick()
     assert indexing.cancelled == ["slow"]
     assert "reported nothing for 300 s" in waiting.heard[-1]
+
+
+def test_an_indexer_that_fails_as_it_starts_ends_its_listing_only() -> None:
+    """It is started in the place of one that nobody waits for any more."""
+    indexing, waiting = Indexing(), [Waiting() for _ in range(MOST_PER_UID + 1)]
+    listings = Listings(indexing, Path("/cache"), lambda: 0.0)
+    for number, each in enumerate(waiting):
+        listings.want({**SOURCE, "root": f"/{number}"}, each, 1)
+    waiting[0].is_gone = True
+    indexing._at_once = work.IndexFailed("no descriptor is left")
+    listings.tick()
+    assert waiting[-1].heard == ["no descriptor is left"]

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prepserver.pipeline import kinds
+from prepserver.pipeline.declared import declared_kind
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.ops import Grayscale, Only, PluginOp, Resize, ToDtype, ToLayout
 from prepserver.pipeline.pipeline import Pipeline
@@ -246,3 +247,7 @@ def test_nothing_that_a_client_sends_does_more_than_be_refused(junk: dict[str, A
     ):
         with contextlib.suppress(SpecError):
             build()
+
+
+def test_an_array_of_any_shape_can_be_declared() -> None:
+    assert declared_kind("columns", kinds.Array()) == kinds.Array()

@@ -60,8 +60,8 @@ def taken(data: bytes, table: Mapping[str, type]) -> Any:
 
 
 @given(st.binary(max_size=200), TABLES)
-@example(msgpack.packb({"t": "Bye", b"x": 1, "y": 2}), messages.TO_DAEMON)
-@example(msgpack.packb({b"t": "Bye"}), messages.TO_DAEMON)
+@example(msgpack.packb({"t": "Bye", b"x": 1, "y": 2}), messages.TO_LEASE)
+@example(msgpack.packb({b"t": "Bye"}), messages.TO_LEASE)
 @example(b"\xdd\xff\xff\xff\xff", messages.TO_DAEMON)
 @example(b"\x91" * 3000, messages.TO_DAEMON)
 @example(b"\xd6\xff\xff\xff\xff\xff", messages.TO_DAEMON)
@@ -149,12 +149,14 @@ def test_a_key_that_appears_twice_is_refused() -> None:
 @pytest.mark.parametrize("extension", [msgpack.ExtType(5, b""), msgpack.Timestamp(1, 2)])
 def test_extensions_are_refused(extension: Any) -> None:
     with pytest.raises(ProtocolError):
-        decode(msgpack.packb({"t": "Bye", "upto": extension}), messages.TO_DAEMON)
+        decode(msgpack.packb({"t": "Bye", "upto": extension}), messages.TO_LEASE)
 
 
 def test_a_message_of_the_other_direction_is_unknown() -> None:
     """The error names the known ones."""
-    with pytest.raises(ProtocolError, match="unknown message 'Ready'; expected one of AskStatus, AskStop, Attach, Bye"):
+    with pytest.raises(
+        ProtocolError, match="unknown message 'Ready'; expected one of AskStatus, AskStop, Attach, Release"
+    ):
         decode(encode(messages.Ready(1)), messages.TO_DAEMON)
 
 
@@ -169,7 +171,7 @@ def test_keys_are_short_so_that_the_text_of_an_error_is() -> None:
 @pytest.mark.parametrize("fields", [{"k" * 30000: 1}, {b"x": 1, "y": 2}, {b"x" * 60000: 1}])
 def test_unknown_keys_of_any_type_are_refused_in_a_short_text(fields: dict[Any, Any]) -> None:
     with pytest.raises(ProtocolError, match="unknown field") as e:
-        decode(msgpack.packb({"t": "Bye", **fields}), messages.TO_DAEMON)
+        decode(msgpack.packb({"t": "Bye", **fields}), messages.TO_LEASE)
     assert len(str(e.value)) < 1000
 
 

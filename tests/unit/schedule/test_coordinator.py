@@ -10,6 +10,7 @@ from prepserver.pipeline.batches import BatchLine
 from prepserver.schedule.actions import Action, Announce, DropLane, DropStream, End, QuarantineSample, Submit
 from prepserver.schedule.bad import BAD_REASONS_TOLD
 from prepserver.schedule.dispatch import SETTLED_CHUNKS
+from prepserver.schedule.events import RankAsks
 from prepserver.schedule.records import BadRow, Chunk, Cursor, Lane, Suspect, Took
 from prepserver.schedule.strikes import CRASH_STRIKES, KILL_STRIKES
 from prepserver.schedule.table import Inconsistent
@@ -269,6 +270,14 @@ def test_a_job_that_asks_again_hears_the_same_with_held_bad_rows() -> None:
     assert s.asks(5) == Announce(5, 4, ((1, 71, "x"), (3, 73, "y")))
     s.release(5, 2)
     assert s.asks(5) == s.asks(5) == Announce(5, 4, ((3, 73, "y"),))
+
+
+def test_a_job_that_leaves_all_unread_waits_and_hears_no_more() -> None:
+    s = scheduler()
+    stream(s)
+    cursor(s, 5)
+    assert s.handle(RankAsks(5, reads=False), 0.0) == []
+    assert s.table.cursor(5).waits
 
 
 def test_a_bad_row_is_told_to_those_whose_lane_has_it() -> None:
