@@ -1,7 +1,7 @@
-"""Code of the daemon's owner: loaded by the names that the configuration gives, and found again by a spec's.
+"""Plug-ins: code of the daemon's operator, loaded by the names that the configuration gives.
 
-A process loads plug-ins once, before it makes its first row: the zygote does so for all workers, `inline=True` and
-`prepserver replay` for themselves. What a client sends is looked up here and never imported.
+A process loads plug-ins once, before its first row: the zygote for all workers, `inline=True` and `prepserver replay`
+for themselves. A name that a client sends is only looked up, never imported.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ _GROUPS: dict[Role, str] = {role: f"prepserver.{role}s" for role in ROLES}
 
 
 MOST = 64
-"""In one process."""
+"""Most plug-ins in one process."""
 
 
 class PluginError(Exception):
-    """A plug-in that cannot be loaded, that raised, or that returned what it had not declared; the text names it."""
+    """A plug-in cannot be loaded, raised, or returned a value that it did not declare; the text names it."""
 
 
 class Loaded(NamedTuple):
     """A plug-in.
 
     Attributes:
-        role: What it is.
-        name: What specs call it.
+        role: ``op`` or ``source``.
+        name: Its name in specs.
         code: Digest of its code.
-        origin: Where it comes from, for people.
-        value: A function that makes a Dataset, or that does an op.
+        origin: Its distribution and file, for the log.
+        value: A function that makes a Dataset or computes an op.
     """
 
     role: Role
@@ -57,23 +57,25 @@ _loaded: dict[tuple[Role, str], Loaded] = {}
 
 
 def load(names: Sequence[str]) -> list[Loaded]:
-    """Import plug-ins, in this process.
+    """Imports plug-ins into this process.
 
     Args:
-        names: Each the name of an entry point of the groups ``prepserver.ops`` and ``prepserver.sources``, or of a
-            module that lists its plug-ins as ``prepserver_ops`` and ``prepserver_sources``, or of one object in a
-            module, ``module:object``: a class with ``__getitem__`` is a source, whatever else can be called an op.
+        names: Names of entry points in the groups ``prepserver.ops`` and ``prepserver.sources``, of modules that list
+            plug-ins as ``prepserver_ops`` and ``prepserver_sources``, or of single objects, ``module:object``: a class
+            with ``__getitem__`` is a source, any other callable an op.
 
     Returns:
-        All that this process has loaded.
+        All plug-ins of this process.
 
     Raises:
-        PluginError: One cannot be imported, is no plug-in, or has the name of another one.
+        PluginError: One cannot be imported, is not a plug-in, or has the name of another.
     """
     found = [each for name in names for each in _found(name)]
     for role, name, module, value in found:
         if not callable(value) or not 0 < len(name) <= MAX_NAME_CHARS:
-            raise PluginError(f"plug-in {name!r} is no {role}: it must be callable, and its name short")
+            raise PluginError(
+                f"plug-in {name!r} is no {role}: it must be callable, and its name 1 to {MAX_NAME_CHARS} characters"
+            )
         if (there := _loaded.get((role, name))) is not None and there.value is not value:
             raise PluginError(f"two plug-ins are {role}s with the name {name!r}: {there.origin} and {module.__name__}")
         if there is None:
@@ -85,7 +87,7 @@ def load(names: Sequence[str]) -> list[Loaded]:
 
 
 def codes() -> Codes:
-    """What this process has loaded; see `prepserver.pipeline.spec.Codes`."""
+    """Digests of this process's plug-ins; see `prepserver.pipeline.spec.Codes`."""
     return {key: each.code for key, each in _loaded.items()}
 
 
@@ -100,7 +102,7 @@ def find(role: Role, name: str, code: str) -> Any:
         raise PluginError(f"{role} plug-in {name!r} is not loaded in this process")
     if code not in ("", each.code):
         raise PluginError(
-            f"the code of {role} plug-in {name!r} has changed: the rows were made by {code}, and {each.origin} is "
+            f"the code of {role} plug-in {name!r} has changed: the rows were made by {code}, but {each.origin} is now "
             f"{each.code}"
         )
     return each.value
@@ -122,8 +124,8 @@ def _found(name: str) -> Iterator[tuple[Role, str, ModuleType, Any]]:
     lists: dict[Role, Any] = {role: getattr(module, _GROUPS[role].replace(".", "_"), {}) for role in ROLES}
     if not any(lists.values()) or not all(isinstance(each, Mapping) for each in lists.values()):
         raise PluginError(
-            f'plug-in {name!r}: module {path} lists none. It says prepserver_ops = {{"name": function}}, '
-            f'prepserver_sources = {{"name": Dataset}} or both; or name one object of it, as "{path}:OBJECT"'
+            f'plug-in {name!r}: module {path} lists none. Set prepserver_ops = {{"name": function}} or '
+            f'prepserver_sources = {{"name": Dataset}} in it, or name one object as "{path}:OBJECT"'
         )
     for role, each in lists.items():
         for inner, value in each.items():
@@ -133,14 +135,14 @@ def _found(name: str) -> Iterator[tuple[Role, str, ModuleType, Any]]:
 def _imported(name: str, module: str) -> ModuleType:
     try:
         if module.partition(".")[0] == "__main__":
-            raise ImportError("what a script defines itself is not there in other processes: move it into a module")
+            raise ImportError("other processes cannot import what a script defines: move it into a module")
         return importlib.import_module(module)
     except (Exception, SystemExit) as e:
         last = traceback.extract_tb(e.__traceback__)[-1]
         where = "" if last.filename.startswith("<frozen") else f" ({last.filename}, line {last.lineno})"
         raise PluginError(
-            f"plug-in {name!r} cannot be imported: {type(e).__name__}: {e}{where}. A plug-in is named by an entry "
-            "point, a module, or module:object, of what is installed beside prepserver or lies on $PYTHONPATH"
+            f"plug-in {name!r} cannot be imported: {type(e).__name__}: {e}{where}. Name an entry point, a module, or "
+            "module:object that is installed beside prepserver or on $PYTHONPATH"
         ) from e
 
 
@@ -156,8 +158,8 @@ def _part(name: str, module: ModuleType, attribute: str) -> Any:
 def _code_of(module: ModuleType) -> tuple[str, str]:
     """Digest and origin of a module's code.
 
-    It covers the files of all modules of the same top-level package that are imported by now, and name and version of
-    the distributions that this comes from. Other packages count by nothing: their versions are not looked at.
+    The digest covers the files of all imported modules of the same top-level package, and names and versions of its
+    distributions. It covers no other package.
     """
     top = module.__name__.partition(".")[0]
     parts = [
@@ -172,10 +174,10 @@ def _code_of(module: ModuleType) -> tuple[str, str]:
 
 
 def conform(what: str, value: Any, kind: Kind) -> Any:
-    """Return a value of a plug-in as rows hold it, if it is of the kind that was declared. Not for images.
+    """Checks a plug-in's value against its declared kind, and returns it as rows hold it. Not for images.
 
     Raises:
-        PluginError: It is not.
+        PluginError: The value is not of that kind.
     """
     shown: Any = None
     match kind:
@@ -209,7 +211,7 @@ def _array(value: Any, shape: tuple[int, ...] | None, dtype: str) -> np.ndarray[
 
 
 def as_array(value: Any) -> np.ndarray[Any, Any]:
-    """A tensor, array, number or list of them as an array; of what is none of these, one without numbers."""
+    """A tensor, array, number or list of them as an array; an empty object array for any other value."""
     try:
         return np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
     except (TypeError, ValueError):
@@ -217,7 +219,7 @@ def as_array(value: Any) -> np.ndarray[Any, Any]:
 
 
 def described(value: Any) -> str:
-    """What a value is, for an error: type, and dtype and shape where it has them."""
+    """Describes a value for an error: its type, and shape and dtype if it has them."""
     kind = type(value).__name__
     shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
     return kind if shape is None else f"{kind} of shape {tuple(shape)} and dtype {dtype}"

@@ -1,4 +1,4 @@
-"""prepclient: batches from a prepserver daemon, in the DataLoader's place.
+"""prepclient replaces a DataLoader: its batches come from a prepserver daemon.
 
 ```python
 from prepclient import ImageFolder, PrepClient, RandomHorizontalFlip, RandomResizedCrop

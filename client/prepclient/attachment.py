@@ -1,4 +1,4 @@
-"""The life of an attachment: it comes, goes, keeps its place, and comes back after its daemon was started again."""
+"""The life of an attachment: it attaches, detaches, keeps its place, and returns after a restart of its daemon."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ _RETRY_MOST_S = 0.2  # asking costs one connect
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """Who makes the rows, and how long to wait for it.
+    """What makes the rows, and how long to wait for it.
 
     Attributes:
-        runtime_dir: The daemon's; None for the usual places.
-        workers: Of a private daemon, where none runs; None for no private one.
+        runtime_dir: The daemon's directory; None for the usual places.
+        workers: Workers of a private daemon if no daemon runs; None for no private one.
         inline: Whether this process makes the rows.
-        plugins: Code of this process that makes them, in this process or a private daemon.
+        plugins: The user's own plug-ins, for this process or a private daemon.
         joining: How to join the streams of others.
         prefetch: Rows to have ready ahead, 0 for the daemon's choice.
-        connect_s: The longest wait for a daemon at first use.
-        reconnect_s: The longest wait for a daemon that went away.
-        timeout_s: The longest wait for a batch or an answer.
+        connect_s: Longest wait for a daemon at first use.
+        reconnect_s: Longest wait for a daemon that went away.
+        timeout_s: Longest wait for a batch or an answer.
     """
 
     runtime_dir: str | None
@@ -57,12 +57,12 @@ class Service:
     timeout_s: float
 
     def __post_init__(self) -> None:
-        """Refuses plug-ins of a client that a shared daemon serves."""
+        """Refuses plug-ins for a shared daemon."""
         if self.workers is None and not self.inline:
             self.refuse_plugins("Or pass workers=N or inline=True, too")
 
     def refuse_plugins(self, more: str) -> None:
-        """Raises `InvalidSpec` if there are plug-ins: a shared daemon has none of its clients'."""
+        """Raises `InvalidSpec` if there are plug-ins: a shared daemon loads none for its clients."""
         if self.plugins:
             raise InvalidSpec(
                 f"plugins = {list(self.plugins)}: the configuration of a shared daemon names its plug-ins (load under "
@@ -72,23 +72,21 @@ class Service:
 
 
 class Attachment:
-    """A place on a stream of rows, and while it is attached a session over a feed, with a stage.
-
-    Each of these three is replaced as a whole when the place changes.
+    """A place on a stream of rows; while attached, also a session, its feed and its stage, replaced at each change.
 
     Args:
-        spec: What is read.
-        service: By whom.
-        staging: What becomes of it.
+        spec: The checked request.
+        service: What makes the rows.
+        staging: Makes tensors of the rows.
 
     Attributes:
-        session: None while it is not attached.
-        feed: Likewise.
+        session: None while not attached.
+        feed: None while not attached.
         start: Where the next attachment begins.
-        goes_on: Whether a loop that begins now goes on at `start`, even in the middle of an epoch.
-        began: See `PrepClient.stats`.
-        listing: By which `start` counts.
-        allow_changed: Whether `start` may be given up for the beginning of its epoch if there is another listing now.
+        goes_on: Whether the next loop continues at `start`, even in the middle of an epoch.
+        began: ``start`` of `PrepClient.stats`.
+        listing: The listing whose samples `start` counts.
+        allow_changed: Whether to restart the epoch of `start` if the listing has changed.
     """
 
     def __init__(self, spec: Spec, service: Service, staging: Staging) -> None:
@@ -103,16 +101,16 @@ class Attachment:
         self.began: int | None = None
         self.listing: Listing | None = None
         self.allow_changed = False
-        self._pid = os.getpid()  # of the process that attached
+        self._pid = os.getpid()  # process that attached
         self._private: PrivateDaemon | None = None
         self._was_served = False
         self._leave: weakref.finalize[[int, list[Any]], Attachment] | None = None  # also runs without a `close`
-        self._begun: Handed | None = None  # where the last step began: if that is where we stand, it was broken off
+        self._begun: Handed | None = None  # where the last step began; it failed if `handed` is still this
         self._past = Totals()  # of earlier attachments
 
     @property
     def totals(self) -> Totals:
-        """What the training loop got in all."""
+        """What the training loop has received in total."""
         return self.session.handed.totals if self.session is not None else self._past
 
     @property
@@ -122,7 +120,7 @@ class Attachment:
 
     @property
     def place(self) -> Start:
-        """Where the next attachment would begin: at the first batch that was not handed out."""
+        """Where the next attachment would begin: the first batch not handed out."""
         session = self.session
         if session is None:
             return self.start
@@ -134,19 +132,19 @@ class Attachment:
         if self.session is not None:
             check_process(self._pid)
 
-    # -- coming and going -------------------------------------------------------------------------------
+    # -- attach and detach ------------------------------------------------------------------------------
 
     def come(self) -> Session:
-        """Attaches, if it is not attached.
+        """Attaches unless attached.
 
         Raises:
-            PrepClientError: Naming why not.
+            PrepClientError: It cannot attach.
         """
         if self.session is None:
             try:
                 self._attach()
             except (NoServer, ServerGone) as e:
-                if self._was_served:  # it is being restarted, maybe just between two epochs
+                if self._was_served:  # the daemon may be restarting
                     self._come_back(e)
                 elif isinstance(e, NoServer):
                     self._await_start(e)
@@ -156,10 +154,10 @@ class Attachment:
         return self.session
 
     def _await_start(self, missing: NoServer) -> None:
-        """Waits for a daemon that may be starting: its socket is not there yet, or nobody listens on it yet.
+        """Waits for a daemon that may be starting: its socket is missing, or nothing listens on it yet.
 
         Raises:
-            NoServer: None came within `connect_s`.
+            NoServer: None started within `connect_s`.
         """
         if not isinstance(missing.__cause__, FileNotFoundError | ConnectionRefusedError):
             raise missing
@@ -173,10 +171,10 @@ class Attachment:
             raise NoServer(f"{e}. None started in {searched} within connect_s = {wait_s:g}") from e
 
     def _come_back(self, gone: PrepClientError) -> None:
-        """Waits for a daemon to be there again, and goes on at the very next batch.
+        """Waits until the daemon is back, and goes on at the next batch.
 
         Raises:
-            ServerGone: None came within `reconnect_s`.
+            ServerGone: None came back within `reconnect_s`.
         """
         wait_s = self._service.reconnect_s
         if wait_s <= 0:
@@ -193,8 +191,7 @@ class Attachment:
         """Attaches as soon as there is a daemon.
 
         Raises:
-            NoServer: There was none to the end, or
-            ServerGone: one that ended.
+            NoServer, ServerGone: None was there at the deadline, or one was there and ended.
         """
         deadline_s = time.monotonic() + wait_s
         pause_s = _RETRY_FIRST_S
@@ -278,17 +275,17 @@ class Attachment:
                     raise _Changed
                 what = "the code of a plug-in" if was.code != now.code else place
                 raise SourceChanged(
-                    f"{what} has changed since epoch {start.epoch} of this job was begun, or is another: it had "
-                    f"{numbers}. To go on at the same place, restore the dataset; to begin an epoch with what is there "
-                    f"now, call set_epoch({start.epoch + 1}), or load_state_dict(state, allow_changed=True) to begin "
-                    f"epoch {start.epoch} anew with it"
+                    f"{what} has changed since epoch {start.epoch} of this job began, or is another one: it had "
+                    f"{numbers}. To resume at the same place, restore the dataset; to use the new one, call "
+                    f"set_epoch({start.epoch + 1}), or load_state_dict(state, allow_changed=True) to restart "
+                    f"epoch {start.epoch}"
                 )
-            log.warning("%s has changed: it had %s; epoch %d takes those", place, numbers, start.epoch)
+            log.warning("%s has changed: it had %s; epoch %d reads the new samples", place, numbers, start.epoch)
         self.listing = now
         self.allow_changed = False
 
     def detach(self) -> None:
-        """Goes; the next attachment begins at `start`."""
+        """Detaches; the next attachment begins at `start`."""
         self._past = self.totals
         self.session = self._stage = self.feed = None
         leave, self._leave = self._leave, None
@@ -296,7 +293,7 @@ class Attachment:
             leave()
 
     def close(self) -> None:
-        """Goes, keeps its place and all that it knows, and holds nothing any more."""
+        """Detaches, frees everything, and keeps its place."""
         self.start = self.place
         self.detach()
         self._staging.close()
@@ -306,17 +303,16 @@ class Attachment:
     # -- one step ---------------------------------------------------------------------------------------
 
     def step(self) -> Step:
-        """The next batch, which is handed out when ``session.handed`` is replaced.
+        """The next batch; the caller hands it out by replacing ``session.handed``.
 
-        Until that is done, nothing has happened: whatever else an exception may have left half done is thrown away
-        by the next step, which attaches again.
+        If an exception comes before that, the next step attaches again and gives the same batch.
         """
         self.check_process()
         if self.session is not None and self.session.handed is self._begun:
             self.start = self.place
             self.detach()
         self.come()  # again, after an error of the transport
-        # no context manager: an exception in its end would keep this frame, and with it lent memory
+        # No context manager: an exception at its end would keep this frame, and with it lent memory.
         threads = stop_threads()
         step = self._step()
         resume_threads(threads)
@@ -337,18 +333,18 @@ class Attachment:
                 raise
 
     def _detach_in_epoch(self) -> None:
-        """After an error of the transport: the next use attaches again at the same sample."""
+        """Detaches after an error; the next use attaches again at the same sample."""
         self.start = self.place
         self.goes_on = self.goes_on or self.session is not None
         self.detach()
 
 
 class _Changed(Exception):
-    """The dataset is not that of the checkpoint, and the user allows that."""
+    """The dataset differs from the checkpoint's, and the user allows that."""
 
 
 def _leave(pid: int, parts: list[Any]) -> None:
-    """Closes a feed, and before it its stage, if it came to that. A forked child touches no device of its parent's."""
+    """Closes a stage, if there is one, and then its feed. A forked child does not touch its parent's device."""
     with contextlib.ExitStack() as closing:
         for part in parts if os.getpid() == pid else parts[:1]:
             closing.callback(part.close)

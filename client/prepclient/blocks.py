@@ -1,7 +1,7 @@
-"""Host memory for batches that the user may keep: recycled when the last tensor over it is gone.
+"""Host memory for batches that the user may keep, recycled when the last tensor over it is gone.
 
-A fresh allocation of a batch costs more in page faults than the copy into it (a warm copy of 10 MB is
-0.2 ms, its first touch several), and the allocator gives blocks of this size back to the kernel each time.
+Page faults in fresh memory cost more than the copy (10 MB: 0.2 ms warm, several ms at first touch), and the allocator
+returns blocks of this size to the kernel each time.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ class HostBlocks:
     """Blocks of equal size.
 
     Args:
-        nbytes: Of a block.
-        of_batch: How many make a batch.
+        nbytes: Bytes of a block.
+        of_batch: Blocks of a batch.
     """
 
     def __init__(self, nbytes: int, of_batch: int = 1) -> None:
@@ -32,8 +32,8 @@ class HostBlocks:
     def take(self) -> torch.Tensor:
         """A uint8 tensor over one block, contents undefined.
 
-        The block is taken again only when neither this tensor nor any view of it is alive: each hand-out has
-        a buffer object of its own, which the tensor's storage keeps, and whose end returns the block.
+        The tensor's storage keeps a buffer object, whose end returns the block. So a block is reused only when neither
+        the tensor nor any view of it is alive.
         """
         block = self._free.pop() if self._free else self._allocate()
         buffer = (ctypes.c_ubyte * self._nbytes).from_buffer(block)

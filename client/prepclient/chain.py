@@ -1,7 +1,7 @@
-"""The rings of one job in the order of positions: mostly one, a second while the job moves to another ring.
+"""The rings of one job by position: mostly one, and two while the job moves to another ring.
 
-A job moves when the daemon separates a job that lags from those that wait for it: from some position on, its
-rows are in new memory, and what it still holds of the old is not refilled. A batch may lie across the two.
+A job moves when it joins another stream, or when jobs part: from some position on its rows are in a new ring, and the
+old one is not refilled while the job reads it. A batch may lie in both.
 """
 
 from __future__ import annotations
@@ -26,39 +26,36 @@ class RingChain:
     """See the module.
 
     Args:
-        rows: Of the first ring, for all positions until another is added.
+        rows: Rows of the first ring, for all positions until another is added.
     """
 
     def __init__(self, rows: Rows) -> None:
         self.links = [Link(0, rows)]
 
     def add(self, start: int, rows: Rows) -> None:
-        """From `start` on, rows are in another ring. One that begins there or later is never reached, and let go of."""
+        """Adds a ring for positions from `start` on, and drops rings that begin there or later."""
         while len(self.links) > 1 and self.links[-1].start >= start:
             self.links.pop().rows.close()
         self.links.append(Link(start, rows))
 
     def forget_below(self, position: int) -> None:
-        """Lets go of rings whose rows are all below `position`."""
+        """Drops rings whose rows are all below `position`."""
         while len(self.links) > 1 and self.links[1].start <= position:
             self.links.pop(0).rows.close()
 
     def close(self) -> None:
-        """Lets go of all page-locks: no copy reads any row."""
+        """Ends all page-locks; no copy may read any row."""
         for link in self.links:
             link.rows.close()
 
     def parts(self, start: int, stop: int) -> list[list[torch.Tensor]]:
-        """Each dense field's rows of positions [start, stop), in one piece but where they wrap or change rings.
-
-        The pieces are no copies. No rows are one piece, too.
-        """
+        """Views of each dense field's rows of positions [start, stop): several if they wrap or change rings."""
         runs = self._runs(start, stop)
         fields = range(self.links[0].rows.dense_fields)
         return [[part for rows, a, b in runs for part in rows.parts(a, b, field)] for field in fields]
 
     def scalars(self, start: int, stop: int) -> dict[str, torch.Tensor]:
-        """A copy of every field of one number a row, of positions [start, stop), shape ``(stop - start,)``."""
+        """A copy of every scalar field at positions [start, stop), shape ``(stop - start,)``."""
         runs = self._runs(start, stop)
         return {
             field.name: torch.from_numpy(
@@ -68,7 +65,7 @@ class RingChain:
         }
 
     def _runs(self, start: int, stop: int) -> list[tuple[Rows, int, int]]:
-        """The rings that hold [start, stop), each with its part; no rows are one part, too."""
+        """The rings that hold [start, stop), each with its part; an empty batch has one part."""
         ends = [*(link.start for link in self.links[1:]), stop]
         runs = [(link.rows, max(start, link.start), min(stop, end)) for link, end in zip(self.links, ends, strict=True)]
         return [run for run in runs if run[1] < run[2]] or [(self.links[-1].rows, start, stop)]

@@ -1,4 +1,4 @@
-"""What a checkpoint holds: a few numbers that say which stream of rows it is of and where on it the job stands."""
+"""A checkpoint: a few numbers that name a stream of rows and the job's position on it."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def state_of(digest: str, place: Start, began: int | None, listing: Listing | No
 
     Args:
         digest: Names the stream of rows.
-        place: Where the training loop stands.
-        began: Where epoch 0 began, or would have begun; negative where a later epoch joined a stream early.
-        listing: By which positions count, if it is known.
+        place: Position of the training loop.
+        began: Where epoch 0 began, or would have begun; negative if a later epoch began before that many samples.
+        listing: The listing whose samples positions count, if known.
     """
     return {
         "version": _VERSION,
@@ -39,12 +39,12 @@ def read_state(state: object, digest: str) -> tuple[Start, int | None, Listing |
         InvalidSpec: Not such a state, or one of another stream.
     """
     names = {"version", "spec", "epoch", "epoch_start", "position"}
-    # "source" and "start" came later: what was saved before has none
+    # older states have no "source" and no "start"
     if not isinstance(state, dict) or set(state) - {"source", "start"} != names or state["version"] != _VERSION:
         raise InvalidSpec(f"not a state of a PrepClient (version {_VERSION}): {state!r}", "state_dict")
     try:
         place = Start(whole("epoch", state["epoch"], 0, _MOST))
-        if (state["epoch_start"], state["position"]) != (None, None):  # else it was taken before anything was read
+        if (state["epoch_start"], state["position"]) != (None, None):  # else it was taken before the first use
             at = (whole(name, state[name], 0, _MOST) for name in ("position", "epoch_start"))
             place = Start(place.epoch, *at)
         began = None if state.get("start") is None else whole("start", state["start"], -_MOST, _MOST)

@@ -1,4 +1,4 @@
-"""Checks of one argument each: they give the value in its type, or an `InvalidSpec` that names value and limits."""
+"""Checks of one argument each: they return the value in its type, or raise `InvalidSpec`, naming value and limits."""
 
 from __future__ import annotations
 

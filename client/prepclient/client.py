@@ -1,7 +1,7 @@
-"""`PrepClient`: in the DataLoader's place.
+"""`PrepClient` replaces a DataLoader.
 
-It checks its arguments and joins the parts: an attachment to a stream of rows, a staging that makes tensors of them,
-and an iterator for each epoch. Of these lines, 130 are what its users read.
+It checks its arguments and connects the parts: an attachment to a stream of rows, a staging that makes tensors of them,
+and an iterator for each epoch. The module is long because it holds the reference of the arguments.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from prepserver.pipeline.sources import SourceSpec
 
 
 class PrepClient(Turns):
-    """Batches of a dataset, made by a prepserver daemon and shared with every job that asks for the same.
+    """Batches of a dataset, which a prepserver daemon makes once for all jobs that ask for the same.
 
-    Iterating gives one epoch, like a DataLoader:
+    Each iteration is one epoch, as with a DataLoader:
 
         train = PrepClient(ImageFolder("/data/train"), [RandomResizedCrop(224), RandomHorizontalFlip()],
                            batch_size=256, shuffle=True, seed=0, device="cuda")
@@ -48,7 +48,7 @@ class PrepClient(Turns):
             for images, labels in train:
                 ...
 
-    Most scripts need no more than that. The arguments answer six questions, in this order:
+    Most scripts need no more arguments. They answer six questions, in this order:
 
     - What: `source`, `ops`, `views`, `fields`, `normalize`, `dtype`, `memory_format`.
     - How batched: `batch_size`, `shuffle`, `order`, `seed`, `drop_last`.
@@ -59,60 +59,60 @@ class PrepClient(Turns):
 
     Images are ``[batch, C, H, W]`` (uint8, channels_last in memory) unless the ops say otherwise; labels int64.
 
-    Nothing happens before the first use (`iter`, `len`, `samples`). Leaving an epoch early (``break``) and
-    iterating again begins the next epoch. Threads may take turns; two at once are an error.
+    The client connects at first use (`iter`, `len`, `samples`). Leaving an epoch early (``break``) and iterating
+    again begins the next epoch. Threads may take turns; two at once are an error.
 
     Args:
-        source: The dataset, such as an `ImageFolder` or a `Tar`, as the daemon's machine sees it.
-        ops: What turns a sample into a row; `Decode` is implied. All rows must get one size.
+        source: The dataset, such as an `ImageFolder` or a `Tar`, with paths on the daemon's machine.
+        ops: The ops that turn a sample into a row; `Decode` is implied. All rows must have one size.
         views: Images of each sample, 1 to 16, each with its own random numbers (self-supervised training). With more
-            than one, a batch has a tuple of tensors in place of its images, one for each view:
-            ``for (a, b), labels in train``. The first view is what `views` = 1 gives.
-        fields: What a batch is: ``"tuple"`` for the source's columns in order, mostly ``(images, labels)``; ``"dict"``
-            for these by name and ``index``, the sample's place in the source; or names in the order in which a tuple
-            of them is wanted.
-        normalize: ``(mean, std)`` per channel, computed where the batch ends up.
-        dtype: Of images: ``torch.float16``, ``torch.bfloat16`` or ``torch.float32``; uint8 rows are scaled by 1/255.
-            None keeps the rows' type.
-        memory_format: Of images: ``torch.channels_last`` (what uint8 rows are anyway) or ``torch.contiguous_format``.
+            than one, a batch has a tuple of tensors for its images, one for each view: ``for (a, b), labels in
+            train``. The first view has the same bytes as with `views` = 1.
+        fields: Form of a batch: ``"tuple"`` for the source's columns in order, mostly ``(images, labels)``; ``"dict"``
+            for these by name and ``index``, the sample's index in the source; or a sequence of names for a tuple of
+            them.
+        normalize: ``(mean, std)`` per channel, computed on `device`.
+        dtype: Type of images: ``torch.float16``, ``torch.bfloat16`` or ``torch.float32``; uint8 rows are scaled by
+            1/255. None keeps the rows' type.
+        memory_format: Memory format of images: ``torch.channels_last`` (as uint8 rows have) or
+            ``torch.contiguous_format``.
         batch_size: Rows in a batch of this process.
         shuffle: False for the source's order; True for cyclic blocks (each sample once per epoch, and other
             jobs may join at any block); ``"full"`` for a new permutation each epoch.
-        order: In which order samples are shuffled, batched and repeated, in tf.data's words:
-            ``"shuffle-batch-repeat"``: a batch is of one epoch, the last one may be short. ``"shuffle-repeat-batch"``:
-            batches cross from an epoch into the next, so all are full; an epoch's iterator ends with the batch that
-            holds its last sample, the next one goes on after that, and `len` may vary by one from epoch to epoch.
-            ``"batch-shuffle-repeat"``: whole batches of consecutive samples are shuffled (with `shuffle` True or
-            ``"full"``), and the short one, if any, stays last.
-        seed: Of order and augmentation: the same seed gives the same bytes.
+        order: The order of shuffling, batching and repeating, in tf.data's words. ``"shuffle-batch-repeat"``: a batch
+            belongs to one epoch, and the last one may be short. ``"shuffle-repeat-batch"``: batches cross epochs, so
+            all are full; an epoch's iterator ends with the batch that holds its last sample, and `len` may vary by
+            one from epoch to epoch. ``"batch-shuffle-repeat"``: whole batches of consecutive samples are shuffled
+            (with `shuffle` True or ``"full"``), and the short one, if any, stays last.
+        seed: Seed of order and augmentation: the same seed gives the same bytes.
         drop_last: Leave out the rows that do not fill a batch at the end of an epoch.
-        sharding: Which part of the samples this process reads, as a `Sharding`. None takes rank and world size from
+        sharding: The part of the samples that this process reads. None takes rank and world size from
             torch.distributed or the launcher (torchrun).
-        joining: How this job shares a running stream with other jobs, as a `Joining`: where an epoch may begin, and
-            who waits for whom. None takes the defaults.
-        device: None or ``"cpu"`` for host tensors, ``"cuda[:i]"`` to have batches copied there ahead.
+        joining: How this job shares a running stream with other jobs: where an epoch may begin, and which job waits.
+            None takes the defaults.
+        device: None or ``"cpu"`` for host tensors; ``"cuda[:i]"`` copies batches to the GPU ahead.
         prefetch: Rows to have ready ahead of this job; None lets the daemon fill its ring.
-        zero_copy: Lend memory instead of handing out fresh tensors: read-only views of the ring on the CPU
-            (a write is a segmentation fault), device buffers on a GPU. Valid until the next step. Ignored where
-            `normalize`, `dtype` or `memory_format` make new tensors anyway.
+        zero_copy: Lend memory, valid until the next step, instead of handing out fresh tensors: read-only views of the
+            ring on the CPU (a write is a segmentation fault), device buffers on a GPU. Has no effect where `normalize`,
+            `dtype` or `memory_format` make new tensors.
         job: Name of the run, the same in all ranks; for `prepserver status` and the audit.
-        runtime_dir: The daemon's; None for ``$PREPSERVER_RUNTIME_DIR`` or the usual places.
-        workers: Start a private daemon with this many workers if none runs. All clients of this process that ask for
-            one share it. It ends when the last of them is closed or collected, or with the process.
-        inline: Make the rows in this process: no daemon, the same bytes.
-        plugins: Code of your own that makes rows, for `PluginOp` and `Plugin`: names of entry points, of modules, or
-            ``module:object``. For `workers` and `inline`; the configuration of a shared daemon names its own.
-        connect_s: How long to wait at first use for a daemon that is starting. 0 raises `NoServer` at once.
-        reconnect_s: How long to wait for a daemon that went away (a restart) before raising `ServerGone`. The next
-            batch then has the same rows as without the restart. 0 raises at once.
-        on_error: What to do with a sample that cannot be made: ``"raise"`` raises `BadSampleError`; ``"skip"``
-            silently takes its replacement (another sample, by a rule of the index); ``"mask"`` takes it, too, and adds
-            a field ``valid`` (bool, False in such rows).
-        timeout_s: The longest wait for a batch, for the daemon's answer, or for a place with a busy daemon. After 30 s
-            of waiting for a batch, a log line says what it waits for.
+        runtime_dir: The daemon's directory; None for ``$PREPSERVER_RUNTIME_DIR`` or the usual places.
+        workers: Start a private daemon with this many workers if no daemon runs. All clients of this process that ask
+            for one share it. It ends when the last of them is closed or collected, or with the process.
+        inline: Make the same rows in this process, without a daemon.
+        plugins: Your own code for `PluginOp` and `Plugin`: names of entry points, of modules, or ``module:object``.
+            For `workers` and `inline` only; the configuration of a shared daemon names its own.
+        connect_s: Longest wait at first use for a daemon that is starting. 0 raises `NoServer` at once.
+        reconnect_s: Longest wait for a daemon that went away (a restart) before `ServerGone`. The next batch has the
+            same rows as without the restart. 0 raises at once.
+        on_error: What to do about a sample that cannot be made: ``"raise"`` raises `BadSampleError`; ``"skip"``
+            silently takes its replacement (another sample, chosen by the index); ``"mask"`` takes it and adds a field
+            ``valid`` (bool, False in such rows).
+        timeout_s: Longest wait for a batch, for the daemon's answer, or for a place with a busy daemon. After 30 s
+            of waiting for a batch, a log line names the reason.
 
     Raises:
-        InvalidSpec: An argument is impossible; the text names it. Raised before anything is sent.
+        InvalidSpec: An argument is invalid; raised before anything is sent.
     """
 
     def __init__(
@@ -198,28 +198,28 @@ class PrepClient(Turns):
         self._classes: tuple[str, list[str]] | None = None  # by the listing's content
         self._iterators = 0
 
-    # -- what a DataLoader has --------------------------------------------------------------------------
+    # -- as of a DataLoader -----------------------------------------------------------------------------
 
     @in_turn
     def __iter__(self) -> Iterator[Any]:
-        """One epoch, from its beginning (or, after `load_state_dict`, what is left of it)."""
+        """One epoch; after `load_state_dict`, the rest of one."""
         session = self._attached()
         if not session.at_epoch_start and not self._attachment.goes_on:
-            # Left in the middle: the next epoch begins, wherever on the stream one may.
+            # The loop left this epoch early: begin the next one wherever the order allows.
             session = self._restart(Start(session.epoch + 1))
         self._attachment.goes_on = False
         self._iterators += 1
         return Epoch(self, self._iterators, session.handed.totals.batches + session.batches_left)
 
     def __len__(self) -> int:
-        """Batches of a whole epoch, of this rank; of the one that comes or runs, where they differ (see `order`)."""
+        """Batches of this rank in a whole epoch: in the current or next one, if they differ (see `order`)."""
         return self._attached().batches_per_epoch
 
     @in_turn
     def set_epoch(self, epoch: int) -> None:
-        """The next iteration is epoch number `epoch` (from 0), as DistributedSampler's.
+        """Makes `epoch` (from 0) the next epoch, as DistributedSampler's `set_epoch` does.
 
-        Counting up by one, as a loop does, changes nothing. Any other epoch starts the stream anew there.
+        The next epoch in turn changes nothing; any other starts a new stream.
 
         Raises:
             InvalidSpec: Not a whole number, or negative.
@@ -227,7 +227,7 @@ class PrepClient(Turns):
         epoch = whole("epoch", epoch, 0, 2**40 - 1)
         at = self._attachment
         if at.session is None:
-            # a loaded state stands in its epoch: naming that one keeps its place
+            # Setting the epoch of a loaded state keeps the place in it.
             if not (at.goes_on and at.start.epoch == epoch):
                 at.start, at.goes_on = Start(epoch), False
         elif at.session.epoch != epoch or not (at.session.at_epoch_start or at.goes_on):
@@ -245,7 +245,7 @@ class PrepClient(Turns):
 
     @property
     def num_workers(self) -> int:
-        """0: this process has no workers, the daemon has them."""
+        """0, because the workers are the daemon's."""
         return 0
 
     @property
@@ -254,7 +254,7 @@ class PrepClient(Turns):
 
     @property
     def dataset(self) -> Dataset:
-        """The source: its length, and its classes where they have names."""
+        """The source: its length, and its classes if they have names."""
         return Dataset(self)
 
     @property
@@ -264,7 +264,7 @@ class PrepClient(Turns):
 
     @property
     def batch_sampler(self) -> BatchSampler:
-        """As `sampler`, by batches: Lightning and accelerate look at it."""
+        """As `sampler`, by batches; Lightning and accelerate read it."""
         return BatchSampler(self)
 
     def __repr__(self) -> str:
@@ -275,7 +275,7 @@ class PrepClient(Turns):
             f"world_size={shape.world_size}, device='{self._staging.device}', job={spec.job!r}, epoch={self.epoch})"
         )
 
-    # -- what a DataLoader has not ----------------------------------------------------------------------
+    # -- beyond a DataLoader ----------------------------------------------------------------------------
 
     @property
     def samples(self) -> int:
@@ -284,7 +284,7 @@ class PrepClient(Turns):
 
     @property
     def num_classes(self) -> int:
-        """Distinct labels of the source, 0 if it has no notion of them."""
+        """Distinct labels of the source; 0 if it has none."""
         self._attached()
         assert self._attachment.feed is not None
         return self._attachment.feed.num_classes
@@ -295,12 +295,12 @@ class PrepClient(Turns):
         return self._attachment.epoch
 
     def stats(self) -> dict[str, Any]:
-        """Where this job's time goes: batches, images, replaced samples, and seconds held up by missing rows.
+        """Counts of this job: batches, images, replaced samples, and seconds spent waiting for rows.
 
-        ``start`` is where epoch 0 of the running epochs began, or would have begun; another run with the same seed
-        that passes it as ``Joining(start=...)`` has the same order. It is None before the first use.
-        ``sharing_factor`` is how many rows jobs have got for each that the workers made for this job's stream: 3.0
-        where three share it. The client asks the daemon for it, in a few milliseconds; it is None without a daemon.
+        ``start`` is where epoch 0 began or would have begun; another run with the same seed and
+        ``Joining(start=...)`` has the same order. It is None before the first use. ``sharing_factor`` is how many rows
+        jobs have received per row made for this job's stream: 3.0 if three jobs share it. The client asks the daemon
+        for it, in a few milliseconds; it is None without a daemon.
         """
         at, totals = self._attachment, self._attachment.totals
         return {
@@ -314,29 +314,29 @@ class PrepClient(Turns):
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the job stands: a few numbers, for a checkpoint.
+        """The job's position for a checkpoint: a few numbers.
 
-        Valid for another batch size, number of workers, ranks, shards or machine, as long as the source (its labels
-        and relative paths), order, seed and ops are the same. It is the same in all ranks of all shards, and says how
-        many samples of the pass they have taken together; a number of shards that does not divide that is refused when
-        the next batch is asked for. Where whole batches are shuffled (`order`), batch size and number of shards must be
-        the same, too.
+        It is valid with another batch size, number of workers, ranks or shards, and on another machine, as long as the
+        source (its labels and relative paths), order, seed and ops are the same. It is the same in all ranks of all
+        shards, and says how many samples of the pass they have taken together; the next batch refuses a number of
+        shards that does not divide that. If whole batches are shuffled (`order`), batch size and number of shards must
+        be the same, too.
         """
         at = self._attachment
         return state_of(self.spec.digest, at.place, at.began, at.listing)
 
     @in_turn
     def load_state_dict(self, state: dict[str, Any], *, allow_changed: bool = False) -> None:
-        """Goes on where `state_dict` was taken: at the very next sample.
+        """Goes on at the sample after `state_dict`.
 
-        A dataset that has other samples than when the state was taken is noticed at the next use: `SourceChanged`.
+        If the dataset has other samples than then, the next use raises `SourceChanged`.
 
         Args:
             state: From `state_dict`.
-            allow_changed: Begin the state's epoch anew with such a dataset instead: positions mean nothing in it.
+            allow_changed: In that case, restart the state's epoch with the new samples instead.
 
         Raises:
-            InvalidSpec: Not such a state, or one of another source, order, seed or pipeline.
+            InvalidSpec: Not a state, or one of another source, order, seed or pipeline.
         """
         at, (place, began, listing) = self._attachment, read_state(state, self.spec.digest)
         at.detach()
@@ -346,10 +346,9 @@ class PrepClient(Turns):
 
     @in_turn
     def close(self) -> None:
-        """Leaves the daemon and frees the ring. Tensors that were handed out fresh stay valid. Idempotent.
+        """Leaves the daemon and frees the ring; fresh tensors stay valid. Idempotent.
 
-        The place is kept for `state_dict`; iterating again attaches again, and begins the next epoch after one
-        that was left in the middle.
+        `state_dict` still works. Iterating again attaches again, and begins the next epoch if one was left early.
         """
         self._attachment.close()
         self._iterators += 1
@@ -372,7 +371,7 @@ class PrepClient(Turns):
     # -- inside -----------------------------------------------------------------------------------------
 
     def _class_names(self) -> list[str]:
-        """For `Dataset.classes`: read once for each listing."""
+        """See `Dataset.classes`; read once for each listing."""
         self._attached()
         assert self._attachment.listing is not None
         content = self._attachment.listing.content
@@ -391,11 +390,11 @@ class PrepClient(Turns):
     def _restart(self, start: Start) -> Session:
         self._attachment.detach()
         self._attachment.start = start
-        self._iterators += 1  # who iterates would get the new place's batches in the old epoch
+        self._iterators += 1  # ends iterators of the old epoch
         return self._attached()
 
     def _next(self) -> tuple[Any, Session, Handed]:
-        """The next batch or a `BadSampleError` in its place, and what makes it handed out: ``session.handed = ...``."""
+        """The next batch or a `BadSampleError`; the caller hands it out by ``session.handed = ...``."""
         step = self._attachment.step()
         session = self._attachment.session
         assert session is not None

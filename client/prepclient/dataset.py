@@ -1,4 +1,4 @@
-"""What a DataLoader has beside its batches: for frameworks and scripts that look at ``loader.dataset``."""
+"""A DataLoader's other attributes, for frameworks and scripts that read ``loader.dataset`` or ``loader.sampler``."""
 
 from __future__ import annotations
 
@@ -14,11 +14,7 @@ if TYPE_CHECKING:
 
 
 class Dataset:
-    """The source of a client, seen as a dataset: its length and classes, but no samples.
-
-    Args:
-        client: Whose.
-    """
+    """A client's source as a dataset: its length and classes, but no samples."""
 
     def __init__(self, client: PrepClient) -> None:
         self._client = client
@@ -32,7 +28,7 @@ class Dataset:
 
     @property
     def classes(self) -> list[str]:
-        """Names of the classes by label: of an `ImageFolder`, a `FileList` of labels in words, or one of them packed.
+        """Names of the classes by label: of an `ImageFolder`, a `FileList` with labels in words, or either one packed.
 
         This process reads them from the folders, the list or the packed dataset's index.
 
@@ -43,7 +39,7 @@ class Dataset:
 
     @property
     def class_to_idx(self) -> dict[str, int]:
-        """Labels by the names of the classes; see `classes`."""
+        """Class name -> label; see `classes`."""
         return {name: label for label, name in enumerate(self.classes)}
 
     def __repr__(self) -> str:
@@ -51,17 +47,13 @@ class Dataset:
 
 
 class Sampler:
-    """The order of a client, for training loops that call ``loader.sampler.set_epoch(epoch)``.
-
-    Args:
-        client: Whose.
-    """
+    """A client's order, for training loops that call ``loader.sampler.set_epoch(epoch)``."""
 
     def __init__(self, client: PrepClient) -> None:
         self._client = client
 
     def __len__(self) -> int:
-        """Samples of an epoch for each rank, rounded up, as of a DistributedSampler."""
+        """Samples of an epoch for each rank, rounded up, as in DistributedSampler."""
         shape = self._client.spec.shape
         return -(-self._client.samples // (shape.world_size * shape.shard.count))
 
@@ -72,7 +64,7 @@ class Sampler:
     def __iter__(self) -> Any:
         """Raises: the daemon draws the order."""
         raise TypeError(
-            "a PrepClient's samplers give no indices: fields='dict' has those of a batch, as 'index'. To go on in the "
+            "a PrepClient's samplers give no indices: fields='dict' has those of a batch, as 'index'. To resume in the "
             "middle of an epoch use state_dict() and load_state_dict(), not accelerate's skip_first_batches"
         )
 
@@ -104,29 +96,29 @@ def class_names(source: SourceSpec, num_classes: int, content: str) -> list[str]
     """See `Dataset.classes`.
 
     Args:
-        source: Which.
-        num_classes: When it was listed.
-        content: Digest of the labels and names, then.
+        source: The source.
+        num_classes: Number of classes in its listing.
+        content: Digest of the listing's labels and names.
 
     Raises:
-        AttributeError: There are none, or not those.
+        AttributeError: There are none, or they have changed.
     """
     if isinstance(source, SyntheticImages):
-        raise AttributeError(f"{source} has no names of classes; num_classes is {num_classes}")
+        raise AttributeError(f"{source} has no class names; num_classes is {num_classes}")
     try:
-        if isinstance(source, ImageFolder):  # to list it again would take as long as the listing did
+        if isinstance(source, ImageFolder):  # listing it again would take too long
             with os.scandir(source.root) as entries:
                 names = sorted(entry.name for entry in entries if entry.is_dir())
             if len(names) != num_classes:
                 raise AttributeError(
-                    f"{source.root} has {len(names)} class folders now, and had {num_classes} when it was listed"
+                    f"{source.root} has {len(names)} class folders now, but {num_classes} when it was listed"
                 )
             return names
         now, names = names_of(source)
     except (OSError, SourceUnavailable) as e:
-        raise AttributeError(f"the names of the classes of {source} cannot be read in this process: {e}") from e
+        raise AttributeError(f"the class names of {source} cannot be read in this process: {e}") from e
     if now != content:
-        raise AttributeError(f"{source} has changed since it was listed, and so may have the names of its classes")
+        raise AttributeError(f"{source} has changed since it was listed, and perhaps its class names, too")
     if not names:
         raise AttributeError(f"the labels of {source} are integers without names; num_classes is {num_classes}")
     return names

@@ -1,16 +1,15 @@
-"""The release discipline of asynchronous copies: what may be overwritten, and when. No torch in here.
+"""Decides when asynchronous copies allow memory to be overwritten. Pure: no torch.
 
-Two kinds of memory are at stake, and nothing but this room protects them:
+Only this module protects two kinds of memory:
 
-- *host rows* in the shared ring. The server refills a row as soon as it is told that the row is free, and
-  torch keeps no record of memory that it did not allocate. So a row is free when the event behind its copy
-  *has completed*, never when the copy was issued.
-- *device slots*, a ring of ``depth + 1`` buffers. A copy into a slot must stay behind the consumer's last
-  read of it, on the GPU, without the host waiting: the copy stream waits for an event that is recorded on
-  the consumer's stream once the reads are queued (the pattern of FFCV's epoch iterator).
+- *host rows* in the shared ring. The daemon refills a row as soon as it is released, and torch does not track memory
+  that it did not allocate. So a row is free when the event after its copy *has completed*, not when the copy is queued.
+- *device slots*, a ring of ``depth + 1`` buffers. A copy into a slot must follow the consumer's last read of it on the
+  GPU, without blocking the host: the copy stream waits for an event that is recorded on the consumer's stream once the
+  reads are queued (the pattern of FFCV's epoch iterator).
 
-The room sees streams and events only through :class:`Events`, so that the same code runs against CUDA and
-against a fake device that completes things in any legal order.
+It uses streams and events only through :class:`Events`, so the same code runs with CUDA and with a fake device that
+completes work in any legal order.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ class _Slot(Generic[E]):
 
 @dataclass(frozen=True, slots=True)
 class _Copy(Generic[E]):
-    """A batch on its way: the caller's key for it, where it goes, the event behind it."""
+    """A batch in transit: the caller's key, its slot, and the event after its copy."""
 
     key: int
     slot: _Slot[E]
@@ -70,15 +69,15 @@ class _Copy(Generic[E]):
 
 
 class Delivery(Generic[E]):
-    """Which slot is filled next, which batch is handed out next, which host rows are free.
+    """Keeps the slot to fill next, the batch to hand out next, and the host rows that are free.
 
-    One step of the consumer is ``poll``, ``advance``, ``submit`` while there is `room`, ``take``. All calls
-    come from one thread.
+    One step of the consumer is ``poll``, ``advance``, ``submit`` while there is `room`, ``take``. All calls come from
+    one thread.
 
     Args:
         events: The device's streams.
-        depth: Batches that may travel or wait ahead of the one in the consumer's hands, at least 1. The
-            default of the client is 2: one that arrives while one waits hides a late announcement.
+        depth: Batches submitted ahead of the consumer's, at least 1. The client's default is 2: one that is ready while
+            another travels hides a late announcement.
     """
 
     def __init__(self, events: Events[E], depth: int) -> None:
@@ -87,7 +86,7 @@ class Delivery(Generic[E]):
         self._events = events
         self._free: deque[_Slot[E]] = deque(_Slot(index) for index in range(depth + 1))
         self._waiting: deque[_Copy[E]] = deque()  # submitted and not yet handed out, oldest first
-        self._travelling: deque[_Copy[E]] = deque()  # host rows still read, as far as we know, oldest first
+        self._travelling: deque[_Copy[E]] = deque()  # host rows may still be read, oldest first
         self._held: _Slot[E] | None = None
         self._held_is_read = False
         self._asked: E | None = None
@@ -105,27 +104,27 @@ class Delivery(Generic[E]):
 
     @property
     def waiting(self) -> int:
-        """Batches that were submitted and not handed out."""
+        """Batches submitted and not handed out."""
         return len(self._waiting)
 
     @property
     def travelling(self) -> int:
-        """Batches whose host rows are not known to be free: while there are any, poll now and then."""
+        """Batches whose host rows may still be read: while there are any, poll now and then."""
         return len(self._travelling)
 
     def submit(self, key: int, issue: Callable[[int], None]) -> None:
         """Starts the copy of one batch.
 
-        `issue` may write the slot's host staging: the slot's last copy is waited for. That is a wait only
-        for a host that runs more than `depth` steps ahead of the device.
+        It waits for the slot's last copy, so `issue` may write the slot's host staging. That takes time only if the
+        host runs more than `depth` steps ahead of the device.
 
         Args:
-            key: The caller's name of the batch, handed back by :meth:`poll` and :meth:`take`.
+            key: The caller's name of the batch, returned by :meth:`poll` and :meth:`take`.
             issue: Called with the slot's number; queues the copies into that slot.
 
         Raises:
-            RuntimeError: No room, or closed. What `issue` raises comes through: then part of a copy may be
-                under way, so the batch is never reported free and its slot is lost; only close is left.
+            RuntimeError: No room, or closed. After an error of `issue` part of a copy may be under way: the batch is
+                never reported free, its slot is lost, and only :meth:`close` may be called.
         """
         if not self.room:
             raise RuntimeError("closed" if self._closed else f"all {self.slots} device buffers are in use")
@@ -141,7 +140,7 @@ class Delivery(Generic[E]):
         self._travelling.append(copy)
 
     def take(self) -> tuple[int, int]:
-        """Hands out the oldest batch: work that the consumer queues from now on finds it arrived.
+        """Hands out the oldest batch: work that the consumer queues from now on runs after its arrival.
 
         Returns:
             The batch's key and its slot, which stays untouched until :meth:`advance`.
@@ -158,20 +157,20 @@ class Delivery(Generic[E]):
         return copy.key, copy.slot.index
 
     def read(self) -> None:
-        """The last read of the slot handed out is queued on the consumer's stream (it was copied out)."""
+        """Marks that the last read of the consumer's slot is queued on its stream."""
         if self._held is not None and not self._held_is_read:
             self._held.consumed = self._events.mark_consumer()
             self._held_is_read = True
 
     def advance(self) -> None:
-        """The consumer asks for its next batch: the slot handed out may be filled again, behind its reads."""
+        """Frees the consumer's slot, to be filled again after its reads."""
         self.read()
         if self._held is not None:
             self._free.append(self._held)
             self._held = None
 
     def ask(self) -> None:
-        """As :meth:`advance`, and marks how much of the consumer's work was queued when it asked."""
+        """As :meth:`advance`; also marks the consumer's work queued so far."""
         self.advance()
         self._asked = self._events.mark_consumer()
 
@@ -181,19 +180,19 @@ class Delivery(Generic[E]):
         return self._asked is None or self._events.done(self._asked)
 
     def poll(self) -> list[int]:
-        """Keys of the batches whose host rows are free since the last call, in the order of submission."""
+        """Keys of the batches whose host rows became free since the last call, in the order of submission."""
         freed: list[int] = []
         while self._travelling and self._events.done(self._travelling[0].copied):
             freed.append(self._travelling.popleft().key)
         return freed
 
     def drain(self) -> list[int]:
-        """Waits until no host row is read any more; then memory may be unlocked and unmapped.
+        """Waits until no host row is read any more, so that memory may be unlocked and unmapped.
 
-        Batches that wait for the consumer stay: they are on the device.
+        Batches on the device that wait for the consumer stay.
 
         Returns:
-            As :meth:`poll`: every batch that was still travelling.
+            Keys of all batches that were still travelling.
         """
         self._events.synchronize()
         freed = [copy.key for copy in self._travelling]
@@ -201,16 +200,16 @@ class Delivery(Generic[E]):
         return freed
 
     def discard(self) -> None:
-        """Forgets the batches that nobody took (the consumer goes elsewhere in the stream).
+        """Forgets the batches that were not taken (the consumer moves to another position).
 
-        Their copies run on: :meth:`poll` still says when their host rows are free, and a new copy into a
-        slot queues behind the old one on the same stream.
+        Their copies run on: :meth:`poll` still reports their host rows, and a new copy into a slot follows the old one
+        on the same stream.
         """
         while self._waiting:
             self._free.append(self._waiting.popleft().slot)
 
     def close(self) -> list[int]:
-        """Takes nothing any more and waits as :meth:`drain` does. Calling it again does nothing."""
+        """Accepts no more batches, and drains. Idempotent."""
         if self._closed:
             return []
         self._closed = True

@@ -1,6 +1,6 @@
-"""Keywords of `PrepClient` that have moved into records: they work for one release, and then this module goes.
+"""Keywords of `PrepClient` that have moved into records.
 
-With it go the lines of `PrepClient.__init__` that call it, and its test.
+They work for one release. Then delete this module, its test, and the lines of `PrepClient.__init__` that call it.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ def moved(
     """Takes the old keywords out of `given`.
 
     Args:
-        given: Keywords that `PrepClient` has not.
-        sharding: What was given beside them.
-        joining: Likewise.
+        given: Keywords that `PrepClient` does not have.
+        sharding: The argument of that name.
+        joining: The argument of that name.
 
     Returns:
-        The records with the old keywords in them, and a text that shows the new form; empty where there was none.
+        The records with the old keywords in them, and a text that shows the new form; empty without old keywords.
 
     Raises:
-        InvalidSpec: A value that cannot be.
+        InvalidSpec: A value is invalid.
     """
     sharding, one = _into(sharding, Sharding, _SHARDING, given)
     joining, other = _into(joining, Joining, _JOINING, given)

@@ -1,10 +1,8 @@
-"""Device buffers, and the batch that comes out of them.
+"""Device buffers, and the batches that come out of them.
 
-A batch goes host rows -> (side stream, asynchronous) -> one of ``depth + 1`` device buffers -> (consumer's
-stream) -> the user's tensors. When what may be overwritten is decided in :mod:`prepclient.delivery`; what is
-computed, in :mod:`prepclient.finish`. :class:`DeviceStage` joins the two over an engine (:mod:`prepclient.engine`).
-
-It knows nothing of rings, positions or sockets: it is given host tensors and says which of them are free.
+A batch goes host rows -> (side stream, asynchronous) -> one of ``depth + 1`` device buffers -> (consumer's stream) ->
+the user's tensors. :mod:`prepclient.delivery` decides when memory may be overwritten; :mod:`prepclient.finish`
+computes. :class:`DeviceStage` connects the two over an engine (:mod:`prepclient.engine`).
 """
 
 from __future__ import annotations
@@ -21,21 +19,18 @@ from prepclient.delivery import Delivery
 from prepclient.engine import CudaEngine, Engine, cuda_device
 from prepclient.finish import Finish, Finisher, RowLook
 
-_ALIGN_BYTES = 256  # each small field begins where a GPU reads it at full width
+_ALIGN_BYTES = 256  # so that a GPU reads each small field at full width
 
 
 class Taken(NamedTuple):
-    """A batch in the consumer's hands: the key that it was submitted with, and its tensors by field.
-
-    Several views of a column are a tuple of tensors.
-    """
+    """A batch for the consumer: its key, and its tensors by field (a tuple of tensors for several views)."""
 
     key: int
     fields: dict[str, Any]
 
 
 class _Packing:
-    """Small fields (label, index) side by side in one block, so that they travel in one copy."""
+    """Small fields (label, index) in one block, which one copy transfers."""
 
     def __init__(self, fields: Mapping[str, torch.dtype], max_batch: int) -> None:
         self._spans: dict[str, tuple[int, int, torch.dtype]] = {}
@@ -52,40 +47,38 @@ class _Packing:
 
 
 class DeviceStage:
-    """Brings batches from host rows to the GPU ahead of the consumer, and says when the rows are free.
+    """Copies batches to the GPU ahead of the consumer, and says when their host rows are free.
 
     One step of the consumer, all in its own thread::
 
         release(stage.delivery.poll())             # rows whose copies have completed
-        stage.delivery.ask()                       # the batch in hand is done with
+        stage.delivery.ask()                       # the consumer has finished the current batch
         while stage.delivery.room and announced:   # copies for the next steps, up to `depth` ahead
             stage.submit(end, images, small)
         taken = stage.take()
 
-    While the consumer waits for an announcement and `delivery.travelling` is not 0, it polls (every 0.5 ms, say): the
-    daemon may be waiting for those very rows.
+    While it waits for an announcement and `delivery.travelling` is not 0, the consumer polls, because the daemon may
+    need those rows.
 
-    Tensors that are handed out are fresh and safe to keep: the finishing step makes new ones on the
-    consumer's stream, or a copy on the device does (38 MB take about 20 microseconds). With
-    ``zero_copy=True`` and nothing to finish, they are the device buffers themselves, valid for work that is
-    queued on the consumer's stream before the next `delivery.ask`; the stream that is current then must be
-    the one that read them.
+    The tensors are fresh and may be kept: the last computation or a copy on the device makes them on the consumer's
+    stream (38 MB take about 20 microseconds). With ``zero_copy=True`` and nothing to compute, they are the device
+    buffers, valid for work that is queued before the next `delivery.ask` on the stream that is current at that call.
 
     Args:
         device: ``"cuda[:i]"``.
-        looks: The stored rows, for each column of more than one number a row.
+        looks: Layout of each column with more than one number a row.
         max_batch: Most rows in one batch.
-        depth: Batches ahead of the one in the consumer's hands. Device memory taken is
-            ``(depth + 1) * max_batch * look.views * look.nbytes`` for each look.
-        finish: What is computed on the device of images.
-        small: Fields of one number per row, by name.
+        depth: Batches ahead of the consumer's. The buffers take ``(depth + 1) * max_batch * look.views *
+            look.nbytes`` bytes of device memory for each look.
+        finish: The last computation on images.
+        small: Fields with one number per row, by name.
         zero_copy: Lend the device buffers (see above).
         engine: The device's streams and memory; CUDA's by default.
 
     Attributes:
         small: Names of the small fields.
-        delivery: What was submitted, and which host rows are free.
-        engine: As above.
+        delivery: Submitted batches and free host rows.
+        engine: The device's streams and memory.
 
     Raises:
         DeviceUnavailable: No such device.
@@ -112,7 +105,7 @@ class DeviceStage:
         self.small = tuple(small)
         self._packing = _Packing(small, max_batch)
         self.delivery = Delivery(self.engine, depth)
-        # Also for a user who starts inside inference_mode: such tensors could not be written outside of it.
+        # Tensors made in the user's inference_mode could not be written outside of it.
         with torch.inference_mode(False):
             self._finishers = [Finisher(finish or Finish(), look, self.engine.device) for look in self._looks]
             self._allocate(self.delivery.slots)
@@ -143,14 +136,14 @@ class DeviceStage:
         """Starts the copy of one batch. The dense rows must not change until `delivery.poll` returns `key`.
 
         Args:
-            key: Any number that names the batch, such as the position behind its last row.
-            dense: For each look and view its stored rows ``(n_i, *look.shape)``, in order; two parts where the batch
-                wraps around its ring. No rows at all make an empty batch.
-            small: For each small field its parts ``(n_i,)``. They are copied before this returns.
+            key: Any number that names the batch.
+            dense: For each look and view its stored rows ``(n_i, *look.shape)``, in order; two parts if the batch
+                wraps around its ring. A batch may be empty.
+            small: For each small field its parts ``(n_i,)``, copied before this returns.
 
         Raises:
             ValueError: The parts do not fit; nothing was started.
-            RuntimeError: No room, closed, or what CUDA reports: then only :meth:`close` is left.
+            RuntimeError: No room, closed, or a CUDA error, after which only :meth:`close` may be called.
         """
         n = self._checked_count(dense, small)
 
@@ -182,7 +175,7 @@ class DeviceStage:
             if part.dtype != look.dtype or part.shape[1:] != look.shape:
                 raise ValueError(f"{look.name} rows are {part.dtype} {tuple(part.shape)}, not as the pipeline says")
             if not part.is_contiguous():
-                # torch would gather them into pageable memory of its own and wait.
+                # torch would gather them into its own pageable memory and wait.
                 raise ValueError(f"{look.name} rows are not dense")
         n, *others = (sum(len(part) for part in parts) for parts in dense)
         if n > self._max_batch:
@@ -228,10 +221,10 @@ class DeviceStage:
         return found
 
     def reset(self) -> bool:
-        """Makes ready for the rows of another ring, with the same stream and buffers; drained and with nothing to take.
+        """Drains and empties the stage, for the rows of another ring.
 
         Returns:
-            False if an error has cost a buffer: then it is closed, and another stage is to be made.
+            False if an error has cost a buffer; then the stage is closed and the caller makes another.
         """
         self.delivery.drain()
         self.delivery.discard()
@@ -242,13 +235,13 @@ class DeviceStage:
         return False
 
     def close(self) -> list[int]:
-        """Drains and gives the device memory back. Calling it again, or in a forked child, does nothing.
+        """Drains and frees the device memory. Idempotent; does nothing in a forked child.
 
         Returns:
             As `Delivery.drain`.
 
         Raises:
-            RuntimeError: What CUDA reports of a broken context; nothing reads host rows then either.
+            RuntimeError: The CUDA context is broken; even so, nothing reads host rows any more.
         """
         try:
             return self.delivery.close() if os.getpid() == self._pid else []
@@ -258,7 +251,7 @@ class DeviceStage:
 
 
 class _OfCuda(NamedTuple):
-    """All of a stage whose end calls CUDA."""
+    """The parts of a stage whose end calls CUDA."""
 
     pid: int
     engine: Engine[Any]
@@ -268,11 +261,11 @@ class _OfCuda(NamedTuple):
 
 
 _of_parents: list[_OfCuda] = []
-"""In a forked child, what must never end: the end of an event, a stream or page-locked memory calls CUDA."""
+"""Kept alive in a forked child, because the end of an event, a stream or page-locked memory calls CUDA."""
 
 
 def _retire(stage: _OfCuda) -> None:
-    """Also runs when a stage is dropped."""
+    """Ends a stage; also runs when it is dropped without `close`."""
     if os.getpid() != stage.pid:
         _of_parents.append(stage)
         return

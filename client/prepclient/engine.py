@@ -1,4 +1,4 @@
-"""A device: memory, a side stream, events. Only the lines of :class:`CudaEngine` need a GPU to run."""
+"""A device: memory, a side stream and events. Only :class:`CudaEngine` needs a GPU."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _cuda: Any = torch.cuda
 
 
 class DeviceUnavailable(PrepClientError, RuntimeError):
-    """The device that was asked for is not there; the text says what torch sees."""
+    """The requested device is not available; the text says what torch sees."""
 
 
 class Engine(Events[E], Protocol[E]):
@@ -24,13 +24,13 @@ class Engine(Events[E], Protocol[E]):
 
     @property
     def device(self) -> torch.device:
-        """Where tensors that the user computes with live."""
+        """The device of the user's tensors."""
 
     def buffer(self, nbytes: int) -> torch.Tensor:
         """Device memory, uint8, that only the copies' stream has touched."""
 
     def staging(self, nbytes: int) -> torch.Tensor:
-        """Page-locked host memory of our own, uint8."""
+        """New page-locked host memory, uint8."""
 
     def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
         """Queues a copy of dense host memory into device memory on the copies' stream."""
@@ -39,14 +39,14 @@ class Engine(Events[E], Protocol[E]):
         """Queues work on the consumer's stream."""
 
     def pin_driver(self) -> PinDriver:
-        """Page-locks the memory that copies come from."""
+        """The driver that page-locks rings."""
 
     def retire(self, buffer: torch.Tensor) -> None:
-        """The buffer is dropped soon: its memory may not be reused before the consumer's queued reads."""
+        """Delays the reuse of a buffer's memory until the consumer's queued reads are done; call it before dropping."""
 
 
 class CudaEngine:
-    """An :class:`Engine` on a CUDA device. Thin on purpose: there is no decision in it.
+    """An :class:`Engine` on a CUDA device; it decides nothing.
 
     Args:
         device: A CUDA device with an index.
@@ -76,15 +76,15 @@ class CudaEngine:
             target.copy_(source, non_blocking=True)
 
     def launch(self, work: Callable[[], None]) -> None:
-        """Kernels are asynchronous by themselves, on the current stream of the tensors' device."""
+        """Runs `work`: kernels are asynchronous on the current stream of the tensors' device."""
         work()
 
     def pin_driver(self) -> PinDriver:
-        """libcuda's, or the runtime's where there is none."""
+        """The driver of libcuda, or the runtime's without libcuda."""
         return open_driver(self._device)
 
     def retire(self, buffer: torch.Tensor) -> None:
-        """Tells the caching allocator who else reads the block; it matters once, when it is freed."""
+        """Tells the caching allocator that the current stream reads the block, for when it is freed."""
         buffer.record_stream(_cuda.current_stream(self._device))
 
     def mark_copies(self) -> Any:
@@ -96,7 +96,7 @@ class CudaEngine:
         return self._mark(_cuda.current_stream(self._device))
 
     def _mark(self, stream: Any) -> Any:
-        # Blocking: a host that waits sleeps, because the cores are needed by the workers.
+        # Blocking: a waiting host sleeps, because the workers need the cores.
         event = _cuda.Event(blocking=True)
         event.record(stream)
         return event
@@ -123,7 +123,7 @@ class CudaEngine:
 
 
 def check_device(given: torch.device | str | None) -> torch.device:
-    """What can be said of a device without a call to CUDA, which a process may be forked after. None is the CPU.
+    """Checks a device without a call to CUDA, so that the process can still fork. None is the CPU.
 
     Raises:
         InvalidSpec: Not a device.

@@ -1,4 +1,4 @@
-"""The iterator that a training loop holds: what is left of one epoch of its client."""
+"""The iterator over the rest of one epoch, which a training loop holds."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 
 class Epoch:
-    """Iterates over what is left of one epoch, which ends when its client has handed out `ends_at` batches.
+    """Iterates over the rest of one epoch.
 
     Args:
-        client: Whose.
-        number: Of this iterator; a client goes on with its latest one only.
-        ends_at: See above.
+        client: The client.
+        number: Number of this iterator; only the client's latest one works.
+        ends_at: The epoch ends when the client has handed out this many batches in total.
     """
 
     def __init__(self, client: PrepClient, number: int, ends_at: int) -> None:
@@ -30,7 +30,7 @@ class Epoch:
         return self
 
     def __len__(self) -> int:
-        """Batches that are left."""
+        """Remaining batches."""
         return 0 if self._ended else max(0, self._ends_at - self._client._attachment.totals.batches)
 
     def __next__(self) -> Any:
@@ -38,8 +38,8 @@ class Epoch:
 
         Raises:
             StopIteration: The epoch has ended.
-            RuntimeError: Its client was iterated or moved since.
-            BadSampleError: In the place of a batch, which counts as handed out.
+            RuntimeError: The client was iterated or moved since.
+            BadSampleError: Replaces a batch, which counts as handed out.
             PrepClientError: There is no batch; the next call tries again.
         """
         turn = Turn()
@@ -49,16 +49,16 @@ class Epoch:
                 raise StopIteration
             if self._client._iterators != self._number:
                 raise RuntimeError(
-                    "this iterator is of an earlier epoch: its PrepClient was iterated or moved since. Each loop that "
-                    "runs at the same time needs a PrepClient of its own; they share the daemon's work"
+                    "this iterator is of an earlier epoch: its PrepClient was iterated or moved since. Loops that run "
+                    "at the same time each need their own PrepClient; they share the daemon's work"
                 )
             if len(self) == 0:
-                self._ended = True  # for good, whatever the client hands out to others
+                self._ended = True  # for good, even if the client moves back
                 raise StopIteration
             batch, session, handed = self._client._next()
-            # ORDER: nothing may come between the statements of a line, nor do they call anything: that is where
-            # signal handlers run.
-            if isinstance(batch, BadSampleError):  # consumed: whoever catches this and goes on gets the batch after it
+            # ORDER: statements that share a line must not be separated and must not call anything, because signal
+            # handlers run after calls.
+            if isinstance(batch, BadSampleError):  # consumed: the next call gives the batch after it
                 try:
                     session.handed = handed; raise batch  # noqa: E702  # fmt: skip
                 finally:

@@ -1,4 +1,4 @@
-"""What can go wrong, each with its own name and a text that says what to do."""
+"""The client's errors. Each text says what to do."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class NoServer(PrepClientError):
 
 
 class NoPermission(PrepClientError):
-    """A daemon is there, and this user may not use it."""
+    """A daemon runs, but this user may not use it."""
 
 
 class VersionMismatch(PrepClientError):
@@ -18,7 +18,7 @@ class VersionMismatch(PrepClientError):
 
 
 class InvalidSpec(PrepClientError, ValueError):
-    """An impossible source, pipeline or argument.
+    """An invalid source, pipeline or argument.
 
     Attributes:
         field: Path of the offending field, such as ``pipeline[1].scale``; empty if there is none.
@@ -34,7 +34,7 @@ class UnknownField(InvalidSpec):
 
 
 class MemoryRefused(PrepClientError):
-    """The daemon has no room for the ring that was asked for."""
+    """The daemon has no memory for the ring."""
 
 
 class SourceUnavailable(PrepClientError):
@@ -67,8 +67,8 @@ class BadSampleError(PrepClientError):
 
     def __init__(self, index: int, reason: str) -> None:
         super().__init__(
-            f"sample {index} cannot be used: {reason}. Mend or remove it, or pass on_error='skip' (another sample "
-            "takes its place) or on_error='mask' (likewise, and the batch says which rows)"
+            f"sample {index} cannot be used: {reason}. Repair or remove it, or pass on_error='skip' (another sample "
+            "takes its place) or on_error='mask' (the same, and the batch marks such rows)"
         )
         self.index = index
         self.reason = reason
@@ -79,7 +79,7 @@ class ServerGone(PrepClientError):
 
 
 class BatchTimeout(PrepClientError, TimeoutError):
-    """No batch came within `timeout_s`, although the daemon is there."""
+    """No batch came within `timeout_s`, although the daemon runs."""
 
 
 class ProtocolViolation(PrepClientError):

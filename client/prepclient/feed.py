@@ -1,7 +1,7 @@
-"""Where rows come from, behind one seam: a daemon's ring, or this very process.
+"""Feeds: where rows come from. `ServedFeed` reads a daemon's ring; `prepclient.inline` makes rows in this process.
 
-A feed says what there is (samples, layout, start), waits until the session's next batch is ready, and takes
-rows back. `prepclient.inline` is the other implementation.
+A feed knows the listing and the start, waits until the session's next batch is ready, and takes rows back. The module
+is long because it holds the interface as well as the feed over a daemon.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from prepserver.protocol.schema import ProtocolError
 log = logging.getLogger("prepclient")
 
 _SYNC_AFTER_S = 2.0
-"""Silence after which the daemon is asked again: a lost message delays, and never hangs."""
+"""The client asks again after this much silence, so a lost message costs a delay at most."""
 
 _SAY_AFTER_S = 30.0
 _SAY_JOINING_AFTER_S = 1.0
@@ -53,12 +53,12 @@ class Start:
     """Where to begin.
 
     Attributes:
-        epoch: Number of the epoch; a fresh start, wherever an epoch may begin.
-        position: Or exactly here, in the line of all shards,
-        epoch_start: in the epoch that began here,
-        rounds: and so many batches of this rank later.
-        first: Without `position`: the epoch begins where it does if epoch 0 begins here; None for anywhere.
-        checkpoint: Where all ranks stand then: what a checkpoint taken here holds. None for `position`.
+        epoch: Number of the epoch. Without `position` it begins wherever an epoch may begin.
+        position: Exact position, counted over all shards; None for a fresh start.
+        epoch_start: Position at which the epoch of `position` began.
+        rounds: Batches from `position` on that this rank has taken already.
+        checkpoint: Position of all ranks together, which a checkpoint taken here holds; None for `position`.
+        first: Start of epoch 0, which fixes the start of `epoch` if there is no `position`; None for any.
     """
 
     epoch: int = 0
@@ -70,13 +70,13 @@ class Start:
 
 
 class Listing(NamedTuple):
-    """Which samples a source has.
+    """The samples of a source.
 
     Attributes:
-        samples: How many.
-        content: Names them wherever the dataset lies; empty if unknown.
-        digest: Names them and the dataset; empty if unknown.
-        code: Names the code of the pipeline's plug-ins; empty if it has none.
+        samples: Number of samples.
+        content: Digest of the samples, independent of the dataset's place; empty if unknown.
+        digest: Digest of the samples and the place; empty if unknown.
+        code: Digest of the plug-ins' code; empty if there are none.
     """
 
     samples: int
@@ -85,31 +85,31 @@ class Listing(NamedTuple):
     code: str = ""
 
     def state(self) -> dict[str, Any]:
-        """For a checkpoint: what does not hang on the place of the dataset."""
+        """For a checkpoint: the part that does not depend on the dataset's place."""
         return {"samples": self.samples, "content": self.content} | ({"code": self.code} if self.code else {})
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Listing:
-        """From what `state` gave.
+        """The inverse of `state`.
 
         Raises:
-            LookupError, TypeError, ValueError: It is something else.
+            LookupError, TypeError, ValueError: Not such a state.
         """
         return cls(int(state["samples"]), str(state["content"]), code=str(state.get("code", "")))
 
     def agrees(self, other: Listing) -> bool:
-        """Whether nothing that both know tells them apart."""
+        """Whether all values that both know are equal."""
         return all(a == b for a, b in zip(self, other, strict=True) if a != "" and b != "")
 
 
 class Feed:
-    """Rows for one session. What is not overridden serves rows that are made when they are waited for.
+    """Rows for one session. The methods here suit a feed that makes rows in `wait`.
 
     Attributes:
-        listing: Of the source.
+        listing: The source's listing.
         num_classes: Distinct labels, 0 if unknown.
-        epoch_start: Where the job's epoch begins.
-        position: Its first row.
+        epoch_start: Position at which the job's epoch begins.
+        position: Position of its first row.
         rows: Read access to the rings.
     """
 
@@ -120,10 +120,10 @@ class Feed:
     rows: RingChain
 
     def attach(self, session: Session) -> None:
-        """Begins; called once, before anything below."""
+        """Begins; called once, before the methods below."""
 
     def poll(self, session: Session) -> None:
-        """Takes what has arrived, without waiting."""
+        """Handles messages that have arrived, without waiting."""
 
     def wait(
         self,
@@ -133,26 +133,26 @@ class Feed:
         pace_s: Callable[[], float | None] = lambda: None,
         held_up: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Waits until `until()`, which more announcements or passing time may make true.
+        """Waits until `until()` is true.
 
         Args:
-            session: Takes what arrives.
-            timeout_s: The longest wait.
-            until: Asked after every arrival, and as often as `pace_s` says.
-            pace_s: The longest time until `until` is asked again; None for no limit.
-            held_up: Whether missing rows hold up the training loop. They do not while its device is still busy; then
-                the daemon does not hear that this job waits.
+            session: Receives announcements.
+            timeout_s: Longest wait.
+            until: Called after every message, and at the pace of `pace_s`.
+            pace_s: Longest time until the next call of `until`; None for no limit.
+            held_up: Whether missing rows hold up the training loop. While its device is busy they do not, and the feed
+                does not tell the daemon that this job waits.
 
         Raises:
-            PrepClientError: The rows will not come, or did not in time.
+            PrepClientError: The rows cannot come, or did not come in time.
         """
         raise NotImplementedError
 
     def release(self, session: Session) -> None:
-        """Tells that `session.released_upto` has moved."""
+        """Passes on that `session.released_upto` has moved."""
 
     def sharing_factor(self) -> float | None:
-        """Rows handed to jobs for each row that was made for them; None if it cannot be learnt now."""
+        """Rows handed to jobs per row made for them; None if it is not known now."""
         return 1.0
 
     def close(self) -> None:
@@ -163,10 +163,10 @@ class Feed:
 def _admitted(
     runtime_dir: Path, attach: Attach, timeout_s: float, on_scanning: Callable[[int], None]
 ) -> tuple[Connection, Welcome]:
-    """A job's connection, asked for again and again while the daemon is busy.
+    """Attaches, and retries while the daemon is busy.
 
     Raises:
-        ServerBusy: It still was after `timeout_s`.
+        ServerBusy: The daemon was still busy after `timeout_s`.
     """
     deadline_s = time.monotonic() + timeout_s
     pause_s = _BUSY_FIRST_S
@@ -180,29 +180,29 @@ def _admitted(
         except ServerBusy as e:
             left_s = deadline_s - time.monotonic()
             if left_s <= 0:
-                raise ServerBusy(f"{e}; it still was after timeout_s = {timeout_s:g}") from None
+                raise ServerBusy(f"{e}; it was still busy after timeout_s = {timeout_s:g}") from None
             if pause_s == _BUSY_FIRST_S:
                 log.warning("%s. Trying again for up to %g s (timeout_s)", str(e), timeout_s)
-        # Not in step with the others that were refused.
+        # Random, so that refused clients do not retry in step.
         time.sleep(min(left_s, pause_s * random.uniform(0.5, 1.0)))
         pause_s = min(_BUSY_MOST_S, 1.5 * pause_s)
 
 
 class ServedFeed(Feed):
-    """A daemon's ring.
+    """A feed over a daemon's ring.
 
     Args:
-        runtime_dir: The daemon's.
-        spec: What is wanted.
+        runtime_dir: The daemon's directory.
+        spec: The checked request.
         start: Where to begin.
         prefetch: Rows to have ready ahead, 0 for the daemon's choice.
-        timeout_s: For the daemon's answers.
+        timeout_s: Longest wait for the daemon's answers.
         joining: How to join the streams of others.
-        map_rows: How a ring is mapped.
+        map_rows: Maps a ring.
         on_scanning: Called with the number of samples found while the daemon lists the source.
 
     Raises:
-        PrepClientError: Naming why not.
+        PrepClientError: The daemon does not admit this job.
     """
 
     def __init__(
@@ -314,16 +314,16 @@ class ServedFeed(Feed):
                 say_s = now_s + _SAY_AFTER_S
 
     def _say_joining(self, session: Session) -> None:
-        """Why there is no batch, once: this is no trouble, and does not come again."""
+        """Logs once that the job waits for the shared stream."""
         if session.ready_upto <= self._alone_upto < session.upcoming.stop:
             log.warning(
-                "this job began early, on a stream of its own, and waits at row %d for the shared stream to come by "
-                "(once; Joining(wait_s=0) would not wait, and never share)", session.ready_upto,
+                "this job started early on a separate stream, and waits at row %d until the shared stream arrives "
+                "(once; with Joining(wait_s=0) it would neither wait nor share)", session.ready_upto,
             )  # fmt: skip
             self._alone_upto = 0
 
     def _take(self, session: Session, timeout_s: float) -> None:
-        """Takes what has arrived, waiting up to `timeout_s` for the first message."""
+        """Handles messages that have arrived, after up to `timeout_s` of waiting for the first."""
         message = self._connection.receive(timeout_s)
         while message is not None:
             match message:
@@ -351,7 +351,7 @@ class ServedFeed(Feed):
     def _what_is_missing(self, session: Session, waited_s: float) -> str:
         return (
             f"no batch for {waited_s:.0f} s: rows below {session.ready_upto} are ready, "
-            f"{session.released_upto} is where this job stands. The daemon in {self._runtime_dir} is there; "
+            f"and this job is at row {session.released_upto}. The daemon in {self._runtime_dir} runs; "
             "`prepserver status` shows whether its workers are busy, and whether a slower job holds this one back"
         )
 
@@ -359,7 +359,7 @@ class ServedFeed(Feed):
         """See `Feed`."""
         totals = session.handed.totals
         self.rows.forget_below(session.released_upto)
-        # One that finds no room is no loss: the next one says the same and more.
+        # A Release that cannot be sent now is no loss: the next one includes it.
         self._connection.send(Release(session.released_upto, totals.wait_ns, totals.batches))
 
     def sharing_factor(self) -> float | None:
@@ -368,12 +368,12 @@ class ServedFeed(Feed):
             jobs = ask_status(self._runtime_dir, _STATUS_S)["jobs"]
             return next((float(job["sharing_factor"]) for job in jobs if job["id"] == self._job_id), None)
         except (PrepClientError, LookupError, TypeError, ValueError) as e:
-            log.debug("the sharing factor cannot be learnt: %s", e)  # a statistic is no reason to fail
+            log.debug("the sharing factor is not known: %s", e)  # a statistic is no reason to fail
             return None
 
     def close(self) -> None:
         """See `Feed`."""
-        # In a forked child the connection is its parent's: a Bye from here would end the parent's job.
+        # In a forked child the connection is the parent's: a Bye would end the parent's job.
         if self._session is not None and os.getpid() == self._pid:
             self._connection.leave(self._session.stands)
         self._session = None

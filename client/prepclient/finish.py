@@ -1,11 +1,8 @@
-"""The last step of a batch: normalise, cast and lay out whole batches, on whichever device they are.
+"""The last step of a batch: normalise, cast and lay it out, on the CPU or a GPU.
 
-Workers store rows as small as they can be (uint8, HWC) because memory and the bus are what several jobs
-share; what a network wants (float, normalised, half precision) is four times the bytes and costs a GPU
-microseconds, so it is made last. The same code serves ``device="cpu"``.
-
-This module knows tensors and nothing of rings, streams or events: who calls it decides on which stream the
-kernels run.
+Rows are stored as small as possible (uint8, HWC), because jobs share memory and the bus. Normalised floats take up to
+four times the bytes and cost a GPU microseconds, so they are made last. The caller decides on which stream the kernels
+run.
 """
 
 from __future__ import annotations
@@ -32,17 +29,17 @@ _FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 
 @dataclass(frozen=True, slots=True)
 class RowLook:
-    """How stored rows look: their bytes, and the order of axes in which the user sees them.
+    """Layout of a column's rows, as stored and as the user sees them.
 
     Attributes:
-        shape: Shape of one row as stored: of an image ``(H, W, C)`` or ``(C, H, W)``.
-        dtype: Element type as stored.
+        shape: Stored shape of one row: ``(H, W, C)`` or ``(C, H, W)`` for an image.
+        dtype: Stored element type.
         stored: Order of the stored axes.
-        seen: Order of the axes that the user sees. The default, CHW seen over HWC stored, is torch's
-            ``channels_last`` and costs nothing.
-        views: How often each sample has it. Those of one view lie together, so each view is a batch like any other.
-        name: Of the column.
-        is_image: Whether it is normalised, cast and laid out; all else is handed out as it is stored.
+        seen: Order of the axes that the user sees. The default, CHW over stored HWC, is torch's ``channels_last``
+            and costs nothing.
+        views: Number of views; each view is a batch of its own.
+        name: Name of the column.
+        is_image: Whether it is normalised, cast and laid out; other columns are handed out as stored.
     """
 
     shape: tuple[int, ...]
@@ -55,7 +52,7 @@ class RowLook:
 
     @classmethod
     def of(cls, field: RowField, views: int) -> RowLook:
-        """How a field of a pipeline's rows looks."""
+        """The layout of a field of a pipeline's rows."""
         dtype, kind = getattr(torch, field.dtype), field.kind
         if not isinstance(kind, Image):
             return cls(field.shape, dtype, seen="HWC", views=views, name=field.column, is_image=False)
@@ -74,7 +71,7 @@ class RowLook:
         return math.prod(self.shape) * self.dtype.itemsize
 
     def view(self, rows: torch.Tensor) -> torch.Tensor:
-        """Shows stored rows ``(n, *shape)`` in the axes that the user sees: a view, never a copy."""
+        """Stored rows ``(n, *shape)`` in the axes that the user sees: a view, never a copy."""
         if self.stored == self.seen:
             return rows
         return rows.permute(0, 3, 1, 2) if self.stored == "HWC" else rows.permute(0, 2, 3, 1)
@@ -86,25 +83,25 @@ class RowLook:
         return images.permute(0, 2, 3, 1) if self.stored == "HWC" else images.permute(0, 3, 1, 2)
 
     def together(self, batches: Sequence[torch.Tensor]) -> torch.Tensor | tuple[torch.Tensor, ...]:
-        """What the user gets as images: one batch for each view in a tuple, or where there is but one, that one."""
+        """The batches of all views as a tuple, or the only one."""
         return batches[0] if self.views == 1 else tuple(batches)
 
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """What the user wants of the images beyond the stored bytes. Nothing, by default.
+    """The last computation on images; nothing by default.
 
     Attributes:
-        normalize: ``(mean, std)``, one number per channel each, in the scale where a full uint8 is 1.0, as
-            in torchvision: uint8 rows become ``(x / 255 - mean) / std``; float rows ``(x - mean) / std``.
-        dtype: ``torch.float16``, ``torch.bfloat16`` or ``torch.float32``. Without `normalize` this means
-            what torchvision's ``ToDtype(scale=True)`` means: uint8 becomes ``x / 255``. None keeps the
-            stored type, or float32 where `normalize` is given.
-        memory_format: ``torch.channels_last`` or ``torch.contiguous_format``; None keeps the stored order,
-            which is channels_last unless the pipeline said otherwise.
+        normalize: ``(mean, std)``, one number per channel each, where 255 in uint8 is 1.0, as in torchvision: uint8
+            rows become ``(x / 255 - mean) / std``; float rows ``(x - mean) / std``.
+        dtype: ``torch.float16``, ``torch.bfloat16`` or ``torch.float32``. Without `normalize`, uint8 becomes
+            ``x / 255``, as with torchvision's ``ToDtype(scale=True)``. None is float32 with `normalize`, else the
+            stored type.
+        memory_format: ``torch.channels_last`` or ``torch.contiguous_format``; None keeps the stored order, which is
+            channels_last unless the pipeline changes it.
 
     Raises:
-        SpecError: A value that cannot be meant; its field is the parameter's name.
+        SpecError: An invalid value; its field is the parameter's name.
     """
 
     normalize: tuple[Sequence[float], Sequence[float]] | None = None
@@ -124,7 +121,7 @@ class Finish:
             raise SpecError("memory_format", self.memory_format, reason)
 
     def check_range(self, field: RowField) -> None:
-        """Refuses a `normalize` that cannot be meant for rows with such values.
+        """Refuses a `normalize` that does not suit a field's values.
 
         Raises:
             SpecError: They are normalised already, or a mean is above 1 for values in [0, 1].
@@ -150,17 +147,16 @@ def _checked_normalize(value: object) -> tuple[tuple[float, ...], tuple[float, .
 
 
 class Finisher:
-    """A :class:`Finish` made ready for one kind of row on one device.
+    """A :class:`Finish` for one column on one device.
 
-    Arithmetic is one multiply-add in float32, ``x * scale + bias``, with the 255, the mean and the std folded
-    into two constants per channel, and one rounding to the type asked for: the stored bytes are read once and the
-    result is written once, whatever the layout. On a GPU that is one kernel. On the CPU, torch would widen the whole
-    batch first; there it is done a few images at a time, which stay in the core's cache.
+    It computes one multiply-add in float32, ``x * scale + bias``, with 255, mean and std folded into two constants per
+    channel, and rounds once. On a GPU that is one kernel, which reads and writes each byte once. On the CPU, torch
+    would widen the whole batch first, so a few images are done at a time, which stay in the core's cache.
 
     Args:
-        finish: What is wanted of images; other rows are not changed.
-        look: The stored rows.
-        device: Where the batches are.
+        finish: The computation on images; other columns are not changed.
+        look: Layout of the column.
+        device: Device of the batches.
 
     Raises:
         SpecError: `finish` does not fit the rows (number of channels, float rows cast to uint8,
@@ -200,10 +196,9 @@ class Finisher:
                 self._scale = self._per_channel([1.0 / full])
 
     def _per_channel(self, numbers: Sequence[float]) -> torch.Tensor:
-        """Constants shaped so that they broadcast over a seen image.
+        """Constants that broadcast over a seen image; on the CPU, over `_flat` images.
 
-        At least one axis, float32: a 0-dim tensor or a python number would take part in type promotion as a
-        mere scalar and let half rows be computed in half. On the CPU they broadcast over `_flat` images instead.
+        They have an axis, because with a 0-dim tensor type promotion would compute half rows in half precision.
         """
         constants = torch.tensor(numbers, dtype=torch.float32, device=self._device)
         if self._device.type == "cpu":
@@ -214,7 +209,7 @@ class Finisher:
 
     @property
     def is_plain(self) -> bool:
-        """True when a finished batch would be bit for bit, stride for stride, what the rows already are."""
+        """Whether a finished batch equals the stored rows in bits and strides."""
         return self._scale is None and self.dtype == self._look.dtype and self._keeps_order
 
     def nbytes(self, n: int) -> int:
@@ -222,12 +217,7 @@ class Finisher:
         return n * self._strides[0] * self.dtype.itemsize
 
     def empty(self, n: int, block: torch.Tensor | None = None) -> torch.Tensor:
-        """An unfilled result for `n` images, in the type, axes and memory order asked for.
-
-        Args:
-            n: Number of images.
-            block: uint8 memory of at least ``nbytes(n)`` to lay it in; fresh memory by default.
-        """
+        """An uninitialised result for `n` images, in `block` (uint8, at least ``nbytes(n)``) or fresh memory."""
         shape, strides = (n, *self._shape), self._strides
         if block is None:
             return torch.empty_strided(shape, strides, dtype=self.dtype, device=self._device)
@@ -237,8 +227,8 @@ class Finisher:
         """Computes the batch from its stored parts into `out`.
 
         Args:
-            out: From :meth:`empty`, for as many images as the parts hold together.
-            parts: Stored rows ``(n_i, *shape)`` in order: two where the batch wraps around its ring.
+            out: From :meth:`empty`, for the sum of the parts' images.
+            parts: Stored rows ``(n_i, *shape)`` in order; two if the batch wraps around its ring.
         """
         begin = 0
         for part in parts:
@@ -261,7 +251,7 @@ class Finisher:
     def _compute_by_images(self, out: torch.Tensor, rows: torch.Tensor) -> None:
         at_once = max(1, _CACHED_ELEMENTS // math.prod(self._look.shape))
         if self._scratch is None:
-            with torch.inference_mode(False):  # it is written in whatever mode the user is then
+            with torch.inference_mode(False):  # the user may leave inference mode later
                 shape = (at_once, *self._look.shape)
                 self._scratch = torch.empty(shape, dtype=torch.float32, device=self._device)
         for target, stored in zip(torch.split(out, at_once), torch.split(rows, at_once), strict=True):
@@ -274,7 +264,7 @@ class Finisher:
                 target.copy_(self._look.view(wide))
 
     def _flat(self, images: torch.Tensor) -> torch.Tensor:
-        """Images as stored, with an innermost axis that is long: over three channels a loop is slow."""
+        """Images as stored, with a long innermost axis: a loop over three channels is slow."""
         return images.flatten(2)  # (n, H, W * C) or (n, C, H * W)
 
     def __call__(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -285,7 +275,7 @@ class Finisher:
 
 
 def looks_of(pipeline: Pipeline, finish: Finish) -> list[RowLook]:
-    """How the columns of a pipeline's rows look that have more than one number a row, in order.
+    """Layouts of a pipeline's columns with more than one number a row, in order.
 
     Raises:
         SpecError: `finish` does not fit them.
@@ -295,5 +285,5 @@ def looks_of(pipeline: Pipeline, finish: Finish) -> list[RowLook]:
         if field.shape and field.view == 0:
             finish.check_range(field)
             looks.append(RowLook.of(field, pipeline.views if field.kind.is_spatial else 1))
-            Finisher(finish, looks[-1], torch.device("cpu"))  # says now what would not fit later
+            Finisher(finish, looks[-1], torch.device("cpu"))  # raises now rather than at the first batch
     return looks

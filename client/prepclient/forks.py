@@ -1,4 +1,4 @@
-"""What fork breaks: a client's memory, and torch's pool of threads, for which a child would wait for ever."""
+"""Handles what fork breaks: a client's memory, and torch's thread pool, on which a child would hang."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ os.register_at_fork(after_in_child=_note)
 
 
 def stop_threads() -> int:
-    """In a forked child torch uses no other thread from now on; elsewhere nothing happens.
+    """Limits torch to one thread in a forked child; elsewhere does nothing.
 
     Returns:
-        What to give to `resume_threads`.
+        The argument for `resume_threads`.
     """
     if not _forked:
         return 0
@@ -40,10 +40,10 @@ def resume_threads(threads: int) -> None:
 
 
 def check_process(pid: int) -> None:
-    """Called before anything that a fork breaks: mappings are not inherited, nor are the threads of a library.
+    """Checks, before any use, that this process is `pid`, which attached: a fork inherits no mappings and no threads.
 
     Raises:
-        ForkedClient: The process that attached is not this one, but `pid`.
+        ForkedClient: This is a fork of `pid`.
     """
     if os.getpid() != pid:
         raise ForkedClient(
@@ -54,10 +54,10 @@ def check_process(pid: int) -> None:
 
 
 def check_copies(pid: int) -> None:
-    """Called before a client attaches that was made, or attached before, in process `pid`.
+    """Checks, before a client of process `pid` attaches, that it is not one of several copies in a DataLoader.
 
     Raises:
-        ForkedClient: Others like it will do the same here.
+        ForkedClient: Each worker of the DataLoader has a copy.
     """
     worker = get_worker_info()
     if os.getpid() != pid and worker is not None and worker.num_workers > 1:

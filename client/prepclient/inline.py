@@ -1,7 +1,7 @@
-"""Rows made in this very process: no daemon, the same bytes.
+"""A feed that makes the same rows in this process, without a daemon.
 
-For debugging a pipeline, for notebooks, and as the reference that tests compare a daemon's rows with. This is
-the one place where the client reaches into the server's rooms, and only when it is asked for.
+It serves debugging, notebooks, and tests that compare a daemon's rows with it. Only this module imports
+`prepserver.inline`, and only when ``inline=True``.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.sources import SourceSpec
 from prepserver.protocol.layout import RingLayout, ring_fields
 
-_ROUNDS = 4  # a device holds up to three batches back
+_ROUNDS = 4  # a device holds up to three batches
 
 
 def names_of(source: SourceSpec) -> tuple[str, list[str]]:
-    """The content digest of a source as it is now, and the names of its classes by label, if these have names.
+    """The current content digest of a source, and the names of its classes by label, if they have names.
 
     Raises:
-        SourceUnavailable: It is missing or unreadable for this process.
+        SourceUnavailable: This process cannot read the source.
     """
     from prepserver import inline
 
@@ -43,14 +43,14 @@ def names_of(source: SourceSpec) -> tuple[str, list[str]]:
 
 
 class InlineFeed(Feed):
-    """Fills a private ring of four rounds, a batch at a time, when it is asked for.
+    """Fills a private ring of four rounds, one batch at each wait.
 
     Args:
-        spec: What is wanted.
+        spec: The checked request.
         start: Where to begin.
         on_scanning: Called with the number of samples found while the source is listed.
-        map_rows: How a device wants the ring mapped; None where there is none.
-        plugins: Loaded into this process.
+        map_rows: Maps the ring for a device; None without one.
+        plugins: Plug-ins to load into this process.
 
     Raises:
         SourceUnavailable: The dataset is missing, empty or unreadable.
@@ -65,10 +65,10 @@ class InlineFeed(Feed):
         map_rows: Callable[[int, RingLayout], Rows] | None = None,
         plugins: Sequence[str] = (),
     ) -> None:
-        from prepserver import inline  # the server's rooms: only here, only now
+        from prepserver import inline  # only for inline=True
 
         try:
-            with torch.device("cpu"):  # whatever the user's default device is: the ops make constants
+            with torch.device("cpu"):  # the ops make constants, which must not be on the user's default device
                 self._maker = inline.InlineMaker(
                     spec.source, spec.pipeline, spec.shuffle, spec.seed, on_scanning, spec.shape.shard,
                     batch_rows(spec.shape.batching, spec.shape.batch_size), plugins,
@@ -109,7 +109,7 @@ class InlineFeed(Feed):
         pace_s: Callable[[], float | None] = lambda: None,
         held_up: Callable[[], bool] = lambda: True,
     ) -> None:
-        """See `Feed`. A device's copies must have let go of the rows that are filled now."""
+        """See `Feed`. It fills only rows that the session has released."""
         while not until():
             if session.upcoming.stop <= session.released_upto + self.layout.rows:
                 self._fill(session)
@@ -122,7 +122,7 @@ class InlineFeed(Feed):
 
 
 def _made(layout: RingLayout, map_rows: Callable[[int, RingLayout], Rows] | None) -> Rows:
-    """Rows of our own: in a private segment where a device copies from it, so that its path is that of a daemon's."""
+    """Makes a private ring; for a device it is a segment, as a daemon's is."""
     if map_rows is None:
         dense = [torch.empty((layout.rows, *f.shape), dtype=DTYPES[f.dtype], device="cpu") for f in layout.dense]
         return Rows(layout, dense, {f.name: np.empty(layout.rows, f.dtype) for f in layout.scalars})

@@ -1,4 +1,4 @@
-"""How a job shares its rows with others: where it comes in, how long it waits for them, and they for it."""
+"""How a job shares a stream with others: where it begins, and which job waits how long."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from prepserver.pipeline.checks import integer
 from prepserver.pipeline.errors import SpecError
 from prepserver.protocol.messages import lag_error
 
-_JOIN_WAITS = 3  # so many times what was foreseen must fit into timeout_s
+_JOIN_WAITS = 3  # this many times the expected wait must fit into timeout_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,21 +22,20 @@ class Joining:
 
     Args:
         start: Where epoch 0 begins. With `shuffle` True an epoch has each sample once, but while other jobs run it
-            starts wherever this job can join them: two runs with the same seed may then see different orders.
-            ``"first"`` always begins at position 0 and shares only with jobs that stand there; later epochs follow
-            from there. A number, as `PrepClient.stats` gives it as ``"start"``, begins where another run did. Where no
-            epoch can begin in this order, the first use refuses it and names the next number that can be; with
-            shards, or ranks on other machines, 0 is the only one. ``"any"`` joins wherever it can. None is ``"first"``
-            where ``torch.use_deterministic_algorithms`` is on, else ``"any"``.
-        wait_s: The longest wait for a running stream before this job takes a separate one for good. The first batches
-            come at once all the same; the wait comes after them. 0 never waits; more than a third of `timeout_s`
-            counts as that.
-        lag: What happens when this job is slower than those that it shares with: ``"wait"`` (they wait for it),
-            ``"detach"`` (it goes on with a stream of its own, the same bytes), ``"auto"`` (detach while workers are
-            idle, else wait). Jobs of other users never wait for it: it goes on with a stream of its own.
+            starts wherever this job can join them, so two runs with the same seed may see different orders.
+            ``"first"`` always begins at position 0 and shares only with jobs that are there; later epochs follow. A
+            number, such as ``"start"`` of `PrepClient.stats`, begins where another run did; if no epoch can begin
+            there, the first use raises and names the next number that works. With shards, or ranks on other
+            machines, only 0 works. ``"any"`` joins wherever it can. None is ``"first"`` if
+            ``torch.use_deterministic_algorithms`` is on, else ``"any"``.
+        wait_s: Longest wait for a running stream before this job takes a separate one for good. The first batches
+            come at once, before the wait. 0 never waits; the most is a third of `timeout_s`.
+        lag: What happens when this job is slower than the jobs that it shares with: ``"wait"`` (they wait for it),
+            ``"detach"`` (it goes on in a separate stream with the same bytes), ``"auto"`` (detach while workers are
+            idle, else wait). Jobs of other users never wait: for them ``"wait"`` means ``"detach"``.
 
     Raises:
-        InvalidSpec: A value that cannot be.
+        InvalidSpec: A value is invalid.
     """
 
     start: Literal["any", "first"] | int | None = None
@@ -62,8 +61,5 @@ class Joining:
         return self.start if isinstance(self.start, int) else None
 
     def longest_wait_s(self, timeout_s: float) -> float:
-        """The longest foreseen wait for a shared stream, which ends in a batch and not in `BatchTimeout`.
-
-        The daemon ends it where it lasts twice as long.
-        """
+        """The longest expected wait for a shared stream; the daemon ends a wait that takes twice as long."""
         return min(self.wait_s, timeout_s / _JOIN_WAITS)

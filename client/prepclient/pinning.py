@@ -1,12 +1,10 @@
-"""Page-locking of shared memory that somebody else allocated, so that copies run at the bus's full rate.
+"""Page-locks a ring, so that copies to the GPU run at the bus's full rate.
 
-A ring is locked once, whole, in the background, in the client's process (the daemon never makes a CUDA
-context). When it cannot be done the pageable path works as well, three to five times slower; the reason is
-said once.
+A background thread of the client locks the whole ring once (the daemon never makes a CUDA context). If that fails,
+copies work from pageable memory, three to five times slower, and one warning names the reason.
 
-The driver's own API is used through ctypes and not the runtime's ``cudaHostRegister``: a call of the runtime
-that fails leaves an error behind in the thread, which torch reports later on an innocent operation
-(vllm-project/vllm#51081).
+It calls the driver's API by ctypes, because a failing call of the runtime's ``cudaHostRegister`` leaves an error in the
+thread, which torch later reports for another operation (vllm-project/vllm#51081).
 """
 
 from __future__ import annotations
@@ -22,17 +20,17 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 import torch
 
-PORTABLE = 1  # CU_MEMHOSTREGISTER_PORTABLE: locked for every context, so also for a second GPU
+PORTABLE = 1  # CU_MEMHOSTREGISTER_PORTABLE: locked for every context, such as a second GPU's
 RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 CAPTURE_ERRORS = range(900, 909)  # CUDA_ERROR_STREAM_CAPTURE_*, the same numbers in driver and runtime
 
 _CAPTURE_TRIES = 100
 _CAPTURE_PAUSE_S = 0.05
-_PAGES_PATIENCE_S = 5.0  # how long to wait for pages that nobody touches
+_PAGES_PATIENCE_S = 5.0  # longest wait without a new page
 _PAGES_POLL_S = 0.02
 
 _still_locked: list[object] = []
-"""Mappings that could not be unlocked: the driver may still write to or read from their addresses."""
+"""Mappings that could not be unlocked: the driver may still use their addresses."""
 
 PinState: TypeAlias = Literal["pending", "pinned", "pageable", "closed"]
 
@@ -42,7 +40,7 @@ class PinningWarning(UserWarning):
 
 
 class PinDriver(Protocol):
-    """What page-locking needs of a driver. Codes are CUDA's, 0 is success."""
+    """A driver's calls for page-locking. Codes are CUDA's; 0 is success."""
 
     def register(self, address: int, nbytes: int) -> int:
         """Locks a range of this process's memory."""
@@ -58,8 +56,8 @@ class LibCuda:
     """The driver API of one device, by ctypes.
 
     Args:
-        ordinal: The device, as torch counts (both count after CUDA_VISIBLE_DEVICES).
-        library: A loaded libcuda; opened by its soname by default.
+        ordinal: Number of the device, as torch counts (both count after CUDA_VISIBLE_DEVICES).
+        library: A loaded libcuda; None opens libcuda.so.1.
 
     Raises:
         OSError: There is no libcuda.so.1, or it lacks a function.
@@ -90,14 +88,13 @@ class LibCuda:
 
     @contextmanager
     def _current_context(self) -> Iterator[int]:
-        """Makes the device's primary context (torch's) current in this thread, and puts back what was.
+        """Makes the device's primary context (torch's) current in this thread for a while.
 
-        A thread that has not yet called the runtime has none. Pushed and popped, because setting it would
-        change the user's current device. The retain is never undone: torch keeps the context for the life
-        of the process anyway, and the last release would destroy it.
+        A thread that has not called the runtime has no context. It is pushed and popped, because setting it would
+        change the user's current device. The retain is never undone, because the last release would destroy torch's
+        context.
 
-        Meanwhile this thread may do what a capture of a graph in another one forbids by default: that would fail
-        here, and end the capture there.
+        The capture mode is relaxed meanwhile: otherwise a graph capture in another thread would fail here and there.
         """
         code = 0
         if self._context is None:
@@ -118,7 +115,7 @@ class LibCuda:
                 self._pop(ctypes.byref(ctypes.c_void_p()))
 
     def register(self, address: int, nbytes: int, flags: int = PORTABLE) -> int:
-        """Locks a range, for every context of the process. It runs without the interpreter's lock."""
+        """Locks a range for every context of the process, without the interpreter's lock."""
         with self._current_context() as code:
             return int(code or self._register(address, nbytes, flags))
 
@@ -128,7 +125,7 @@ class LibCuda:
             return int(code or self._unregister(address))
 
     def describe(self, code: int) -> str:
-        """The driver's words for a code."""
+        """The driver's text for a code."""
         text = ctypes.c_char_p()
         if self._error_string(code, ctypes.byref(text)) != 0 or text.value is None:
             return f"code {code}"
@@ -158,12 +155,12 @@ class RuntimeBinding:
             return int(self._runtime.cudaHostUnregister(address))
 
     def describe(self, code: int) -> str:
-        """The bare code: the binding has no words for it."""
+        """The bare code, because the binding has no text for it."""
         return f"code {code}"
 
 
 def open_driver(device: torch.device) -> PinDriver:
-    """The best driver there is for a device that torch has initialised (see `device.cuda_device`)."""
+    """The best available driver for a device that torch has initialised (see `engine.cuda_device`)."""
     ordinal = torch.cuda.current_device() if device.index is None else device.index
     try:
         return LibCuda(ordinal)
@@ -174,21 +171,21 @@ def open_driver(device: torch.device) -> PinDriver:
 class HostPin:
     """The page-lock of one whole mapping.
 
-    Locking must begin at the mapping's first byte: torch asks about a tensor's storage, not its data, so a
-    storage that starts before the locked range counts as pageable.
+    Locking begins at the mapping's first byte: torch asks about a tensor's storage, so one that starts before the
+    locked range counts as pageable.
 
-    The owner's order at the end: drain the copies, :meth:`close`, drop the tensors, unmap. The owner sees to it at
-    the interpreter's exit, too. What cannot be unlocked stays mapped for ever. A forked child never touches the
-    driver: the lock is its parent's, and CUDA does not survive a fork.
+    At the end, also at the interpreter's exit, the owner drains the copies, calls :meth:`close`, drops the tensors and
+    unmaps. Memory that cannot be unlocked stays mapped. A forked child never calls the driver, because the lock is its
+    parent's and CUDA does not survive a fork.
 
     Args:
         address: First byte of the mapping.
-        nbytes: Its size; 0 is locked by doing nothing.
-        driver: Does the locking.
-        keep: Whatever the mapping ends with: it is kept alive until :meth:`close`.
-        cuts: Offsets at which another call of the driver goes on, on pages. No copy may straddle one.
-        absent_from: See `Mapping.absent_from`: locking begins when all pages are there, because the driver makes
-            missing ones slowly and holds up every other process on the machine that starts CUDA.
+        nbytes: Its size; 0 needs no lock.
+        driver: Locks and unlocks.
+        keep: Object that owns the mapping, kept alive until :meth:`close`.
+        cuts: Page-aligned offsets at which a new call of the driver begins. No copy may straddle one.
+        absent_from: See `Mapping.absent_from`. Locking begins when all pages are there, because the driver faults
+            pages in slowly and meanwhile blocks every process on the machine that starts CUDA.
     """
 
     def __init__(
@@ -216,7 +213,7 @@ class HostPin:
 
     @property
     def state(self) -> PinState:
-        """``pending`` until the attempt ends as ``pinned`` or ``pageable``; ``closed`` after close."""
+        """``pending``, then ``pinned`` or ``pageable``; ``closed`` after :meth:`close`."""
         return self._state
 
     @property
@@ -225,9 +222,9 @@ class HostPin:
         return self._reason
 
     def start(self) -> None:
-        """Begins locking in the background (about 0.1 s per GB of memory that is already there). Idempotent."""
+        """Begins locking in the background (about 0.1 s per GB of present pages). Idempotent."""
         if self._thread is None:
-            # A daemon, so that an exit runs the owner's hook (which waits for it) instead of waiting here first.
+            # A daemon thread, because otherwise exit waits for it before the owner's hook runs.
             self._thread = threading.Thread(target=self._lock, name="prepclient-pin", daemon=True)
             self._thread.start()
 
@@ -242,8 +239,8 @@ class HostPin:
             except (OSError, RuntimeError, ValueError, ctypes.ArgumentError) as error:
                 reason = str(error)
             if reason:
-                # Also if somebody else has locked some of it: nobody knows how much, and for how long. What was
-                # locked before stays so, because copies may be reading it.
+                # Also if other code has locked a part: its extent and duration are unknown. Earlier chunks stay
+                # locked, because copies may be reading them.
                 self._reason = f"{self._nbytes / 2**20:.0f} MiB of shared memory could not be page-locked: {reason}"
                 self._state = "pageable"
                 return
@@ -251,7 +248,7 @@ class HostPin:
         self._state = "pinned"
 
     def _await_pages(self) -> None:
-        """Waits for whoever faults the memory in, as long as that goes on."""
+        """Waits until all pages are present, or no new page has appeared for `_PAGES_PATIENCE_S`."""
         present, moved_s = 0, time.monotonic()
         while self._absent_from is not None and (upto := self._absent_from(present)) < self._nbytes:
             now_s = time.monotonic()
@@ -261,7 +258,7 @@ class HostPin:
                 return
 
     def _unlock(self) -> bool:
-        """Whether nothing of it is locked any more."""
+        """Unlocks all; whether that worked."""
         unlocked = True
         for address in self._locked:
             try:
@@ -273,20 +270,13 @@ class HostPin:
         return unlocked
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Waits until locking was done or refused.
-
-        Args:
-            timeout_s: Longest wait; None waits for the driver.
-
-        Returns:
-            Whether the mapping is page-locked.
-        """
+        """Waits up to `timeout_s` (None: without limit) for the locking; whether the mapping is page-locked."""
         if self._thread is not None and self._owner_pid == os.getpid():
             self._thread.join(timeout_s)
         return self._state == "pinned"
 
     def warn_once(self) -> None:
-        """Says, the first time after a refusal, why copies are slower. To be called by the user's thread.
+        """Warns once, in the user's thread, if locking was refused.
 
         Warns:
             PinningWarning: Locking was refused.
@@ -301,11 +291,11 @@ class HostPin:
             )
 
     def close(self) -> None:
-        """Unlocks what was locked here. No copy may be under way. Calling it again does nothing."""
+        """Unlocks; no copy may be under way. Idempotent."""
         if self._state == "closed":
             return
         if os.getpid() != self._owner_pid:
-            # Not even the thread is waited for: it was not copied, and a lock that it held stays held.
+            # Fork did not copy the thread, so waiting for it could hang.
             self._state = "closed"
             return
         self._closing.set()
@@ -317,7 +307,7 @@ class HostPin:
 
 
 def _call(call: Callable[[], int]) -> int:
-    """Calls a driver, again while it refuses because a graph is captured."""
+    """Calls a driver, and retries while it refuses because of a graph capture."""
     for _ in range(_CAPTURE_TRIES):
         code = call()
         if code not in CAPTURE_ERRORS:

@@ -1,4 +1,4 @@
-"""Finds the daemon: which runtime directory, and whether one listens there."""
+"""Finds the daemon: its runtime directory, and whether it listens there."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ def candidates(given: str | None) -> list[Path]:
 
 
 def find_runtime_dir(given: str | None) -> Path:
-    """The directory given; else of the usual places the first with a socket, or if none has one, the first of all."""
+    """The given directory; else the first of the usual places with a socket, or the first of all."""
     found = candidates(given)
     sockets = (path for path in found if _trusted(path) and os.path.lexists(path / ATTACH_SOCKET))
     return found[0] if given is not None else next(sockets, found[0])
 
 
 def listens(runtime_dir: Path) -> bool:
-    """Whether a daemon does.
+    """Whether a daemon listens in `runtime_dir`.
 
     Raises:
-        NoPermission: One does, and this user may not use it.
+        NoPermission: One listens, but this user may not use it.
     """
     try:
         connect(runtime_dir).close()
@@ -37,7 +37,7 @@ def listens(runtime_dir: Path) -> bool:
 
 
 def _trusted(path: Path) -> bool:
-    """Whether `path` is a real directory of ours or of the system: anybody may put one under /tmp."""
+    """Whether `path` is a real directory of this user or the system: anyone may put one under /tmp."""
     try:
         info = path.lstat()
     except OSError:

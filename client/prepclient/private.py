@@ -1,4 +1,4 @@
-"""A daemon of one's own: started for this process, gone with it, in a directory that nobody else knows."""
+"""A private daemon: started for this process, ended with it, in its own directory."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ _STOP_TIMEOUT_S = 10.0
 _SWEPT_AFTER_S = 600.0  # long after any daemon has taken its lock
 
 _running: weakref.WeakValueDictionary[int, PrivateDaemon] = weakref.WeakValueDictionary()
-"""By pid: a forked child has its parent's entry, and starts one of its own."""
+"""By pid: a forked child ignores its parent's entry and starts its own."""
 
 
 def private_daemon(workers: int, plugins: Sequence[str] = ()) -> PrivateDaemon:
-    """The private daemon of this process, which is started if there is none. It ends when nobody refers to it.
+    """The private daemon of this process, started if there is none. It ends with its last reference.
 
     Args:
         workers: Its worker processes, if it is started now.
-        plugins: What it loads of this process's own code, if it is started now.
+        plugins: Its plug-ins, if it is started now.
 
     Raises:
-        NoServer: It did not come up; the text has the end of its log.
+        NoServer: It did not start; the text has the end of its log.
         InvalidSpec: It runs already, without one of the plug-ins.
     """
     running = _running.get(os.getpid())
@@ -53,7 +53,7 @@ def private_daemon(workers: int, plugins: Sequence[str] = ()) -> PrivateDaemon:
     elif missing := [name for name in plugins if name not in running.plugins]:
         raise InvalidSpec(
             f"plugins = {missing}: the private daemon of this process runs already, with plugins = "
-            f"{list(running.plugins)}. Name all of them where the first client is made, or close that first",
+            f"{list(running.plugins)}. Name all of them for the first client, or close that client first",
             "plugins",
         )
     elif running.workers != workers:
@@ -64,17 +64,17 @@ def private_daemon(workers: int, plugins: Sequence[str] = ()) -> PrivateDaemon:
 
 
 class PrivateDaemon:
-    """A daemon that ends with this object, and with this process, however that ends.
+    """A daemon that ends with this object and with this process.
 
     Args:
         workers: Its worker processes.
-        plugins: What it loads. It finds all that this process can import, and may read all that this one may.
+        plugins: Its plug-ins. With plug-ins it can import and read whatever this process can.
 
     Attributes:
-        runtime_dir: Where it listens.
+        runtime_dir: Its directory.
 
     Raises:
-        NoServer: It did not come up; the text has the end of its log.
+        NoServer: It did not start; the text has the end of its log.
     """
 
     def __init__(self, workers: int, plugins: Sequence[str] = ()) -> None:
@@ -93,7 +93,7 @@ class PrivateDaemon:
         mine = [os.path.abspath(path) for path in sys.path] if plugins else []
         paths = (str(root), os.environ.get("PYTHONPATH", ""), *mine)
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-        # A session of its own: Ctrl-C in the terminal is for the training script, which then ends its daemon.
+        # A new session, so that Ctrl-C in the terminal reaches only the training script, which then ends its daemon.
         self._process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, env=env, start_new_session=True
         )
@@ -119,7 +119,7 @@ class PrivateDaemon:
                     said.seek(0)
                     tail = said.read()[-2000:].strip()
                     raise NoServer(
-                        f"the private daemon (workers=) did not come up: {tail or 'it said nothing'}"
+                        f"the private daemon (workers=) did not start: {tail or 'its log is empty'}"
                     ) from None
                 time.sleep(0.01)
             else:
@@ -127,13 +127,13 @@ class PrivateDaemon:
 
 
 def _make_place() -> Path:
-    """A directory of its own: in the session's runtime directory, the temporary one, or ``/tmp`` if these are too long.
+    """Makes a directory: in the session's runtime directory, the temporary one, or ``/tmp`` if these are too long.
 
     Raises:
         NoServer: None of them can be used; the text says why.
     """
     bases = [os.environ.get("XDG_RUNTIME_DIR")]
-    with contextlib.suppress(FileNotFoundError):  # there is none that can be written to
+    with contextlib.suppress(FileNotFoundError):  # no temporary directory is writable
         bases.append(tempfile.gettempdir())
     refused = []
     for base in dict.fromkeys(filter(None, [*bases, _LAST_BASE])):
@@ -145,16 +145,16 @@ def _make_place() -> Path:
         except OSError as e:
             refused.append(f"{base}: {e.strerror}")
     raise NoServer(
-        f"no directory for the private daemon (workers=): {'; '.join(refused)}. Set $TMPDIR to a short one that can be "
-        "written to, start a daemon with `prepserver start --runtime-dir DIR`, or use inline=True"
+        f"no directory for the private daemon (workers=): {'; '.join(refused)}. Set $TMPDIR to a short writable "
+        "one, start a daemon with `prepserver start --runtime-dir DIR`, or use inline=True"
     )
 
 
 def _end(owner: int, process: subprocess.Popen[bytes], said: IO[str], runtime_dir: Path) -> None:
     if os.getpid() != owner:
-        return  # a forked child: it is its parent's
+        return  # in a forked child, the daemon is the parent's
     if process.poll() is None:
-        # twice: there is no job to drain for
+        # twice, because no job is left to drain
         for _ in range(2):
             process.send_signal(signal.SIGTERM)
         try:
@@ -167,7 +167,7 @@ def _end(owner: int, process: subprocess.Popen[bytes], said: IO[str], runtime_di
 
 
 def _sweep_beside(new: Path) -> None:
-    """Removes what daemons of ours that were killed themselves have left."""
+    """Removes directories of this user's private daemons that were killed."""
     now_s = new.stat().st_mtime
     for path in new.parent.glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):

@@ -15,11 +15,7 @@ _LOG_EVERY_S = 10.0
 
 
 class ScanProgress:
-    """Silent until the first report, and gone after `close`.
-
-    Args:
-        name: Of the source, for the line.
-    """
+    """A line that appears at the first report and goes at `close`; `name` is the source's."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -1,8 +1,7 @@
-"""A ring as the client sees it: runs of rows as torch tensors.
+"""A ring in the client: runs of rows as torch tensors.
 
-What user code can touch is mapped read-only, so that an in-place operation cannot reach another job's batch:
-it is a segmentation fault instead. Page-locking needs a writable mapping: rows that a device copies from are mapped
-so, and no user code ever sees them.
+Memory that user code can touch is mapped read-only: an in-place operation is a segmentation fault and cannot change
+another job's batch. Page-locking needs a writable mapping, which no user code ever sees.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from prepserver.memory.segment import check_segment
 from prepserver.protocol.layout import PAGE_BYTES, Field, RingLayout, whole_page_rows
 
 CHUNK_BYTES = 64 << 30
-"""About so much is page-locked at a time: a call for 512 GiB fails in the driver (LMCache#5177)."""
+"""Most bytes of one page-lock call, roughly: the driver fails at 512 GiB (LMCache#5177)."""
 
 DTYPES = {"uint8": torch.uint8, "float16": torch.float16, "float32": torch.float32, "int64": torch.int64}
 
@@ -32,11 +31,11 @@ class Rows:
     """Read access to the rows of one ring.
 
     Args:
-        layout: Where its fields lie.
-        dense: For each of the layout's dense fields all stored rows, shape ``(rows or 2 * rows, *row)``; twice where
-            the memory is mapped twice end to end, so that any run is one piece.
-        scalars: Of the layout's other fields, by name: shape ``(rows,)``.
-        cuts: For each dense field the rows before which a run is cut: a device's copy must not straddle two
+        layout: The ring's layout.
+        dense: For each dense field all stored rows, shape ``(rows or 2 * rows, *row)``; twice if the memory is mapped
+            twice end to end, so that any run is one piece.
+        scalars: The other fields by name, shape ``(rows,)``.
+        cuts: For each dense field the rows before which a run is cut, because a copy to a device must not straddle two
             page-locked chunks.
     """
 
@@ -59,13 +58,7 @@ class Rows:
         return len(self._dense)
 
     def parts(self, start: int, stop: int, field: int = 0) -> list[torch.Tensor]:
-        """One dense field's stored rows of positions [start, stop): no copies, one piece, or two where they wrap.
-
-        Args:
-            start: The first.
-            stop: Behind the last.
-            field: Place among the layout's dense fields.
-        """
+        """Stored rows of positions [start, stop) of dense field number `field`: views, two if the run wraps."""
         spans, rows = self.layout.spans(start, stop), self._dense[field]
         if len(rows) == 2 * self.layout.rows or not spans:  # an empty batch is one piece, too
             first = start % self.layout.rows
@@ -77,17 +70,14 @@ class Rows:
 
     @property
     def cut_bytes(self) -> list[int]:
-        """Offsets in the segment at which page-locking is cut. All are on pages; each field begins at one."""
+        """Page-aligned offsets in the segment at which page-locking is cut; each field begins at one."""
         if not any(self._cuts):
             return []
         fields = zip(self.layout.dense, self._cuts, strict=True)
         return [self.layout.offset(f.name) + row * f.row_bytes for f, cuts in fields for row in (0, *cuts)][1:]
 
     def scalars(self, name: str, start: int, stop: int) -> list[npt.NDArray[Any]]:
-        """A field of one number a row, of positions [start, stop): no copies, in pieces where they wrap.
-
-        No rows are one piece, too.
-        """
+        """A scalar field at positions [start, stop): views, two if the run wraps, at least one."""
         array = self._scalars[name]
         return [array[a:b] for a, b in self.layout.spans(start, stop)] or [array[:0]]
 
@@ -98,7 +88,7 @@ class Rows:
 
     @classmethod
     def map(cls, fd: int, layout: RingLayout) -> Rows:
-        """Maps a segment read-only, each dense field twice end to end where its rows fill whole pages.
+        """Maps a segment read-only, each dense field twice end to end if its rows fill whole pages.
 
         Raises:
             SegmentError: The descriptor does not fit the layout.
@@ -115,12 +105,12 @@ class Rows:
 
     @classmethod
     def map_writable(cls, fd: int, layout: RingLayout, chunk_bytes: int = CHUNK_BYTES) -> tuple[Rows, Mapping]:
-        """Maps a segment writable and once, for page-locking; nothing of it may reach user code.
+        """Maps a segment writable and once, for page-locking; user code must not see it.
 
         Args:
             fd: The segment.
-            layout: Of it.
-            chunk_bytes: Most of one field that is page-locked at a time, rounded to rows that fill whole pages.
+            layout: Its layout.
+            chunk_bytes: Most bytes of one field in a page-lock call, rounded to rows that fill whole pages.
 
         Raises:
             SegmentError: The descriptor does not fit the layout.
@@ -137,7 +127,7 @@ class Rows:
 
     @classmethod
     def map_pinned(cls, fd: int, layout: RingLayout, driver: PinDriver) -> Rows:
-        """Maps a segment as `map_writable` does, to be page-locked from `lock` to `close`.
+        """Maps a segment as `map_writable` does, page-locked from `lock` to `close`.
 
         Raises:
             SegmentError: The descriptor does not fit the layout.
@@ -149,16 +139,16 @@ class Rows:
         return rows
 
     def lock(self) -> None:
-        """Begins to page-lock what `map_pinned` has mapped, the first time; later says once if that was refused.
+        """Begins page-locking at the first call after `map_pinned`; later calls warn once if it was refused.
 
-        Whoever will call `close` has the rows by then: what is locked must not be unmapped.
+        From then on the owner must call `close` before it unmaps the rows.
         """
         if self._pin is not None:
             self._pin.start()
             self._pin.warn_once()
 
     def close(self) -> None:
-        """Ends the page-lock: no copy reads these rows any more. They stay mapped as long as a tensor is over them."""
+        """Ends the page-lock; no copy may read these rows any more. They stay mapped while a tensor uses them."""
         if self._pin is not None:
             self._pin.close()
 

@@ -1,8 +1,6 @@
-"""One attachment as the client sees it: which batch is next, which rows are ready, which may go back.
+"""One attachment in the client: the next batch, the rows that are ready, and the rows to release. Pure.
 
-Pure: events in, facts out. It opens no socket and touches no memory, so tests drive it through any order of
-announcements, hand-outs and give-backs. The numbers come from `prepserver.pipeline.batches`, which the daemon
-computes with too; so an announcement is one number.
+The daemon computes batches with the same `prepserver.pipeline.batches`, so an announcement is one number.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from prepserver.pipeline.shard import WHOLE, Shard
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a client asked for, as far as its batches go. See `EpochPlan` and `BatchLine` for the fields."""
+    """How a client's rows are cut into batches. See `EpochPlan` and `BatchLine` for the fields."""
 
     batch_size: int
     drop_last: bool
@@ -38,7 +36,7 @@ class Bad:
 
 
 class Totals(NamedTuple):
-    """What the training loop got in all, over all attachments."""
+    """What the training loop received over all attachments."""
 
     batches: int = 0
     images: int = 0
@@ -47,11 +45,11 @@ class Totals(NamedTuple):
 
 
 class Handed(NamedTuple):
-    """How far the training loop has got. A step replaces this object as a whole, so it happens or it does not.
+    """Progress of the training loop. A step replaces the whole object, so it happens completely or not at all.
 
     Attributes:
-        line: Stands at the next batch; nobody advances it.
-        totals: What the training loop got before that.
+        line: The line at the next batch; it is never advanced in place.
+        totals: What the training loop received before that.
     """
 
     line: BatchLine
@@ -61,20 +59,21 @@ class Handed(NamedTuple):
 class Session:
     """See the module.
 
-    Two places move along the same line of batches: `staged` is how far rows were picked up (a GPU copy is
-    under way, or a view was made), `handed` how far the training loop has got. A checkpoint holds the latter.
+    Two places advance along the line of batches: `staged` batches are picked up (a GPU copy is under way, or a view was
+    made), and `handed` is the training loop's progress, which a checkpoint holds. It has more than 15 public members
+    because most are one number of that line.
 
     Args:
-        samples: Of the source.
+        samples: Samples of the source.
         epoch: Number of the epoch that begins at `epoch_start`.
         epoch_start: Position at which it begins.
         position: Position of the first batch, in that epoch.
-        shape: Of the batches.
-        rounds: Batches from there that this rank has had already.
-        totals: What earlier attachments handed out.
+        shape: Shape of the batches.
+        rounds: Batches from `position` on that this rank has taken already.
+        totals: Totals of earlier attachments.
 
     Attributes:
-        handed: How far the training loop has got; whoever hands out a batch replaces it.
+        handed: Progress of the training loop; the code that hands out a batch replaces it.
     """
 
     def __init__(
@@ -104,10 +103,10 @@ class Session:
         self._bad: dict[int, Bad] = {}
         self.released_upto = self._ahead.peek().start
 
-    # -- what the daemon says -----------------------------------------------------------------------
+    # -- announcements ------------------------------------------------------------------------------
 
     def ready(self, upto: int, bad: Iterable[tuple[int, int, str]]) -> None:
-        """All rows below `upto` are in the ring. Old news and repetitions change nothing."""
+        """All rows below `upto` are in the ring. Repeated and late announcements change nothing."""
         self.ready_upto = max(self.ready_upto, upto)
         for position, index, reason in bad:
             if position >= self.released_upto:
@@ -116,7 +115,7 @@ class Session:
     # -- picking rows up ----------------------------------------------------------------------------
 
     def next_ready(self) -> Batch | None:
-        """The next batch to pick up, if its rows are ready."""
+        """The next batch to pick up; None until its rows are ready."""
         batch = self._ahead.peek()
         return batch if batch.stop <= self.ready_upto else None
 
@@ -126,7 +125,7 @@ class Session:
         return self._ahead.peek()
 
     def stage(self) -> Batch:
-        """Picks up the batch that `next_ready` showed: its rows are held until `give_back`."""
+        """Picks up the batch of `next_ready` and holds its rows until `give_back`."""
         batch = self._ahead.peek()
         self._ahead.advance()
         self._staged.append(batch)
@@ -134,12 +133,10 @@ class Session:
         return batch
 
     def give_back(self, start: int) -> bool:
-        """The rows of the batch that starts at `start` are not needed any more.
-
-        Rows go back in stream order, whatever order this is called in.
+        """Gives back the rows of the batch that starts at `start`, in any order; rows are released in stream order.
 
         Returns:
-            Whether `released_upto` moved: the daemon should be told.
+            Whether `released_upto` moved, so that the daemon should be told.
         """
         self._returned.add(start)
         before = self.released_upto
@@ -158,14 +155,11 @@ class Session:
 
     @property
     def staged(self) -> int:
-        """Batches picked up and not handed out yet."""
+        """Batches picked up and not handed out."""
         return len(self._staged)
 
     def offer(self) -> tuple[Batch, list[Bad], BatchLine]:
-        """The oldest staged batch, its replaced rows, and the line that stands behind it.
-
-        The batch counts as handed out when `handed` is replaced.
-        """
+        """The oldest staged batch, its replaced rows, and the line after it, for the next `handed`."""
         batch = self._staged.pop(0)
         line = copy.copy(self.handed.line)
         line.advance()
@@ -182,17 +176,17 @@ class Session:
 
     @property
     def epoch_start(self) -> int:
-        """Where the epoch of the next batch began, as `position`."""
+        """Start of the next batch's epoch, counted as `position`."""
         return self._of_all(self.handed.line.epoch_start)
 
     @property
     def position(self) -> int:
-        """Where all ranks of all shards stand when this one has consumed what it has: what a checkpoint holds."""
+        """Position of all ranks of all shards together, which a checkpoint holds."""
         return self._of_all(self.handed.line.position)
 
     @property
     def place(self) -> tuple[int, int, int]:
-        """Exactly where this rank stands: (epoch_start, start of its run of batches, batches of it consumed)."""
+        """This rank's exact place: (epoch_start, start of its run of batches, batches of it consumed)."""
         return self.epoch_start, self._of_all(self.handed.line.plan.start), self.handed.line.number
 
     def _of_all(self, position: int) -> int:
@@ -200,7 +194,7 @@ class Session:
 
     @property
     def stands(self) -> int:
-        """Where the next batch starts that the training loop gets."""
+        """Start of the next batch for the training loop."""
         return self.handed.line.peek().start
 
     @property
@@ -215,5 +209,5 @@ class Session:
 
     @property
     def batches_per_epoch(self) -> int:
-        """Of the whole epoch that the next batch belongs to, for this rank."""
+        """Batches of this rank in the whole epoch of the next batch."""
         return self.handed.line.batches_per_epoch

@@ -1,4 +1,4 @@
-"""Which part of each batch this process reads: as the user says, or as torch.distributed or the launcher says."""
+"""The part of the samples that this process reads, as given by the user, torch.distributed or the launcher."""
 
 from __future__ import annotations
 
@@ -15,16 +15,15 @@ from prepserver.pipeline.shard import MAX_SHARDS, WHOLE, Shard
 
 @dataclass(frozen=True, slots=True)
 class Sharding:
-    """Which part of the samples a process reads. Everything left out is found by itself, as under torchrun.
+    """The part of the samples that a process reads.
 
     Args:
-        rank: This process among the data-parallel ones, from 0. None takes torch.distributed's, else ``$RANK``, else 0.
-        world_size: How many there are; with shards, how many read this shard. It comes with `rank`.
-        num_shards: Parts into which each pass is dealt, one for each machine of the run, so that a machine makes only
-            the rows of its own processes. None takes one shard per machine where torchrun says that all machines run
-            equally many processes and `rank` is not given, else 1. An epoch then begins at the same place on all
-            machines.
-        shard_index: The part that this machine reads, from 0. It comes with `num_shards`.
+        rank: Rank of this process, from 0. None takes torch.distributed's, else ``$RANK``, else 0.
+        world_size: Number of data-parallel processes; with shards, of those that read this shard. Give it with `rank`.
+        num_shards: Shards of each pass, one for each machine of the run, so that a machine makes only the rows of its
+            own processes; an epoch then begins at the same place on all machines. None is one shard per machine if
+            torchrun runs equally many processes on each and `rank` is not given, else 1.
+        shard_index: The shard that this machine reads, from 0. Give it with `num_shards`.
 
     Raises:
         InvalidSpec: A number is out of range, or its partner is missing.
@@ -49,7 +48,7 @@ class Sharding:
 
     @property
     def shard(self) -> Shard:
-        """The part of each pass; all of it where none is named."""
+        """The shard; all of each pass if none is named."""
         return Shard(self.num_shards or 1, self.shard_index or 0)
 
 
@@ -60,7 +59,7 @@ class Ranks(NamedTuple):
         rank: 0 <= rank < world_size.
         world_size: Processes that read this shard.
         local: (first, count) of the ranks on this machine, None for all.
-        shard: The part of the samples that these processes read.
+        shard: The shard of these processes.
     """
 
     rank: int
@@ -72,9 +71,8 @@ class Ranks(NamedTuple):
 def find_ranks(sharding: Sharding, environ: Mapping[str, str]) -> Ranks:
     """Rank and world size: as given, else torch.distributed's, else the launcher's (torchrun), else one process.
 
-    With shards they count the processes of one shard. Where the launcher says without doubt that the run spans several
-    machines with equally many processes, and nothing was given, each machine is a shard: its daemon then makes the
-    rows of its own processes and no others.
+    With shards they count the processes of one shard. Without any given number, each machine is a shard if the launcher
+    shows that the run has equally many processes on each of several machines.
 
     Raises:
         InvalidSpec: The launcher's numbers contradict each other, or do not say which ranks read a shard.
@@ -115,7 +113,7 @@ def _machine(environ: Mapping[str, str], found: Ranks) -> Shard:
 
 
 def _local_ranks(environ: Mapping[str, str], rank: int, world_size: int) -> tuple[int, int] | None:
-    """(first, count) of the ranks on this machine, None where the launcher knows of no others."""
+    """(first, count) of the ranks on this machine; None if the launcher knows no others."""
     if "LOCAL_RANK" not in environ or "LOCAL_WORLD_SIZE" not in environ:
         return None
     count = _number(environ, "LOCAL_WORLD_SIZE")

@@ -1,7 +1,4 @@
-"""What a `PrepClient` was asked for, checked and put into the form that a daemon understands.
-
-Everything that can be wrong with an argument is said here, before anything is sent.
-"""
+"""Checks the arguments of a `PrepClient`, before anything is sent, and makes a spec of them."""
 
 from __future__ import annotations
 
@@ -43,9 +40,9 @@ class Spec:
     Attributes:
         source: The dataset.
         pipeline: Canonical.
-        shuffle: The wire's word for the order.
-        seed: Of order and augmentation.
-        shape: Of the batches.
+        shuffle: The order, in the protocol's word.
+        seed: Seed of order and augmentation.
+        shape: Shape of the batches.
         local_ranks: (first, count) of the ranks on this machine, None for all.
         job: Name of the run.
     """
@@ -60,11 +57,10 @@ class Spec:
 
     @property
     def digest(self) -> str:
-        """Names the stream of rows: source, order, seed and pipeline, but not how it is cut into batches."""
-        # Where the dataset lies is left out: a checkpoint goes to another machine.
+        """Names the stream of rows (source, order, seed and pipeline), independent of batches."""
+        # Without the dataset's place, so that a checkpoint works on another machine.
         source = sorted((k, v) for k, v in self.source.to_wire().items() if k not in type(self.source).paths)
-        # Where whole batches are shuffled, their size decides which sample comes when, and so do the shards whose
-        # samples a batch is made of.
+        # If whole batches are shuffled, batch size and shards decide the order of samples.
         whole, shards = batch_rows(self.shape.batching, self.shape.batch_size), self.shape.shard.count
         batches = f" batches of {whole}{f' in {shards} shards' if shards > 1 else ''}" if whole else ""
         text = f"{source} {self.shuffle} {self.seed} {self.pipeline.digest}{batches}"
@@ -87,7 +83,7 @@ def make_spec(
     """Checks the arguments of a `PrepClient`.
 
     Raises:
-        InvalidSpec: Naming the field, the value and what would be right.
+        InvalidSpec: An argument is invalid; the text names it, its value and the choices.
     """
     if isinstance(shuffle, np.bool_):
         shuffle = bool(shuffle)
@@ -99,7 +95,7 @@ def make_spec(
     if batching == "batch-shuffle-repeat":
         if wire_shuffle == "none":
             raise invalid("shuffle", shuffle, "True or 'full' with order='batch-shuffle-repeat'")
-        wire_shuffle = "full"  # the batches of a pass are one permutation, and its short batch is its last
+        wire_shuffle = "full"  # a pass is one permutation of batches, with the short one last
     batch_size = whole("batch_size", batch_size, 1, 2**20)
     seed = whole("seed", seed, 0, 2**63 - 1)
     refuse_torchvision(source, ops)
@@ -108,7 +104,7 @@ def make_spec(
     if not isinstance(ops, Sequence) or isinstance(ops, str):
         raise invalid("ops", ops, "a list of ops, such as [RandomResizedCrop(224)]")
     if job is not None and not (isinstance(job, str) and 0 < len(job) <= 256 and job.isprintable()):
-        raise invalid("job", job, "a name of 1 to 256 characters that can be shown, so no control characters")
+        raise invalid("job", job, "a name of 1 to 256 printable characters")
     try:
         pipeline = Pipeline.from_ops(list(ops), views, source.columns)
     except SpecError as e:
@@ -158,12 +154,12 @@ def _job_name(world_size: int) -> str:
     env = os.environ
     for name in ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID"):
         if env.get(name, "none") != "none":
-            # a restarted attempt is another job: its ranks must not meet those of the one that failed
+            # A restarted attempt is another job: its ranks must not join those of the failed one.
             return f"{env[name]}-{env.get('TORCHELASTIC_RESTART_COUNT', env.get('SLURM_STEP_ID', '0'))}"
     if "MASTER_PORT" in env:
         return f"{env.get('MASTER_ADDR', 'localhost')}:{env['MASTER_PORT']}"
     raise InvalidSpec(
-        f"world_size = {world_size}: the ranks of a run must name it alike, and no launcher's variable does. "
-        "Pass job='NAME', the same in all of them",
+        f"world_size = {world_size}: all ranks of a run need the same job name, and no launcher gives one. "
+        "Pass job='NAME', the same in all ranks",
         "job",
     )

@@ -1,8 +1,8 @@
-"""From ready rows to the tensors that the training loop gets: on the host, or by way of a device.
+"""Stages turn ready rows into the training loop's tensors, on the host or on a device.
 
-Both stages hold rows only as long as they must. The host stage hands out fresh tensors and gives rows back at
-once, or lends views and gives them back at the next step. The device stage (`prepclient.device`) copies ahead
-on a side stream and gives rows back when a copy has completed.
+Both release rows as early as possible. The host stage hands out fresh tensors and releases rows at once, or lends views
+and releases them at the next step. The device stage (`prepclient.device`) copies ahead on a side stream and releases
+rows when their copy has completed.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from prepclient.spec import VALID, Spec
 from prepserver.pipeline.batches import Batch, BatchLine
 from prepserver.protocol.layout import RingLayout
 
-_POLL_S = 0.0005  # while copies are under way, whose rows the daemon may be waiting for
-_BUSY_POLL_S = 0.005  # while the device still works: how exactly the end of that is known
+_POLL_S = 0.0005  # while copies are under way, because the daemon may need their rows
+_BUSY_POLL_S = 0.005  # while the device is busy: precision of the measured wait
 
 
 class Step(NamedTuple):
-    """A batch in the training loop's hands.
+    """A batch for the training loop.
 
     Attributes:
         batch: Its rows.
-        bad: Those that hold a replacement.
-        line: Stands behind it, for `Session.handed`.
-        fields: Each column's tensor, by its name; of several views a tuple of tensors. From a device also ``valid``,
-            where its stage has that field.
-        wait_ns: How long missing rows held up the training loop.
+        bad: Rows that hold a replacement.
+        line: The line after this batch, for `Session.handed`.
+        fields: Tensor of each column by name, or a tuple of tensors for several views. From a device also ``valid``, if
+            its stage has that field.
+        wait_ns: Time for which missing rows held up the training loop.
     """
 
     batch: Batch
@@ -49,23 +49,23 @@ class Step(NamedTuple):
 
 
 class Stage(Protocol):
-    """How a session's rows become tensors."""
+    """Makes tensors of a session's rows."""
 
     def step(self, timeout_s: float) -> Step:
         """The next batch, which the caller then enters into `Session.handed`.
 
-        After any exception only `close` is left.
+        After an exception only `close` may be called.
 
         Raises:
-            PrepClientError: It will not come, or did not within `timeout_s`.
+            PrepClientError: The batch cannot come, or did not come within `timeout_s`.
         """
 
     def close(self) -> None:
-        """Lets go of all rows: after this, the ring may be unmapped."""
+        """Stops reading rows, so that the ring may be unmapped."""
 
 
 def valid_rows(batch: Batch, bad: Iterable[Bad]) -> torch.Tensor:
-    """Of each row of a batch, whether it is the sample itself and no replacement."""
+    """For each row of a batch, whether it holds its sample and not a replacement."""
     valid = torch.ones(batch.stop - batch.start, dtype=torch.bool, device="cpu")
     for one in bad:
         valid[one.position - batch.start] = False
@@ -73,11 +73,11 @@ def valid_rows(batch: Batch, bad: Iterable[Bad]) -> torch.Tensor:
 
 
 class _Column(NamedTuple):
-    """A column of more than one number a row.
+    """A column with more than one number a row.
 
     Attributes:
-        look: How its rows look.
-        finisher: What is computed on top.
+        look: Layout of its rows.
+        finisher: The last computation.
         blocks: Memory for its batches.
     """
 
@@ -95,10 +95,10 @@ class HostStage:
     """Tensors in host memory.
 
     Args:
-        session: Whose batches.
-        feed: Whose rows.
-        looks: How the rows look, for each column of more than one number a row.
-        finish: What is computed on top of images.
+        session: The session.
+        feed: Its feed.
+        looks: Layout of each column with more than one number a row.
+        finish: The last computation on images.
         max_batch: Most rows in one batch.
         zero_copy: Lend read-only views of the ring, valid until the next step, instead of fresh tensors.
     """
@@ -146,7 +146,7 @@ class HostStage:
 
     def _made(self, column: _Column, parts: list[torch.Tensor]) -> torch.Tensor:
         if self._lends:
-            # Where the ring could not be mapped twice, a batch that wraps is put together: one in many.
+            # A batch that wraps is copied if the ring is not mapped twice; few batches wrap.
             return column.look.view(parts[0] if len(parts) == 1 else torch.cat(parts))
         batch = column.finisher.empty(sum(map(len, parts)), column.blocks.take())
         column.finisher.fill(batch, parts)
@@ -166,9 +166,9 @@ class CudaStage:
     """Tensors on a CUDA device, copied ahead of the training loop.
 
     Args:
-        session: Whose batches.
-        feed: Whose rows; its rings are page-locked.
-        stage: The device's side.
+        session: The session.
+        feed: Its feed, whose rings are page-locked.
+        stage: The stage on the device.
     """
 
     def __init__(self, session: Session, feed: Feed, stage: DeviceStage) -> None:
@@ -200,8 +200,8 @@ class CudaStage:
         """Waits for the next batch's rows.
 
         Returns:
-            For how many nanoseconds the device had nothing else to do. The host runs ahead of it: while it works off
-            the steps before this one, nobody is held up.
+            Nanoseconds for which the device was idle. The host runs ahead, so it is held up only once the device has
+            finished all earlier steps.
         """
         idle_since_ns: int | None = None
 
@@ -241,19 +241,19 @@ class CudaStage:
 
 
 class Staging:
-    """How the rows of a client become tensors, whatever feed they come from.
+    """Makes a stage for each attachment of a client.
 
     Args:
-        spec: What is read.
-        device: Where batches go.
-        looks: How the rows look, for each column of more than one number a row.
-        finish: What is computed on top of images.
+        spec: The checked request.
+        device: Device of the batches.
+        looks: Layout of each column with more than one number a row.
+        finish: The last computation on images.
         zero_copy: Lend memory instead of handing out fresh tensors.
         has_valid: Whether batches have the field ``valid``.
 
     Attributes:
-        device: As above.
-        engine: Of the device; None for CUDA's.
+        device: Device of the batches.
+        engine: The device's engine; None for CUDA's.
     """
 
     def __init__(
@@ -271,14 +271,14 @@ class Staging:
         self._looks = looks
         self._finish = finish
         self._zero_copy = zero_copy
-        self._max_batch = spec.shape.batch_size  # a run of batches may end in a smaller one, never in a larger one
+        self._max_batch = spec.shape.batch_size  # no batch is larger
         self._small = {field.name: getattr(torch, field.dtype) for field in spec.pipeline.fields if not field.shape}
         if has_valid:
             self._small[VALID] = torch.bool
         self._on_device: DeviceStage | None = None
 
     def map_rows(self) -> Callable[[int, RingLayout], Rows] | None:
-        """How a device wants the rings of the next attachment mapped; None where there is no device.
+        """The function that maps rings for the device; None for the CPU.
 
         Raises:
             DeviceUnavailable: No such device.
@@ -293,7 +293,7 @@ class Staging:
         return partial(Rows.map_pinned, driver=self._on_device.engine.pin_driver())
 
     def stage(self, session: Session, feed: Feed) -> Stage:
-        """The stage of a new attachment, after `map_rows`; that of the one before is closed."""
+        """The stage of a new attachment; call it after `map_rows`, when the previous stage is closed."""
         if self._on_device is not None:
             return CudaStage(session, feed, self._on_device)
         return HostStage(session, feed, self._looks, self._finish, self._max_batch, zero_copy=self._zero_copy)

@@ -1,6 +1,6 @@
-"""The client's end of what connects it to a daemon: the lease on `attach.sock`, and the line, which is ZeroMQ.
+"""The client's end of lease (`attach.sock`) and line (ZeroMQ): moves messages, and notices that the daemon is gone.
 
-Thin: it moves messages and notices that the daemon is gone. What they mean is the session's business.
+The module is long because descriptors and libzmq fail in many ways, each with its own error.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ from prepserver.protocol.messages import (
 from prepserver.protocol.schema import ProtocolError
 
 _MOST_FDS = 4
-_LINE = "ipc://line"  # libzmq wants a name for a socket that it is given
+_LINE = "ipc://line"  # libzmq requires a name even for a given socket
 _DESCRIPTOR_TIMEOUT_S = 10.0  # it was sent before the message that names it
-# As plain numbers: an enumeration's member takes a microsecond to compare with.
+# Plain numbers, because comparing with an enum member takes a microsecond.
 _POLLIN = int(zmq.POLLIN)
 _POLLOUT = int(zmq.POLLOUT)
 
 _contexts: dict[int, zmq.Context[zmq.Socket[bytes]]] = {}
 
 _DESCRIPTORS = 20
-"""A client holds ten at most: five of libzmq's context, two of its socket, the lease, and two rings while it moves. The
-rest is for whatever is opened for a moment, such as an import, and by other threads meanwhile."""
+"""A client holds at most ten: five of libzmq's context, two of its socket, the lease, and two rings while it moves. The
+rest is for short-lived files, such as an import's, and other threads."""
 
 _REFUSALS: dict[str, type[errors.PrepClientError]] = {
     "busy": errors.ServerBusy,
-    "internal": errors.ServerGone,  # it may take the job in again
+    "internal": errors.ServerGone,  # it may admit the job again
     "memory": errors.MemoryRefused,
     "permission": errors.NoPermission,
     "protocol": errors.VersionMismatch,
@@ -63,11 +63,11 @@ class Connection:
     """A lease and its line.
 
     Args:
-        runtime_dir: The daemon's.
-        timeout_s: For the line.
+        runtime_dir: The daemon's directory.
+        timeout_s: Longest wait for the line.
 
     Raises:
-        PrepClientError: One of `prepclient.errors`, naming why not.
+        PrepClientError: There is no connection.
     """
 
     def __init__(self, runtime_dir: Path, timeout_s: float) -> None:
@@ -87,7 +87,7 @@ class Connection:
     def _open_line(self, listener: int) -> None:
         """Takes the daemon's connection, which waits on `listener`."""
         try:
-            with _opening(1):  # libzmq aborts the process where it cannot accept for want of a descriptor
+            with _opening(1):  # without a free descriptor, libzmq aborts the process at accept
                 os.close(os.dup(listener))
             dealer = self._dealer = _context().socket(zmq.DEALER)
             dealer.setsockopt(zmq.LINGER, 0)
@@ -104,11 +104,7 @@ class Connection:
             raise errors.PrepClientError(f"no line to the daemon in {self.runtime_dir}: {e.strerror}") from e
 
     def send(self, message: Any, timeout_s: float = 0.0) -> bool:
-        """Sends `message`.
-
-        Returns:
-            False if it could not be queued within `timeout_s`: the line is not there yet, or the daemon does not read.
-        """
+        """Sends `message`; False if it could not be queued within `timeout_s`, because the daemon does not read."""
         assert self._dealer is not None
         if not self._await(_POLLOUT, timeout_s):
             return False
@@ -116,10 +112,10 @@ class Connection:
         return True
 
     def receive(self, timeout_s: float) -> Any | None:
-        """What the daemon says next, waiting up to `timeout_s` for it; None if nothing.
+        """The daemon's next message; None if none arrives within `timeout_s`.
 
         Raises:
-            PrepClientError: The daemon has ended, or its last word.
+            PrepClientError: The daemon has ended or refused.
         """
         assert self._dealer is not None
         if not self._await(_POLLIN, timeout_s):
@@ -133,10 +129,10 @@ class Connection:
         return message
 
     def _await(self, event: int, timeout_s: float) -> bool:
-        """Waits until the line can be written to, or read from. False if it cannot within `timeout_s`.
+        """Waits until the line is writable or readable; False if it is not within `timeout_s`.
 
         Raises:
-            PrepClientError: Nor ever, for the lease has ended.
+            PrepClientError: The lease has ended.
         """
         if self._can(event) or timeout_s <= 0:
             return self._can(event)
@@ -150,20 +146,20 @@ class Connection:
                 except BlockingIOError:
                     pass
                 except errors.ServerGone:
-                    if not self._can(event):  # what was said before counts; the end is seen again
+                    if not self._can(event):  # earlier messages come first; the next call sees the end again
                         raise
         return self._can(event)
 
     def _can(self, event: int) -> bool:
         assert self._dealer is not None
-        # Asked first: an exception that says no costs several times as much.
+        # An exception from recv or send would cost several times as much.
         return bool(int(self._dealer.getsockopt(zmq.EVENTS)) & event)
 
     def take(self, number: int, timeout_s: float = _DESCRIPTOR_TIMEOUT_S) -> int:
-        """The descriptor of this number, which is the caller's from here on.
+        """The descriptor of this number, which the caller then owns.
 
         Raises:
-            PrepClientError: It does not come, or something else.
+            PrepClientError: It did not arrive, or the lease has ended.
         """
         deadline_s = time.monotonic() + timeout_s
         while number not in self._given:
@@ -188,7 +184,7 @@ class Connection:
             if not data:
                 raise errors.ServerGone(
                     f"the prepserver daemon in {self.runtime_dir} ended or was killed. Its log says why; start it "
-                    "again with `prepserver start` and go on from `state_dict()`"
+                    "again with `prepserver start` and resume from `state_dict()`"
                 )
             message = decode(data, FROM_LEASE)
             if isinstance(message, Refused):
@@ -203,12 +199,12 @@ class Connection:
             _close_all(fds)
 
     def leave(self, upto: int) -> None:
-        """Says `Bye` on the lease, where it always finds room. The line may be full while the daemon stands still."""
+        """Sends `Bye` on the lease, which always has room; the line may be full while the daemon stands still."""
         with contextlib.suppress(OSError):
             self._lease.send(encode(Bye(upto)), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 
     def close(self) -> None:
-        """Ends it. Idempotent; a forked child only drops its copies."""
+        """Closes the connection. Idempotent; a forked child only drops its copies."""
         if self._dealer is not None:
             self._dealer.close(linger=0)
             self._dealer = None
@@ -220,19 +216,19 @@ class Connection:
 def ask(
     runtime_dir: Path, question: Any, timeout_s: float, on_scanning: Callable[[int], None] = lambda _samples: None
 ) -> tuple[Connection, Any]:
-    """Connects, and asks one question.
+    """Connects and asks one question.
 
     Args:
-        runtime_dir: The daemon's.
-        question: `Attach`, for example.
-        timeout_s: For the daemon's answer; scanning a source starts it anew with every sign of progress.
+        runtime_dir: The daemon's directory.
+        question: For example `Attach`.
+        timeout_s: Longest wait for the answer; each report of the listing's progress restarts it.
         on_scanning: Called with the number of samples found, while the daemon lists the source.
 
     Returns:
-        The connection, and the answer.
+        The connection and the answer.
 
     Raises:
-        PrepClientError: One of `prepclient.errors`, naming why not.
+        PrepClientError: There is no connection, no answer, or a refusal.
     """
     connection = Connection(runtime_dir, timeout_s)
     try:
@@ -253,11 +249,10 @@ def ask(
 
 
 def _context() -> zmq.Context[zmq.Socket[bytes]]:
-    """The process's context, one for all leases.
+    """The process's context, one for all lines.
 
-    Never ended: ending one waits for its sockets, and a client that was dropped without `close` is collected in
-    an order that nobody knows, so a context per lease could wait for ever. A forked child gets its own, and
-    must not touch its parent's.
+    It is never ended: that would wait for its sockets, and a client dropped without `close` is collected in an unknown
+    order. A forked child gets its own, and must not touch its parent's.
     """
     pid = os.getpid()
     if pid not in _contexts:
@@ -266,7 +261,7 @@ def _context() -> zmq.Context[zmq.Socket[bytes]]:
 
 
 def check_descriptors() -> None:
-    """Asked before a client opens anything: libzmq aborts the process where it cannot open what it needs.
+    """Checks, before a client opens anything, that enough descriptors are free: libzmq aborts the process without them.
 
     Raises:
         TooFewDescriptors: This process may not open as many files as a client needs.
@@ -283,7 +278,7 @@ def check_descriptors() -> None:
 
 @contextlib.contextmanager
 def _opening(count: int) -> Iterator[None]:
-    """Turns an error for want of descriptors into one that says so."""
+    """Turns an `OSError` about missing descriptors into `TooFewDescriptors`."""
     try:
         yield
     except OSError as e:
@@ -305,9 +300,9 @@ def connect(runtime_dir: Path) -> socket.socket:
     """A connection to the attach socket.
 
     Raises:
-        NoServer: Nobody listens there.
-        NoPermission: The socket may not be opened by this user.
-        TooFewDescriptors: This process may open no socket.
+        NoServer: No daemon listens there.
+        NoPermission: This user may not open the socket.
+        TooFewDescriptors: This process cannot open a socket.
     """
     path = runtime_dir / ATTACH_SOCKET
     with _opening(1):
@@ -318,17 +313,17 @@ def connect(runtime_dir: Path) -> socket.socket:
         sock.close()
         raise errors.NoPermission(
             f"no permission to use the prepserver daemon at {path} as uid {os.getuid()}: the socket belongs to "
-            f"{_owner(path)}. Ask to be added to its group, or start a daemon of your own in another "
+            f"{_owner(path)}. Ask to be added to its group, or start your own daemon in another "
             "directory (`prepserver start --runtime-dir DIR` and runtime_dir=DIR)"
         ) from e
     except OSError as e:
         sock.close()
         if e.errno not in (errno.ENOENT, errno.ECONNREFUSED, errno.ENOTDIR):
-            # a path that is too long for a socket has no number and no strerror
+            # for a path that is too long the error has no errno and no strerror
             raise errors.NoServer(f"cannot reach the prepserver daemon at {path}: {e.strerror or e}") from e
         raise errors.NoServer(
             f"no prepserver daemon listens at {path}. Start one with `prepserver start --runtime-dir {runtime_dir}`, "
-            "name another directory (runtime_dir= or $PREPSERVER_RUNTIME_DIR), or do without: workers=N starts a "
+            "name another directory (runtime_dir= or $PREPSERVER_RUNTIME_DIR), or work without it: workers=N starts a "
             "private one, inline=True makes the rows in this process"
         ) from e
     return sock
@@ -338,7 +333,7 @@ def ask_status(runtime_dir: Path, timeout_s: float) -> dict[str, Any]:
     """The daemon's state, as ``prepserver status --json`` prints it.
 
     Raises:
-        PrepClientError: It is not there, or gives no proper answer within `timeout_s`.
+        PrepClientError: No daemon runs, or it gives no valid answer within `timeout_s`.
     """
     connection, answer = ask(runtime_dir, AskStatus(__version__), timeout_s)
     with contextlib.closing(connection):
@@ -355,12 +350,12 @@ def ask_status(runtime_dir: Path, timeout_s: float) -> dict[str, Any]:
 
 
 def unexpected(message: Any) -> errors.ProtocolViolation:
-    """The error for a message that has no place where it came."""
+    """The error for a message that is not allowed at this point."""
     return errors.ProtocolViolation(f"unexpected {type(message).__name__} from the daemon")
 
 
 def _ms(seconds: float) -> int:
-    # poll counts in milliseconds, and a device's copies end in between.
+    # poll takes whole milliseconds.
     return max(1, round(seconds * 1000))
 
 
@@ -372,7 +367,7 @@ def _receive_with_fds(sock: socket.socket) -> tuple[bytes, list[int]]:
     for level, kind, payload in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             fds += struct.unpack(f"{len(payload) // 4}i", payload[: len(payload) // 4 * 4])
-    if flags & socket.MSG_CTRUNC:  # the kernel drops what there is no free number for, and says no more than this
+    if flags & socket.MSG_CTRUNC:  # the kernel dropped a descriptor, for want of a free number
         for fd in fds:
             os.close(fd)
         raise _too_few_descriptors(1)

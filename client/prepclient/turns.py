@@ -1,7 +1,7 @@
 """One thread at a time in a client: threads may take turns, and two at once are an error.
 
-There is no lock. It would have to be given back wherever an exception strikes, and must not be where a batch was handed
-out already. Signal handlers run, and threads change, behind calls and at jumps: a mere store is done, or it is not.
+It uses no lock, which would have to be released at every exception but not after a batch was handed out. Signal
+handlers run, and threads switch, only after calls and at jumps, so a plain store is atomic.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ C = TypeVar("C", bound="Turns")
 
 
 class Turn:
-    """A use of an object.
+    """One use of an object.
 
     Attributes:
-        thread: Whose.
-        is_over: Whether it has ended. Stored in the try in which it began, on one line with its `return`, and first of
-            all in the handler.
-        then: The use after it, by None: `setdefault` lets in one of several that come at once.
+        thread: Its thread.
+        is_over: Whether it has ended. The `try` in which it began sets it on the line of its `return`, and first in
+            the handler.
+        then: The next use, under the key None: `setdefault` admits one of several that come at once.
     """
 
     __slots__ = ("is_over", "then", "thread")
@@ -35,21 +35,21 @@ class Turn:
 
 
 class Turns:
-    """Something that one thread at a time may use."""
+    """An object that one thread at a time may use."""
 
     def __init__(self) -> None:
         self._last = Turn()
         self._last.is_over = True
 
     def _take(self, mine: Turn) -> None:
-        """Begins a use. Within another use of the same thread, as in a signal handler, nothing happens.
+        """Begins a use; does nothing within another use of the same thread, as in a signal handler.
 
         Raises:
-            RuntimeError: Another thread is in the middle of one.
+            RuntimeError: Another thread uses the object.
         """
         turn = self._last
         while turn is not mine:
-            if turn.is_over or not turn.thread.is_alive():  # it is not in a forked child
+            if turn.is_over or not turn.thread.is_alive():  # other threads do not exist in a forked child
                 turn = turn.then.setdefault(None, mine)
             elif turn.thread is mine.thread:
                 return

@@ -1,8 +1,8 @@
-"""Who may have what: pure rules over uids and numbers, of which the daemon asks one when somebody attaches.
+"""What each user may read and use. Pure.
 
-The daemon's own user and root could read by themselves whatever the daemon reads, so nothing is kept from them.
-For everybody else the daemon reads only below the roots that its settings name. Limits per uid hold for all.
-What a path means is not judged here but where it is opened: see `prepserver.source.roots`.
+The daemon's own user and root can read whatever the daemon reads, so it reads every source for them. For other users
+it reads only below the roots that its settings name. Limits for each uid apply to all users. Paths are checked where
+they are opened: see `prepserver.source.roots`.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from prepserver.schedule.events import Limits
 
 
 class Denied(Exception):
-    """A user may not have that; the text says why, and who could change it."""
+    """A user may not have that; the text says why, and who can change it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How a source is to be read.
+    """How to read a source.
 
     Attributes:
-        roots: Below which it should lie; empty for no such rule.
-        roots_only: Whether a source that does not is refused, or read without the rule.
+        roots: Folders that should hold it; empty for no such rule.
+        roots_only: Whether a source elsewhere is refused; else it is read without the rule.
     """
 
     roots: tuple[str, ...] = ()
@@ -36,10 +36,10 @@ class Access:
     """The rules of one daemon.
 
     Attributes:
-        own_uid: The daemon's.
+        own_uid: Uid of the daemon.
         roots: See `Settings.source_roots`.
         memory_per_uid_bytes: See `Settings`; 0 for no limit.
-        limits: What else each user may have; see `Settings`.
+        limits: Other limits of each user; see `Settings`.
     """
 
     own_uid: int
@@ -49,7 +49,7 @@ class Access:
 
     @classmethod
     def of(cls, settings: Settings, own_uid: int) -> Access:
-        """The rules that `settings` ask for."""
+        """The rules of `settings`."""
         return cls(
             own_uid,
             settings.source_roots,
@@ -64,35 +64,37 @@ class Access:
     def reading(self, uid: int, kind: str) -> Reading:
         """How a source of this kind is read for a user.
 
-        A source below the roots is read by their rule for the daemon's user, too: so that all of its readers
-        get the same bytes from one stream. One that lies elsewhere is read for that user and root alone.
+        For root and the daemon's user, too, a source below the roots is read by their rule, so that all users share
+        one stream. A source elsewhere is read only for those two.
 
         Raises:
-            Denied: Not at all.
+            Denied: The user may not read it.
         """
         is_trusted = uid in (0, self.own_uid)
-        if kind == "SyntheticImages" or (kind == "Plugin" and is_trusted):  # is made, or reads what the sandbox lets it
+        if kind == "SyntheticImages" or (
+            kind == "Plugin" and is_trusted
+        ):  # reads no files, or those that the sandbox allows
             return Reading()
         if kind == "Plugin":
             raise Denied(
-                f"this daemon runs as uid {self.own_uid} and makes no Dataset of a plug-in for uid {uid}: its "
-                "parameters say what it reads. Plug-in ops may be used by all"
+                f"this daemon runs as uid {self.own_uid} and makes no Dataset of a plug-in for uid {uid}, because its "
+                "parameters say what it reads. Everyone may use plug-in ops"
             )
         if is_trusted:
             return Reading(self.roots, roots_only=False)
         if not self.roots:
             raise Denied(
                 f"this daemon runs as uid {self.own_uid} and reads no datasets for uid {uid}: it has no source roots. "
-                'Whoever runs it can name folders that everybody here may see, as roots = ["/data"] under [sources] '
+                'Its operator can name folders that all users may read, as roots = ["/data"] under [sources] '
                 "in its --config, or with --root"
             )
         return Reading(self.roots)
 
     def check_ring(self, uid: int, held_bytes: int, asked_bytes: int) -> None:
-        """Whether a user may have one more ring.
+        """Checks that a user may have one more ring.
 
         Raises:
-            MemoryShort: The limit would be passed.
+            MemoryShort: It would exceed the user's limit.
         """
         limit = self.memory_per_uid_bytes
         if limit and held_bytes + asked_bytes > limit:

@@ -1,7 +1,6 @@
-"""A listening socket that somebody else has made: systemd's socket activation (sd_listen_fds(3)).
+"""Takes the attach socket from systemd: socket activation (sd_listen_fds(3)).
 
-The socket outlives the daemon, so clients that attach while it restarts wait in the socket's queue instead of
-finding nobody. Such a socket is used and never removed: it is not ours.
+The socket outlives the daemon, so clients that attach during a restart wait in its queue. The daemon never removes it.
 """
 
 from __future__ import annotations
@@ -13,21 +12,21 @@ from pathlib import Path
 
 _FIRST_FD = 3
 ATTACH_NAME = "attach"
-"""What the socket unit calls it (FileDescriptorName=); a single socket may have any name."""
+"""Its name in the socket unit (FileDescriptorName=); a single socket may have any name."""
 
 
 class ActivationError(RuntimeError):
-    """What was passed cannot be the attach socket; the text says what to change."""
+    """The passed socket cannot be the attach socket; the text says what to change."""
 
 
 def take_attach_socket(environ: MutableMapping[str, str]) -> socket.socket | None:
-    """The attach socket that this process was started with, or None.
+    """The attach socket that systemd passed to this process, or None.
 
     Args:
-        environ: The environment. The variables are taken out: they are not for children.
+        environ: The environment; the variables are removed, because they are not for children.
 
     Raises:
-        ActivationError: Sockets were passed, and none can be it.
+        ActivationError: None of the passed sockets can be the attach socket.
     """
     count = environ.pop("LISTEN_FDS", "")
     names = environ.pop("LISTEN_FDNAMES", "").split(":")
@@ -57,10 +56,10 @@ def take_attach_socket(environ: MutableMapping[str, str]) -> socket.socket | Non
 
 
 def check_place(sock: socket.socket, expected: Path) -> None:
-    """Whether clients that connect to `sock` will look for its other half where the daemon puts it.
+    """Checks that `sock` listens where the daemon expects it.
 
     Raises:
-        ActivationError: It lies elsewhere.
+        ActivationError: It listens elsewhere.
     """
     bound = sock.getsockname()
     try:
@@ -69,6 +68,6 @@ def check_place(sock: socket.socket, expected: Path) -> None:
         same = False
     if not same:
         raise ActivationError(
-            f"the socket that was passed listens at {os.fsdecode(bound)!r} and the daemon's place is {expected}: "
-            "make ListenSequentialPacket= of the socket unit and runtime_dir one"
+            f"the socket that was passed listens at {os.fsdecode(bound)!r}, but the daemon's is {expected}: "
+            "make ListenSequentialPacket= of the socket unit agree with runtime_dir"
         )

@@ -1,4 +1,4 @@
-"""Asks a running daemon one thing, as `prepserver status` does: a client's end of lease and line, without libzmq."""
+"""Asks a running daemon one question, as `prepserver status` does: a client's lease and line without libzmq."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def ask(attach_socket: Path, question: AskStatus | AskStop, timeout_s: float) ->
     """Sends `question` and waits for the answer.
 
     Returns:
-        The answer. Of `AskStatus` the state that it names, as a dict; or `Refused`.
+        The answer: for `AskStatus` the state as a dict; or `Refused`.
 
     Raises:
-        OSError: Nobody listens at `attach_socket`, or hangs up, or (`TimeoutError`) does not answer.
-        ValueError: The answer is not what it should be.
+        OSError: No daemon listens at `attach_socket`, or it hangs up, or does not answer (`TimeoutError`).
+        ValueError: The answer is malformed.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as lease:
-        # Not yet a timeout of Python's: its connect would not wait while the daemon's queue is full.
+        # With a timeout of Python's, connect would not wait while the daemon's queue is full.
         lease.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(timeout_s), 0))
         lease.connect(os.fspath(attach_socket))
         lease.settimeout(timeout_s)
@@ -52,7 +52,7 @@ def ask(attach_socket: Path, question: AskStatus | AskStop, timeout_s: float) ->
 def _given(lease: socket.socket) -> tuple[Descriptor | Refused, int]:
     data, fds, _, _ = socket.recv_fds(lease, MAX_MESSAGE_BYTES + 1, 1)
     if not data:
-        raise ConnectionError("it hung up")
+        raise ConnectionError("the daemon hung up")
     given = decode(data, FROM_LEASE)
     if isinstance(given, Descriptor) and not fds:
         raise ProtocolError("a descriptor is missing")

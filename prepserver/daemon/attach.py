@@ -1,8 +1,8 @@
-"""The attach socket: who is there, which descriptors they are given, and how their death is seen.
+"""The attach socket: identifies clients, gives them descriptors, and notices their end.
 
-A plain unix SEQPACKET socket, because it alone gives kernel credentials, descriptor passing and a pidfd of
-the peer. A connection is a lease: it stays open as long as the job, and its end is the job's end. The pidfd
-sees a death that an inherited copy of the socket would hide. What is said goes over the peer's line.
+It is a plain unix SEQPACKET socket, because only that gives kernel credentials, descriptor passing and a pidfd of the
+peer. A connection is a lease: the job ends with it. The pidfd shows a death that an inherited copy of the socket would
+hide. Messages travel on the peer's line.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ OUT_OF_DESCRIPTORS = Refused("busy", "the daemon is out of descriptors: try agai
 
 
 class Peer:
-    """One connection on the attach socket, and the line that belongs to it.
+    """One connection on the attach socket, with its line.
 
     Attributes:
         sock: The lease, non-blocking.
-        line: What is said; None before `open`.
-        pidfd: Readable when the process is dead, or -1 where the kernel gives none.
-        pid: As the kernel says, in the daemon's pid namespace.
-        uid: As the kernel says.
-        since_s: When it was accepted, or was told the last word, monotonic.
-        asked: True after its one question: a second one is an error.
-        is_told: Whether it was told the last word, and is to hang up, or was hung up on.
-        cursor: The daemon's number of its attachment, once it has one.
+        line: Carries messages; None before `open`.
+        pidfd: Readable when the process is dead; -1 if the kernel gives none.
+        pid: Process id in the daemon's pid namespace, from the kernel.
+        uid: User id, from the kernel.
+        since_s: When it was accepted, or was sent its last message, monotonic.
+        asked: Whether it has asked its one question.
+        is_told: Whether it was sent its last message, or its lease was ended.
+        cursor: The daemon's number of its attachment, if it has one.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -60,19 +60,19 @@ class Peer:
         self._given = 0
 
     def fileno(self) -> int:
-        """Of the lease."""
+        """Descriptor of the lease."""
         return self.sock.fileno()
 
     @property
     def is_listening(self) -> bool:
-        """Whether there is any point in telling it something."""
+        """Whether messages can still reach it."""
         return self.fileno() >= 0 and not self.is_told
 
     def open(self, path: Path) -> None:
         """Gives the peer its line.
 
         Args:
-            path: Where its socket is for a moment.
+            path: Path of the line's socket while it is made.
 
         Raises:
             OSError: No descriptor is left, or the peer is gone.
@@ -88,23 +88,23 @@ class Peer:
             Its number, for the message that names it.
 
         Raises:
-            OSError: The peer is gone, or takes none of those that it was given.
+            OSError: The peer is gone, or has left too many descriptors unread.
         """
         number, self._given = self._given, self._given + 1
         socket.send_fds(self.sock, [encode(Descriptor(number))], [fd], socket.MSG_NOSIGNAL)
         return number
 
     def send(self, message: Any) -> bool:
-        """Sends `message` on the line. False if there is none, or the peer has left too much unread."""
+        """Sends `message` on the line; False if there is no line or the peer has left too much unread."""
         return self.line is not None and self.line.send(message)
 
     def turn_away(self, refused: Refused) -> None:
-        """Tells one who has asked nothing why not. Its connection is to be closed then."""
+        """Refuses a peer that has asked nothing; the caller then closes its connection."""
         with contextlib.suppress(OSError):
             self.sock.send(encode(refused), socket.MSG_NOSIGNAL)
 
     def hang_up(self) -> None:
-        """Ends the lease; that is then read from it, as if the peer had ended it."""
+        """Ends the lease; the loop then reads its end, as if the peer had ended it."""
         self.is_told = True
         with contextlib.suppress(OSError):
             self.sock.shutdown(socket.SHUT_RDWR)
@@ -123,9 +123,9 @@ class Listener:
     """Accepts peers at `path`.
 
     Args:
-        path: Of the socket; made here, unless one is given.
-        door: Who may connect to it, where the directory lets them pass.
-        made: A socket that listens there already.
+        path: Path of the socket.
+        door: Who may connect to it, if the directory lets them pass.
+        made: A socket that listens there already; None to make one.
     """
 
     def __init__(self, path: Path, door: Door, made: socket.socket | None = None) -> None:
@@ -143,14 +143,14 @@ class Listener:
             raise
 
     def fileno(self) -> int:
-        """Readable when somebody connects."""
+        """Descriptor of the socket, readable when a client connects."""
         return self.sock.fileno()
 
     def accept(self) -> Peer | None:
         """The next peer, or None."""
         try:
             sock, _ = self.sock.accept()
-        except OSError as e:  # mostly: nobody is there any more
+        except OSError as e:  # mostly: the client is gone already
             if e.errno in _NO_DESCRIPTOR:
                 self._turn_away()
             return None
@@ -161,7 +161,7 @@ class Listener:
             return None
 
     def _turn_away(self) -> None:
-        """Takes a connection by the spare descriptor, to say no. One left in the queue would wake the loop for ever."""
+        """Accepts and refuses a connection with the spare descriptor: in the queue it would wake the loop for ever."""
         spare, self._spare = self._spare, -1
         try:
             if spare >= 0:
@@ -186,7 +186,7 @@ def _peer_pidfd(sock: socket.socket, pid: int) -> int:
     with contextlib.suppress(OSError):
         return struct.unpack("i", sock.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD, 4))[0]  # type: ignore[no-any-return]
     with contextlib.suppress(OSError):
-        # Before 6.5: the pid could have been reused between connect and here, then we watch a stranger and
-        # the connection's end remains as the signal.
+        # Before Linux 6.5. If the pid was reused since the connect, this watches another process, and only the end of
+        # the connection ends the job.
         return os.pidfd_open(pid)
     return -1

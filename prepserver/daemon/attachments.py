@@ -1,7 +1,4 @@
-"""Ranks that are attached: the connection of each, and what it was told over it.
-
-Which rows a rank reads is not known here; that is the coordinator's fact.
-"""
+"""Attached ranks, their connections, and what each was told; the coordinator knows which rows they read."""
 
 from __future__ import annotations
 
@@ -17,18 +14,18 @@ from prepserver.schedule.actions import Announce, Move
 
 log = logging.getLogger(__name__)
 
-_BAD_ROWS_MOST = 1000  # in one announcement: 64 of them with a reason, 48 KiB in all
+_BAD_ROWS_MOST = 1000  # in one announcement: 64 of them with a reason, 48 KiB together
 _REASON_BYTES = 400
 
 
 @dataclass(slots=True)
 class Attachment:
-    """One rank of a job, attached.
+    """One attached rank of a job.
 
     Attributes:
         cursor: The coordinator's number for it.
-        peer: Its lease.
-        attach: What it asked for.
+        peer: Its connection.
+        attach: Its question.
         moves: How often it was told of another ring.
         since_s: When it attached, monotonic.
     """
@@ -41,11 +38,11 @@ class Attachment:
 
 
 class Attachments(dict[int, Attachment]):
-    """All of them, by cursor.
+    """All attached ranks by cursor.
 
     Args:
-        rings: Whose descriptors are sent.
-        ledger: Where announcements are written down.
+        rings: The rings of all lanes.
+        ledger: Logs announcements.
     """
 
     def __init__(self, rings: Rings, ledger: Ledger) -> None:
@@ -54,13 +51,13 @@ class Attachments(dict[int, Attachment]):
         self._ledger = ledger
 
     def announce(self, announce: Announce) -> None:
-        """Tells a rank of its rows."""
+        """Announces rows to a rank."""
         attachment = self.get(announce.cursor)
         if attachment is None or not attachment.peer.is_listening:
             return
         if attachment.moves != announce.moves:
-            # An error came between what was decided and its doing. The old ring's rows are others now.
-            log.error("job %r was not told of its new ring, and must attach anew", attachment.attach.job)
+            # An error kept a `Move` from being carried out: these rows are not in the ring that the client has.
+            log.error("job %r was not told of its new ring and must attach again", attachment.attach.job)
             attachment.peer.hang_up()
             return
         bad = [(position, index, _cut(reason)) for position, index, reason in announce.bad]
@@ -68,14 +65,14 @@ class Attachments(dict[int, Attachment]):
             attachment.peer.send(Ready(0, bad[:_BAD_ROWS_MOST]))
             bad = bad[_BAD_ROWS_MOST:]
         if attachment.peer.send(Ready(announce.upto, bad)):
-            # The client waits, the log's reader does not: it comes second, as its thread wants this interpreter.
+            # The client waits, so the ledger, whose thread needs this interpreter, comes second.
             self._ledger.announced(announce.cursor, announce.upto, announce.bad)
         else:
-            log.warning("job %r has left too much unread, and must attach anew", attachment.attach.job)
+            log.warning("job %r has left too many messages unread and must attach again", attachment.attach.job)
             attachment.peer.hang_up()
 
     def moved(self, move: Move) -> None:
-        """A rank goes on in another ring: its client is told, and gets the descriptor."""
+        """Tells a rank of its new ring, and sends the descriptor."""
         attachment = self.get(move.cursor)
         if attachment is None:
             return
@@ -84,20 +81,20 @@ class Attachments(dict[int, Attachment]):
         try:
             given = attachment.peer.give(ring.fd)
             attachment.peer.send(Moved(move.start, ring.layout.to_wire(), given))
-        except OSError as e:  # it can come back to its place, and not go on without its rows
+        except OSError as e:  # without the ring it cannot go on, but it can come back to its place
             attach = attachment.attach
             log.warning(
-                "job %r rank %d cannot be told of its new ring and must attach anew: %s", attach.job, attach.rank, e
+                "job %r rank %d cannot be told of its new ring and must attach again: %s", attach.job, attach.rank, e
             )
             attachment.peer.hang_up()
 
     def hang_up(self, cursor: int) -> None:
-        """Ends the connection of a rank: it attaches anew."""
+        """Ends the connection of a rank, so that it attaches again."""
         if cursor in self:
             self[cursor].peer.hang_up()
 
 
 def _cut(reason: str) -> str:
-    """A reason as an announcement carries it: its size counts in bytes, its end says more than its beginning."""
+    """Cuts a reason to `_REASON_BYTES`, and keeps its end, which says more than its beginning."""
     data = reason.encode(errors="replace")
     return reason if len(data) <= _REASON_BYTES else "..." + data[-_REASON_BYTES:].decode(errors="ignore")

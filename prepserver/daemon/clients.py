@@ -1,4 +1,4 @@
-"""The clients: who connects, what they say, and how a connection ends."""
+"""The clients: their connections, their messages, and how a connection ends."""
 
 from __future__ import annotations
 
@@ -56,17 +56,16 @@ def _bye(said: bytes) -> Bye | None:
 def _at_word_of(
     do: Callable[Concatenate[Clients, Peer, P], None],
 ) -> Callable[Concatenate[Clients, Peer, P], None]:
-    """What is done at the word of one peer: an error that nobody foresaw costs this one its connection, others nothing.
+    """Turns an unforeseen error in the handling of one peer into the end of that peer's connection.
 
-    Not so for what nobody asked for, such as a tick or a worker's answer: there it ends the daemon, and so does one in
-    letting the peer go.
+    An unforeseen error elsewhere, such as in a tick, in a worker's answer or in `fail` itself, ends the daemon.
     """
 
     @functools.wraps(do)
     def done(clients: Clients, peer: Peer, /, *arguments: P.args, **more: P.kwargs) -> None:
         try:
             do(clients, peer, *arguments, **more)
-        except Exception as e:  # noqa: BLE001 - that is what it is for
+        except Exception as e:  # noqa: BLE001 - its purpose
             clients.fail(peer, e)
 
     return done
@@ -76,12 +75,12 @@ class Clients:
     """See the module.
 
     Args:
-        poll: Tells of what arrives.
+        poll: The daemon's.
         driver: Takes events.
-        attachments: Those who are admitted.
-        ledger: Where it is written down who was given what.
-        most: Connections that there are descriptors for.
-        line_socket: Where the socket of a line is while it is made.
+        attachments: The admitted ranks.
+        ledger: Logs what each job is given.
+        most: Connections for which there are descriptors.
+        line_socket: Path of a line's socket while the line is made.
     """
 
     questions: Questions
@@ -101,12 +100,12 @@ class Clients:
     # -- the sockets --------------------------------------------------------------------------------
 
     def open(self, listener: Listener) -> None:
-        """Clients may connect from now on."""
+        """Accepts connections from now on."""
         self._listener = listener
         self._poll.watch(listener.fileno(), self._accept)
 
     def shut_door(self) -> None:
-        """Nobody else may connect."""
+        """Accepts no more connections."""
         if self._listener is not None:
             self._poll.forget(self._listener.fileno())
             self._listener.close()
@@ -120,12 +119,12 @@ class Clients:
         self._complaints.close()
 
     def tick(self, now_s: float) -> None:
-        """Deadlines, and questions that wait for memory. To be called several times a second."""
+        """Handles deadlines, and questions that wait for memory; call it several times a second."""
         for question in self.questions.take_short():
             self.ask(question.peer, question)
         self._complaints.tick(now_s)
         for silent in self._peers.overdue(now_s):
-            self._drop_silent(silent, f"nothing was asked within {SILENCE_S:g} s")
+            self._drop_silent(silent, f"no question arrived within {SILENCE_S:g} s")
         for peer in self._peers:
             self._flush(peer)
 
@@ -161,7 +160,7 @@ class Clients:
 
     @_at_word_of
     def _drop_silent(self, peer: Peer, text: str) -> None:
-        """Hangs up on a peer that has asked nothing, unless its question has come meanwhile, or does not hang up."""
+        """Drops a peer that has asked nothing (unless its question is there now), or that should have hung up."""
         if not peer.is_told:
             self._read_line(peer)
         if not peer.asked:
@@ -169,7 +168,7 @@ class Clients:
         if peer.is_told or not peer.asked:
             self.drop(peer)
 
-    # -- what they say ------------------------------------------------------------------------------
+    # -- messages -----------------------------------------------------------------------------------
 
     @_at_word_of
     def _read_line(self, peer: Peer) -> None:
@@ -186,10 +185,10 @@ class Clients:
             self._broke_protocol(peer, str(e))
 
     def _hear(self, peer: Peer, message: Any) -> None:
-        """Does what a message asks.
+        """Handles a message.
 
         Raises:
-            ProtocolError: It has no place here.
+            ProtocolError: The message is not allowed in this state.
         """
         match message:
             case Attach() | AskStatus() | AskStop() if not peer.asked:
@@ -200,7 +199,7 @@ class Clients:
                 self._obey(peer, peer.cursor, message)
             case _:
                 state = "has not attached" if peer.cursor is None else "has attached"
-                raise ProtocolError(f"{type(message).__name__} of one who {state}: one question per connection")
+                raise ProtocolError(f"{type(message).__name__} from a client that {state}: one question per connection")
 
     def _answer(self, peer: Peer, question: Attach | AskStatus | AskStop) -> None:
         match question:
@@ -230,14 +229,14 @@ class Clients:
             self.drop(peer)
             return
         if said:
-            text = f"messages take the line, and not the attach socket: update this client to protocol {PROTOCOL}"
+            text = f"messages belong on the line, not on the attach socket: update this client to protocol {PROTOCOL}"
             self._complaints.warn(peer.uid, "pid %d (uid %d) on the attach socket: %s", peer.pid, peer.uid, text)
             peer.turn_away(Refused("protocol", text))
         self._ended(peer)
 
     @_at_word_of
     def _ended(self, peer: Peer) -> None:
-        # Up to its last word, which may be there still. A child of it may talk on.
+        # Its last messages may still be unread. The bound is for a child of it that goes on sending.
         for _ in range(_LAST_WORDS):
             if peer.cursor is None or peer.line is None or not peer.line.has_more():
                 break
@@ -251,7 +250,7 @@ class Clients:
 
     @_at_word_of
     def ask(self, peer: Peer, question: Question) -> None:
-        """The source of a question is listed: the coordinator is asked for a place, if the client is still there."""
+        """Asks the coordinator for a place, once the source is listed and if the client is still there."""
         if peer.is_listening:
             self.questions.ask(question)
 
@@ -269,16 +268,16 @@ class Clients:
     # -- the ends of connections --------------------------------------------------------------------
 
     def refuse(self, peer: Peer, code: str, text: str, field: str | None = None) -> None:
-        """Ends a question with the reason why not."""
+        """Refuses a question, with the reason."""
         if peer.is_listening:
             self._complaints.warn(peer.uid, "pid %d (uid %d) refused: %s", peer.pid, peer.uid, text)
             self.end(peer, Refused(code, text[:4000], field))
 
     def fail(self, peer: Peer, error: Exception) -> None:
-        """Ends a connection for an error that is ours. One that has attached will come back, to the very same rows."""
+        """Ends a connection because of a bug in the daemon; an attached client comes back to the same rows."""
         what = f"{type(error).__name__}: {error}"
         self._complaints.error(peer.uid, error, "pid %d (uid %d) loses its connection: %s", peer.pid, peer.uid, what)
-        text = f"an error in the daemon, of which its log has more; please report it: {what}"[:4000]
+        text = f"an error in the daemon (its log has more); please report it: {what}"[:4000]
         self.end(peer, Refused("internal", text))
 
     def _broke_protocol(self, peer: Peer, text: str) -> None:
@@ -286,7 +285,7 @@ class Clients:
         self.end(peer, Refused("protocol" if peer.cursor is None else "violation", text[:4000]))
 
     def end(self, peer: Peer, last_word: Refused | Status | Stopping) -> None:
-        """Tells a peer the last word. It hangs up then, or is hung up on."""
+        """Sends a peer its last message; it hangs up then, or is dropped after a while."""
         self._leave(peer)
         if not peer.asked and isinstance(last_word, Refused):
             peer.turn_away(last_word)
@@ -309,7 +308,7 @@ class Clients:
             self._driver.happened(RankLeft(attachment.cursor))
 
     def drop(self, peer: Peer) -> None:
-        """Ends a connection, and with it the attachment that it leases."""
+        """Ends a connection, and with it its attachment."""
         if peer.fileno() < 0:
             return
         self._leave(peer)

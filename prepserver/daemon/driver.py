@@ -1,4 +1,4 @@
-"""Puts events to the coordinator, and does what it wants."""
+"""Passes events to the coordinator and carries out its actions."""
 
 from __future__ import annotations
 
@@ -45,19 +45,19 @@ _LEVELS = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ER
 
 
 class Answers(Protocol):
-    """Who tells clients whether they are admitted."""
+    """Tells clients whether they are admitted: `Clients`."""
 
     def answer(self, answer: Admit | Refuse | End) -> None:
-        """A question is answered, or an attachment is ended."""
+        """Answers a question, or ends an attachment."""
 
 
 class Driver:
     """See the module.
 
     Attributes:
-        access: How much memory each user may have.
+        access: The limit of each user's memory.
         pool: The workers; set before the first event.
-        clients: Who is told of answers; likewise.
+        clients: Receives answers; set before the first event.
     """
 
     pool: WorkerPool
@@ -82,10 +82,10 @@ class Driver:
         self._is_busy = False
 
     def happened(self, event: Event) -> None:
-        """Does all that follows from an event, after what followed from the events before it."""
+        """Handles an event, after all earlier ones."""
         self._events.append(event)
         if self._is_busy:
-            return  # what is being done now led to it
+            return  # an action of the current event caused this one
         self._is_busy = True
         try:
             while self._events:
@@ -101,7 +101,7 @@ class Driver:
             for action in actions:
                 try:
                     now = self._do(action)
-                except Exception as e:  # noqa: BLE001 - the others are decided, and the coordinator counts on them
+                except Exception as e:  # noqa: BLE001 - the table already contains the other actions
                     failed = failed or e
         if failed is not None:
             raise failed
@@ -140,7 +140,7 @@ class Driver:
             ring = self._rings.create(asked.lane, asked.uid, asked.fields, (asked.wanted, asked.needed), allow)
         except MemoryShort as e:
             return RingRefused(asked.lane, "memory", str(e))
-        except OSError as e:  # out of descriptors, say: those that are here go on
+        except OSError as e:  # such as a lack of descriptors; running jobs go on
             return RingRefused(asked.lane, "busy", f"the daemon cannot take another job now: {e}")
         except Exception as e:
             log.exception("an error in making a ring; please report it")
@@ -162,7 +162,7 @@ class Driver:
                 self.pool.end(worker)
 
     def setup(self) -> Iterable[tuple[Any, Sequence[int]]]:
-        """All that a new worker must know: messages with their descriptors."""
+        """The messages for a new worker, with their descriptors."""
         return map(self._opening, self._coordinator.setup())
 
     def _opening(self, action: OpenStream | OpenLane) -> tuple[Any, Sequence[int]]:
@@ -178,7 +178,7 @@ class Driver:
         self._quarantine.add(bad.source, bad.index, bad.why, bad.dataset, bad.pipeline, bad.ops)
         for stream, lane in bad.places:
             self.pool.broadcast(work.Quarantine(stream, [bad.index], lane), ())
-        # A worker that has just begun with a sample on which others died would be the next.
+        # Another worker may have just begun with this sample, and would die next.
         for worker, task in self.pool.at_sample(bad.index):
             if self._coordinator.source_of(task) == bad.source:
                 self.pool.end(worker)
@@ -187,7 +187,7 @@ class Driver:
 def _say(action: Joined | GoesAlone | Say) -> None:
     match action:
         case Joined(stream, into):
-            log.info("the jobs of stream %d go on in stream %d: they have met", stream, into)
+            log.info("the jobs of stream %d have joined stream %d", stream, into)
         case GoesAlone(stream, why):
             log.info("stream %d goes on alone: %s", stream, why)
         case Say(level, text):

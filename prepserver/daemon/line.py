@@ -1,7 +1,7 @@
 """A line: one client's ZeroMQ connection, which carries all messages between it and the daemon.
 
-libzmq accepts connections without a bound, aborts the process where descriptors run out, and queues the parts of a
-message without a bound. So the daemon's end is a plain socket: it reads one message at a time, and bounds all of this.
+libzmq accepts any number of connections, aborts the process when descriptors run out, and queues any number of message
+parts. So the daemon's end is a plain socket that reads one message at a time.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from prepserver.protocol import zmtp
 from prepserver.protocol.codec import decode, encode
 
 UNREAD_MOST_BYTES = 1 << 20
-"""Of messages that a client has not read, beyond what the kernel takes. One that is only stopped never has so many."""
+"""Most bytes that a client may leave unread, beyond the kernel's buffer. A suspended client never reaches it."""
 
 
 class Line:
     """One end of a line.
 
     Args:
-        sock: The connection. A blocking one, with a timeout, makes `receive` wait.
-        allowed: Messages of the other end, see `prepserver.protocol.codec.registry`.
+        sock: The connection. If it is blocking with a timeout, `receive` waits.
+        allowed: Messages of the other end; see `prepserver.protocol.codec.registry`.
     """
 
     def __init__(self, sock: socket.socket, allowed: dict[str, type]) -> None:
@@ -39,16 +39,16 @@ class Line:
         sock.send(zmtp.OPENING, socket.MSG_NOSIGNAL)
 
     def fileno(self) -> int:
-        """Of the connection."""
+        """Descriptor of the connection."""
         return self._sock.fileno()
 
     def receive(self) -> Any | None:
-        """The next message, or None at the end of the connection.
+        """The next message; None at the end of the connection.
 
         Raises:
-            ProtocolError: Not a message that belongs here.
-            BlockingIOError: It is not there yet.
-            TimeoutError: Likewise, on a socket with a timeout.
+            ProtocolError: Not an allowed message.
+            BlockingIOError: No whole message has arrived.
+            TimeoutError: The same, on a socket with a timeout.
         """
         while True:
             assert isinstance(self._need, int)
@@ -72,22 +72,22 @@ class Line:
             self.flush()
 
     def has_more(self) -> bool:
-        """Whether there is something to read, the end of the connection included."""
+        """Whether there is something to read, including the end of the connection."""
         poll = select.poll()
         poll.register(self._sock, select.POLLIN)
         return bool(poll.poll(0))
 
     def send(self, message: Any) -> bool:
-        """Sends `message`, as far as there is room for it, and the rest with `flush`.
+        """Sends as much of `message` as the kernel takes; `flush` sends the rest.
 
         Returns:
-            False if the other end has left too much unread. One that is gone is noticed by `receive`.
+            False if the other end has left too much unread. If it is gone, `receive` says so.
         """
         self._unsent += zmtp.frame(encode(message))
         return self.flush()
 
     def flush(self) -> bool:
-        """Sends what found no room before; see `send`."""
+        """Sends what the kernel did not take before; see `send`."""
         try:
             while self._unsent and self._is_open:
                 sent = self._sock.send(self._unsent, socket.MSG_NOSIGNAL)
@@ -100,7 +100,7 @@ class Line:
 
     @property
     def is_behind(self) -> bool:
-        """Whether something found no room, and is still to be sent."""
+        """Whether bytes are left to send."""
         return bool(self._unsent)
 
     def close(self) -> None:
@@ -112,11 +112,11 @@ def open_line(path: Path, allowed: dict[str, type]) -> tuple[Line, socket.socket
     """Makes a line: the daemon's end, and a listening socket for its client, on which the connection waits.
 
     Args:
-        path: Of that socket. It is gone when this returns, so nobody else can connect.
+        path: Path of that socket, removed before this returns, so that nobody else can connect.
         allowed: See `Line`.
 
     Raises:
-        OSError: There are too many descriptors.
+        OSError: No descriptor is left.
     """
     kind = socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
     with contextlib.ExitStack() as undo:

@@ -52,7 +52,7 @@ class PluginsBroken(Exception):
 
 
 class PluginsChanged(Exception):
-    """The code of plug-ins is another one than when the daemon was started, so that rows would be mixed."""
+    """The code of plug-ins has changed since the daemon started, so rows of two versions would mix."""
 
 
 class PoolEvents(Protocol):
@@ -146,7 +146,7 @@ class WorkerPool:
 
     @property
     def kernels(self) -> tuple[str, str]:
-        """What makes rows, ``native`` or ``pure``, and why."""
+        """The kernels that make rows, ``native`` or ``pure``, and the reason."""
         return self._zygote.kernels
 
     @property
@@ -166,7 +166,7 @@ class WorkerPool:
 
     @property
     def up(self) -> int:
-        """Number of workers that can take tasks."""
+        """Workers that can take tasks."""
         return len(self._by_worker)
 
     def send(self, worker: int, message: Any, fds: Sequence[int] = ()) -> None:
@@ -220,9 +220,9 @@ class WorkerPool:
         return lambda: self._indexers.cancel(question)
 
     def tick(self, now_s: float) -> None:
-        """Deadlines and replacements; call it several times a second."""
+        """Handles deadlines and replacements; call it several times a second."""
         for child in list(self._stuck.values()):
-            # Asked here too, because the zygote that forked it may be gone.
+            # The zygote that forked it may be gone and cannot report its end.
             if child.ended_by(0.0):
                 self._unstuck(child)
         if self._zygote_fd < 0:
@@ -312,7 +312,7 @@ class WorkerPool:
                 child.close()
         self._zygote.close(_REAP_S)
         self._zygote_failures += 1
-        # At once the first time: somebody may have killed it by mistake.
+        # The first restart is immediate: somebody may have killed the zygote by mistake.
         self._zygote_due_s = now_s + (0.0 if self._zygote_failures == 1 else _backoff_s(self._zygote_failures))
 
     def _spawn_indexer(self) -> Child:
@@ -374,7 +374,7 @@ class WorkerPool:
         if child.ticket in self._by_worker:
             self._read_worker(child)  # tasks that it had finished count
         stats = child.page.read()
-        # One that never filled a chunk must not end again and again, nor what a plug-in does at a sample pass for it.
+        # Other ends with this status count as failures: before the first chunk, or at a sample (a plug-in may exit).
         if status == work.EXIT_SEALED and stats.tasks and not stats.busy:
             seat.blameless = True
             seat.restarts -= 1  # a planned replacement is not shown in the status

@@ -1,6 +1,6 @@
-"""Questions of clients: for a place, for the daemon's state, and that it may stop.
+"""Questions of clients: for a place, for the daemon's state, and to stop it.
 
-The question of a rank waits until its source is listed. Then it goes to the coordinator, which admits or refuses it.
+A rank's question waits until its source is listed. Then the coordinator admits or refuses the rank.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from prepserver.schedule.events import KnownBad, RankAttaches, RankLeft
 
 log = logging.getLogger(__name__)
 
-_LEAVING_S = 5.0  # how long a newcomer waits for the memory of a job that has just left
+_LEAVING_S = 5.0  # how long a question waits for the memory of a job that has just left
 
 
 class House(Protocol):
-    """The daemon, as far as its clients may ask for it."""
+    """The part of the daemon that clients' questions need."""
 
     @property
     def stops(self) -> bool:
@@ -42,7 +42,7 @@ class House(Protocol):
 
     @property
     def end_s(self) -> float:
-        """How long its end takes at most."""
+        """Longest time until it has ended."""
 
     def stop(self, why: str) -> None:
         """Ends it."""
@@ -55,33 +55,33 @@ class House(Protocol):
         """Its state."""
 
     def rows_per_s(self) -> float:
-        """What the pool makes while it works."""
+        """Rate at which the busy pool fills rows."""
 
 
 class Connections(Protocol):
-    """Who ends connections."""
+    """Ends connections: `Clients`."""
 
     def refuse(self, peer: Peer, code: str, text: str, field: str | None = None) -> None:
-        """Ends a question with the reason why not."""
+        """Refuses a question, with the reason."""
 
     def end(self, peer: Peer, last_word: Status | Stopping) -> None:
-        """Tells a peer the last word."""
+        """Sends a peer its last message."""
 
     def drop(self, peer: Peer) -> None:
         """Ends a connection."""
 
     def ask(self, peer: Peer, question: Question) -> None:
-        """Calls `Questions.ask`; what goes wrong there costs this peer its connection, and nobody else."""
+        """Calls `Questions.ask`; an error there ends only this peer's connection."""
 
 
 class Question:
-    """A question of a rank that waits for its source to be listed, or for memory; as `Waiting`.
+    """A rank's question that waits for a listing or for memory; implements `Waiting`.
 
     Attributes:
-        peer: Who asks.
-        asked: What.
-        listing: Of its source, once it is listed.
-        until_s: How long it waits for memory.
+        peer: The client.
+        asked: The checked question.
+        listing: The listing of its source; None until it is made.
+        until_s: End of its wait for memory, monotonic.
     """
 
     def __init__(self, connections: Connections, peer: Peer, asked: Asked) -> None:
@@ -116,18 +116,14 @@ class Questions:
 
     Args:
         house: The daemon.
-        connections: Of those who ask.
+        connections: The clients' connections.
         driver: Takes events.
-        attachments: Those who are admitted.
-        rings: Whose descriptors are sent.
-        listings: Of sources.
+        attachments: The admitted ranks.
+        rings: The rings of all lanes.
+        listings: Listings of sources.
         quarantine: Samples that killed workers before.
-        ledger: Where it is written down who was given what.
-        access: The rules.
-
-    Attributes:
-        access: See above.
-        control: Makes the control lines of those who are admitted.
+        ledger: Logs what each job is given.
+        access: The rules; a reload replaces them.
     """
 
     def __init__(
@@ -156,7 +152,7 @@ class Questions:
         self._short: list[Question] = []  # wait for memory
 
     def attach(self, peer: Peer, attach: Attach) -> None:
-        """A rank asks for its rows."""
+        """Handles a rank that asks for its rows."""
         try:
             if self._house.stops:
                 raise Refusal("stopping", "the daemon is stopping; start it again with `prepserver start`")
@@ -170,12 +166,12 @@ class Questions:
             self._listings.want(asked.source, Question(self._connections, peer, asked), peer.uid, reading)
 
     def take_short(self) -> list[Question]:
-        """The questions that wait for memory: they are to be asked again."""
+        """Takes the questions that wait for memory, to ask them again."""
         short, self._short = self._short, []
         return short
 
     def ask(self, question: Question) -> None:
-        """The source of a question is listed: the coordinator is asked for a place."""
+        """Asks the coordinator for a place; the source is listed."""
         asker, listing = next(self._askers), question.listing
         assert listing is not None
         known = tuple((entry.index, entry.pipeline) for entry in self._quarantine.of(listing.digest))
@@ -188,17 +184,17 @@ class Questions:
             self._asking.pop(asker, None)
 
     def answer(self, answer: Admit | Refuse) -> None:
-        """The coordinator has decided."""
+        """Carries out the coordinator's decision."""
         question = self._asking.get(answer.asker)
-        if question is None:  # decided before an error, for which its client has lost the connection
+        if question is None:  # decided before an error that ended its client's connection
             if isinstance(answer, Admit):
                 self._driver.happened(RankLeft(answer.cursor))
             return
         if isinstance(answer, Admit):
             self._admit(question, answer)
             return
-        # Where memory is short while a job's ring is on its way out, the question is asked again a little later: a
-        # script that is started anew must not be refused for the ring of its own last run.
+        # While a dropped ring is still held, a question that lacks memory is asked again: a restarted script must not
+        # be refused because of the ring of its last run.
         now_s = time.monotonic()
         question.until_s = now_s + _LEAVING_S if question.until_s is None else question.until_s
         if answer.code == "memory" and self._rings.are_leaving and now_s < question.until_s:
@@ -218,7 +214,7 @@ class Questions:
         )
         try:
             given = peer.give(ring.fd)
-        except OSError:  # it is gone
+        except OSError:  # the client is gone
             self._connections.drop(peer)
             return
         welcome = Welcome(
@@ -235,23 +231,23 @@ class Questions:
         )  # fmt: skip
 
     def status(self, peer: Peer) -> None:
-        """Somebody asks for the daemon's state."""
+        """Handles a question for the daemon's state."""
         data = json.dumps(self._house.snapshot()).encode()
         try:
             fd = os.memfd_create("prepserver-status", os.MFD_CLOEXEC)
         except OSError as e:
-            self._connections.refuse(peer, "busy", f"no state to be had now: {e}")
+            self._connections.refuse(peer, "busy", f"the state is not available now: {e}")
             return
         try:
             os.write(fd, data)
             self._connections.end(peer, Status(len(data), peer.give(fd)))
-        except OSError:  # it is gone
+        except OSError:  # the client is gone
             self._connections.drop(peer)
         finally:
             os.close(fd)
 
     def stop(self, peer: Peer) -> None:
-        """Somebody asks the daemon to stop."""
+        """Handles a request to stop the daemon."""
         if not self.access.may_stop(peer.uid):
             text = f"only uid {os.getuid()} and root may stop this daemon, not uid {peer.uid}"
             self._connections.refuse(peer, "permission", text)

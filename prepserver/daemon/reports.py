@@ -1,4 +1,4 @@
-"""What workers say becomes events, and names for people."""
+"""Turns messages of workers into events, and logs bad samples."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BAD_SAID_MOST = 10_000
 
 
 class Reports:
-    """See the module; as `PoolEvents`."""
+    """See the module; implements `PoolEvents`."""
 
     def __init__(self, driver: Driver, coordinator: Coordinator, quarantine: Quarantine) -> None:
         self._driver = driver
@@ -53,7 +53,7 @@ class Reports:
         self._driver.happened(ChunkMade(worker, message.task, bad, took))
 
     def _say_once(self, row: BadRow) -> None:
-        """Logs a bad sample the first time: it comes again in every pass."""
+        """Logs a bad sample once: it comes again in every pass."""
         said = (row.index, row.reason)
         if said not in self._bad_said:
             if len(self._bad_said) < _BAD_SAID_MOST:

@@ -1,7 +1,7 @@
 """The life of the daemon: it starts its parts, runs one loop, obeys signals, and ends everything.
 
-One thread, one epoll. What clients say (`clients`) and workers say (`reports`) becomes events; the coordinator
-(`prepserver.schedule`) decides what follows; `driver` does it.
+One thread, one epoll. Messages of clients (`clients`) and workers (`reports`) become events; the coordinator
+(`prepserver.schedule`) decides; `driver` carries out its actions.
 """
 
 from __future__ import annotations
@@ -50,24 +50,24 @@ log = logging.getLogger(__name__)
 
 _TICK_S = 0.2
 KILL_S = 3.0
-"""After the drain: the longest that ending the processes takes."""
+"""Longest time to end the processes after the drain."""
 
 
 class Daemon:
     """A running daemon.
 
     Args:
-        settings: What it was started with.
-        runtime_dir: Its place, locked.
-        workers: Worker processes.
+        settings: Its settings.
+        runtime_dir: Its runtime directory, locked.
+        workers: Number of worker processes.
         memory_bytes: Budget for rings.
-        cache_dir: Where listings are kept.
-        lifeline: A process with which the daemon ends, at once.
-        state_dir: Where quarantined samples and the jobs' logs are kept; None for `cache_dir`.
+        cache_dir: Folder of the listings.
+        lifeline: Pid of a process whose end ends the daemon at once.
+        state_dir: Folder of quarantined samples and the jobs' logs; None for `cache_dir`.
         door: Who may connect to the sockets that the daemon makes.
-        attach_socket: One that listens already (socket activation), which then is not made here.
-        reread: Reads the settings again, for SIGHUP; without it that signal means stop.
-        most_clients: Connections that it has descriptors for.
+        attach_socket: The attach socket, if it listens already (socket activation).
+        reread: Reads the settings again at SIGHUP; without it that signal means stop.
+        most_clients: Connections for which it has descriptors.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class Daemon:
     # -- life ---------------------------------------------------------------------------------------
 
     def run(self, ready: Callable[[], None] = lambda: None) -> bool:
-        """Serves until it is told to stop (SIGTERM, SIGINT, `prepserver stop`).
+        """Serves until SIGTERM, SIGINT or `prepserver stop`.
 
         Args:
             ready: Called when clients may attach.
@@ -133,9 +133,8 @@ class Daemon:
             Whether everything ended; False if a process could not be killed.
 
         Raises:
-            ZygoteError: The workers' parent does not start.
-            NotConfined, PluginsBroken: See `WorkerPool.start`.
-            PluginsChanged: See there.
+            ZygoteError, NotConfined, PluginsBroken: See `WorkerPool.start`.
+            PluginsChanged: The code of plug-ins changed while the daemon ran.
             OSError: The sockets cannot be made.
         """
         self._watch_signals()
@@ -187,7 +186,7 @@ class Daemon:
     def _watch_signals(self) -> None:
         self._wake_read.setblocking(False)
         self._wake_write.setblocking(False)
-        # The handler itself does nothing: the byte wakes the loop, which acts between two callbacks.
+        # The handler does nothing: the byte wakes the loop, which acts between two callbacks.
         signal.set_wakeup_fd(self._wake_write.fileno(), warn_on_full_buffer=False)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda *_: None)
@@ -221,12 +220,12 @@ class Daemon:
 
     def _lifeline_ended(self) -> None:
         self._poll.forget(self._lifeline_fd)
-        for _ in range(2):  # there is nobody left to drain for
+        for _ in range(2):  # at once: no job is left to drain
             self.stop("the process that this daemon belongs to has ended")
 
     @property
     def stops(self) -> bool:
-        """Whether it is about to end: see `House`, as for the next five."""
+        """Whether it is about to end; see `House` for this and the next five."""
         return self._stops > 0
 
     @property
@@ -236,11 +235,11 @@ class Daemon:
 
     @property
     def end_s(self) -> float:
-        """Until all is ended, at most."""
+        """Longest time until it has ended."""
         return self._drain_s + KILL_S
 
     def stop(self, why: str) -> None:
-        """Lets jobs finish for `drain_s`, then ends everything; a second time at once."""
+        """Lets jobs finish for `drain_s`, then ends everything; a second call ends it at once."""
         self._stops += 1
         now_s = time.monotonic()
         if self._stops > 1:
@@ -249,7 +248,7 @@ class Daemon:
             return
         log.info("stopping (%s): %d jobs may finish within %g s", why, len(self._attachments), self._drain_s)
         self._stop_by_s = now_s + self._drain_s
-        # TimeoutStopSec is the unit's, drain_s is ours: systemd is told how long ours is.
+        # systemd's TimeoutStopSec may be shorter than drain_s.
         patience_us = int((self.end_s + 2) * 1e6)
         self._notifier.send(STOPPING="1", EXTEND_TIMEOUT_USEC=str(patience_us))
         self._clients.shut_door()
@@ -262,7 +261,7 @@ class Daemon:
     def _close(self) -> bool:
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)  # it is ending; the interpreter would bring the defaults back
+            signal.signal(number, signal.SIG_IGN)  # the interpreter would restore the defaults at its end
         self._clients.close()
         clean = self._pool.close(KILL_S)
         self._rings.close()
@@ -276,7 +275,7 @@ class Daemon:
         if clean:
             log.info("stopped")
         else:
-            log.error("stopped, but a worker waits inside the kernel and ends when its storage answers")
+            log.error("stopped, but a worker waits in the kernel and ends only when its storage answers")
         return clean
 
     def snapshot(self) -> dict[str, Any]:
@@ -288,7 +287,7 @@ class Daemon:
         )  # fmt: skip
 
     def rows_per_s(self) -> float:
-        """What the pool makes; before anything was measured, what cores decode of ordinary photos."""
+        """Rate of the pool; before any measurement, a guess for ordinary photos."""
         return self._rates.busy_rows_per_s or 500.0 * len(self._pool.seats)
 
 

@@ -1,5 +1,5 @@
-"""The whole decision about jobs, as pure functions: who gets which place, which rows are made next, and who is told.
+"""Every decision about jobs: their places, the rows to make next, and what each rank is told.
 
-Events go in, actions come out (`prepserver.schedule.coordinator`). Nothing here opens a socket, reads a clock or knows
-a tensor, so a test can drive millions of histories through it. `prepserver.daemon` feeds it and does what it wants.
+Events go in, actions come out (`prepserver.schedule.coordinator`); `prepserver.daemon` sends the events and carries out
+the actions. Nothing here opens a socket, reads a clock or knows a tensor, so tests can run millions of histories.
 """

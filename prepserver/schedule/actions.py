@@ -1,4 +1,4 @@
-"""What the coordinator wants done, in this order, and all of it before the next event."""
+"""Actions of the coordinator. The daemon carries them out in order, all of them before the next event."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ class Submit:
 
 @dataclass(frozen=True, slots=True)
 class Announce:
-    """Tell a rank that all rows below `upto` are in its ring, and which of them hold a replacement.
+    """Tell a rank that all rows below `upto` are in its ring.
 
-    `bad` has (position, sample index, reason) of these; `moves` says how often the rank was moved to another ring.
+    `bad` has (position, sample index, reason) of rows that hold a replacement; `moves` counts the rank's moves to
+    another ring.
     """
 
     cursor: int
@@ -36,10 +37,10 @@ class Announce:
 
 @dataclass(frozen=True, slots=True)
 class Admit:
-    """A rank has its place.
+    """Give a rank its place.
 
     Attributes:
-        asker: Names the connection.
+        asker: The connection.
         cursor: The rank's number from now on.
         lane: The lane whose ring it gets.
         epoch_start: See `prepserver.protocol.messages.Welcome`, also for `position`, `ahead` and `alone_upto`.
@@ -58,7 +59,7 @@ class Admit:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """A rank has no place; see `prepserver.protocol.messages.Refused`."""
+    """Refuse a rank; see `prepserver.protocol.messages.Refused`."""
 
     asker: int
     code: str
@@ -68,7 +69,7 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """A rank that was admitted is ended, and told why; it is forgotten already."""
+    """End an admitted rank with an error; the table has dropped it already."""
 
     cursor: int
     code: str
@@ -78,16 +79,16 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class HangUp:
-    """End a rank's connection: it attaches anew, as after any lost connection. It is there until it has left."""
+    """Close a rank's connection, so that it attaches again. The rank stays in the table until `RankLeft`."""
 
     cursor: int
 
 
 @dataclass(frozen=True, slots=True)
 class MakeRing:
-    """Make a ring of the `wanted` rows, or at least of those `needed`, which counts as memory of `uid`.
+    """Make a ring of `wanted` rows, or at least `needed`, charged to `uid`.
 
-    It is the last action of its list: the answer, `RingMade` or `RingRefused`, is the next event.
+    It is the last action of its list; the next event is the answer, `RingMade` or `RingRefused`.
     """
 
     lane: int
@@ -99,21 +100,21 @@ class MakeRing:
 
 @dataclass(frozen=True, slots=True)
 class DropRing:
-    """A ring that was made is not used after all: no worker has heard of its lane."""
+    """Free a ring that is not used after all; no worker knows its lane."""
 
     lane: int
 
 
 @dataclass(frozen=True, slots=True)
 class OpenStream:
-    """Tell all workers of a stream."""
+    """Announce a stream to all workers."""
 
     spec: work.AddStream
 
 
 @dataclass(frozen=True, slots=True)
 class OpenLane:
-    """Tell all workers of a lane, whose ring is there, and which samples killed workers in its pipeline."""
+    """Announce a lane, its ring and the samples that killed workers in its pipeline to all workers."""
 
     lane: int
     stream: int
@@ -123,30 +124,30 @@ class OpenLane:
 
 @dataclass(frozen=True, slots=True)
 class DropLane:
-    """Nobody uses this lane any more: its ring may go."""
+    """Drop a lane and its ring, which nobody uses any more."""
 
     lane: int
 
 
 @dataclass(frozen=True, slots=True)
 class DropStream:
-    """Nobody uses this stream any more; its lanes are dropped already."""
+    """Drop a stream whose lanes were dropped before."""
 
     stream: int
 
 
 @dataclass(frozen=True, slots=True)
 class QuarantineSample:
-    """This sample killed workers again and again: treat it as bad from now on.
+    """From now on treat this sample as bad, because it killed several workers.
 
     Attributes:
         source: Digest of its listing.
-        index: Of the sample.
+        index: Index of the sample.
         pipeline: Digest of the only pipeline for which it is bad; empty for all.
-        places: (stream, lane) that are to be told; a lane of None stands for all.
+        places: (stream, lane) of which workers are told; a lane of None stands for all.
         why: What happened to the last worker, in words.
-        ops: Of the pipeline, for people.
-        dataset: Where the source is, for people.
+        ops: Ops of the pipeline, for the log.
+        dataset: Place of the source, for the log.
     """
 
     source: str
@@ -169,9 +170,9 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """The jobs of `stream`, which ends, are in `into` from now on; said before what follows from it.
+    """The jobs of `stream`, which ends, are in `into` from now on; this comes before the actions that follow from it.
 
-    `lanes` maps each old lane to the lane there; a lane that goes along with its ring, to itself.
+    `lanes` maps each lane of `stream` to the one in `into`, or to itself if it moves with its ring.
     """
 
     stream: int
@@ -181,7 +182,7 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class GoesAlone:
-    """A stream waits for another one no longer."""
+    """A stream stops waiting for another one."""
 
     stream: int
     why: str
@@ -189,7 +190,7 @@ class GoesAlone:
 
 @dataclass(frozen=True, slots=True)
 class KillWorker:
-    """End this worker: another one was quicker with its rows. It is not to blame."""
+    """Kill this worker without blame: another one has made its rows."""
 
     worker: int
 

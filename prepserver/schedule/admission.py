@@ -1,7 +1,6 @@
-"""Admission: a rank gets a place on a stream, in a lane and with a ring, or an answer why not.
+"""Admission gives a rank a place (a stream, a lane and its ring), or refuses it with a reason.
 
-The ranks of a job begin at one place. The first of them makes the job, and places are kept there for the others, for
-some time.
+The ranks of a job begin at one place. The first rank makes the job and reserves places for the others.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from prepserver.schedule.strikes import Strikes
 from prepserver.schedule.table import Table
 
 ABSENT_S = 120.0
-"""How long places are kept: ranks of one run start within seconds of each other; a slow import takes longer."""
+"""How long a place stays reserved. Ranks of one run start within seconds; a slow import takes longer."""
 
 T = TypeVar("T")
 Making = Generator[Action, Answer, T]
@@ -52,13 +51,13 @@ _FARTHEST = 2**60  # where a job may begin; messages count up to 2**62
 
 @dataclass(frozen=True, slots=True)
 class _Keys:
-    """What a question must agree in with others.
+    """What two questions must have in common.
 
     Attributes:
         stream: To share a stream.
-        lane: And a lane.
-        run: To be of one run, wherever its ranks stand.
-        where: And to share a place.
+        lane: To share a lane as well.
+        run: To belong to one run, at whatever positions.
+        where: To share a place as well.
     """
 
     stream: str
@@ -68,11 +67,11 @@ class _Keys:
 
 
 class Admission:
-    """See the module; `rows_in_work` is how many rows a busy pool fills at a time."""
+    """See the module; `rows_in_flight` is how many rows a busy pool fills at a time."""
 
     def __init__(
         self, table: Table, strikes: Strikes, meetings: Meetings, partings: Partings, story: Story, orders: Orders,
-        rows_in_work: int,
+        rows_in_flight: int,
     ) -> None:  # fmt: skip
         self._table = table
         self._strikes = strikes
@@ -80,16 +79,16 @@ class Admission:
         self._partings = partings
         self._story = story
         self._orders = orders
-        self._rows_in_work = rows_in_work
+        self._rows_in_flight = rows_in_flight
 
     def attach(self, event: RankAttaches, now_s: float) -> Steps:
-        """A rank asks for its place."""
+        """Admits or refuses a rank."""
         before = set(self._table.jobs)
         try:
             yield from self._attach(event, now_s)
         except Refusal as e:
             yield Refuse(event.asker, e.code, str(e), e.field)
-        except Exception:  # nobody foresaw it, and it keeps no place
+        except Exception:  # an unforeseen error leaves no place reserved
             for job in [job for job in self._table.jobs.values() if job.id not in before]:
                 yield from self.give_up(self._table.ranks(job, present=False) + self._table.ranks(job))
             raise
@@ -123,10 +122,10 @@ class Admission:
         )  # fmt: skip
         yield from stream.announcements()
 
-    # -- places that are kept -----------------------------------------------------------------------
+    # -- reserved places ----------------------------------------------------------------------------
 
     def leave(self, cursor_id: int) -> list[Action]:
-        """A rank is gone. With the last one of its job that was there, the places that are kept for others go."""
+        """Removes a rank. The last present rank of a job takes the places reserved for absent ones along."""
         job = self._table.jobs[self._table.cursor(cursor_id).job]
         actions = self._table.take(cursor_id)
         if job.cursors and not self._table.ranks(job):
@@ -135,7 +134,7 @@ class Admission:
         return actions
 
     def give_up_absent(self, now_s: float) -> list[Action]:
-        """Ranks that never came hold the others back for so long and no longer."""
+        """Frees the places of ranks that have not attached within `ABSENT_S`, since they hold the others back."""
         actions: list[Action] = []
         for job in list(self._table.jobs.values()):
             if now_s - job.since_s > ABSENT_S and (absent := self._table.ranks(job, present=False)):
@@ -146,23 +145,23 @@ class Admission:
         return actions
 
     def give_up(self, absent: Iterable[Cursor]) -> list[Action]:
-        """The places of these ranks are kept no longer."""
+        """Frees the places reserved for these ranks."""
         return [action for cursor in absent for action in self._table.take(cursor.id)]
 
     def _leave_others(self, run: tuple[Any, ...], rank: int, but: Job | None) -> list[Action]:
-        """This rank of a run is here now: the places that are kept for it elsewhere are given up.
+        """Frees the places reserved for this rank in other jobs of its run.
 
-        After a lost connection its siblings may have come back to another epoch or another stream.
+        After a lost connection its siblings may have come back to another epoch or stream.
         """
         jobs = [job for job in self._table.jobs.values() if job is not but and job.run == run and rank in job.cursors]
         cursors = [self._table.cursor(job.cursors[rank]) for job in jobs]
         return self.give_up(cursor for cursor in cursors if not cursor.present)
 
     def _may_enter(self, job: Job, event: RankAttaches) -> bool:
-        """Whether the place that is kept for this rank is where it wants to go on.
+        """Whether the place reserved for this rank still has the rows that it needs; if so, moves it there.
 
         Raises:
-            Refusal: Somebody has it already.
+            Refusal: Another connection has the place.
         """
         attach = event.asked.attach
         if attach.rank not in job.cursors:
@@ -185,12 +184,12 @@ class Admission:
     # -- new jobs -----------------------------------------------------------------------------------
 
     def _new_job(self, keys: _Keys, event: RankAttaches, sibling: Job | None, now_s: float) -> Making[Job]:
-        """A job, for the first of its ranks.
+        """Makes a job for the first of its ranks.
 
         Args:
-            keys: What it must agree in with others.
+            keys: See `_Keys`.
             event: The rank's question.
-            sibling: Another job with the same keys, if this rank comes too late for its place there: its batches must
+            sibling: Another job with the same keys, if this rank comes too late for its place there. Its batches must
                 still be cut from the same epoch.
             now_s: Monotonic.
         """
@@ -201,7 +200,7 @@ class Admission:
             raise Refusal("spec", f"epoch or position {where.position} is beyond {_FARTHEST}", "epoch")
         if sibling is None:
             self._check_limits(keys.run, event, where.stream if where.into is None else where.into)
-        self._lines(event, sibling, where)  # it is refused before it gets a ring
+        self._lines(event, sibling, where)  # refuses it before a ring is made
         lane: Lane | None = None
         if where.lane is None:
             where, lane = yield from self._with_ring(request, where, event)
@@ -232,7 +231,7 @@ class Admission:
         return job
 
     def _keep_places(self, job: Job, lines: dict[int, BatchLine], stream: Stream, lane: Lane) -> None:
-        """Nothing is filled for these ranks before the first of them is present."""
+        """Reserves a place for each rank; nothing is filled for them until the first is present."""
         attach = job.attach
         prefetch = max(2 * attach.batch_size * attach.world_size, attach.prefetch) if attach.prefetch else lane.rows
         for rank, line in lines.items():
@@ -246,7 +245,7 @@ class Admission:
 
     @staticmethod
     def _lines(event: RankAttaches, sibling: Job | None, where: Place) -> dict[int, BatchLine]:
-        """The batches of each rank that is to begin at a place: of all here, or of the one that came late."""
+        """The batches, from a place on, of each rank on this machine, or only of the rank that came late."""
         attach, samples = event.asked.attach, event.listing.samples
         ranks = [attach.rank] if sibling is not None else local_ranks(attach)
         place_ = where.epoch_start, where.position
@@ -257,14 +256,16 @@ class Admission:
         assert stream.spec is not None
         yield OpenStream(stream.spec)
         if "/" in stream.spec.places:
-            text = f"stream {stream.id}: workers may read all files, because its dataset lies in so many places"
+            text = (
+                f"stream {stream.id}: workers may read all files, because its dataset lies in too many places to name"
+            )
             yield Say("warning", text)
 
     def _request(self, keys: _Keys, event: RankAttaches, sibling: Job | None) -> Request:
         attach, samples = event.asked.attach, event.listing.samples
         given = given_place(attach, samples) if sibling is None else Given(sibling.epoch_start, sibling.position)
         fields, round_rows = ring_fields(event.asked.pipeline.fields), attach.batch_size * attach.world_size
-        rows = ring_rows(fields, round_rows, attach.prefetch, self._rows_in_work)
+        rows = ring_rows(fields, round_rows, attach.prefetch, self._rows_in_flight)
         return Request(
             self._partings.key_for(keys.stream, keys.lane), keys.lane, attach.shuffle,
             shard_of(attach).positions(samples), rows[1], attach.epoch,
@@ -277,12 +278,12 @@ class Admission:
         return place(request, self._table.streams.values(), event.rows_per_s, self._meetings.waits_for)
 
     def _with_ring(self, request: Request, where: Place, event: RankAttaches) -> Making[tuple[Place, Lane | None]]:
-        """The place, and its new lane with a ring; None for one that is there.
+        """The place and its new lane with a ring; None instead of the lane if the place has one.
 
-        Where there is no memory to begin early on a stream of its own, the job waits for its place on the shared one.
+        Without memory for an early start, the job waits for its place on the shared stream.
 
         Raises:
-            Refusal: There is no memory at all.
+            Refusal: There is no memory for a ring at all.
         """
         lane_id = self._table.new_id()
         wanted, needed = max(request.rows_wanted, where.rows), max(request.rows_needed, where.rows)
@@ -314,10 +315,10 @@ class Admission:
         return stream
 
     def _check_limits(self, run: tuple[Any, ...], event: RankAttaches, stream: int | None) -> None:
-        """Whether a user may start one more job, which reads (or will, when its own has joined it) `stream`."""
+        """Checks that a user may start one more job, which reads `stream` now or once its early stream has joined."""
         uid, limits, rank = event.uid, event.limits, event.asked.attach.rank
         mine = self._table.jobs_of(uid)
-        # Ranks that came late, or back to another place, are a job of their own here, and the same run.
+        # Ranks that came late, or back to another place, form another job here, but belong to the same run.
         ranks = Counter((job.run, cursor.rank) for job in mine for cursor in self._table.ranks(job))
         runs: dict[tuple[Any, ...], int] = {}
         for (each, _), times in ranks.items():
@@ -332,7 +333,7 @@ class Admission:
 
 def _keys(event: RankAttaches) -> _Keys:
     attach, listing = event.asked.attach, event.listing
-    # The roots are part of it: a stream may hold what one user may read and another may not.
+    # Roots are part of the key, because users may read different folders.
     shard = f"{attach.shard_index}/{attach.num_shards}"
     order = f"{attach.shuffle} {batch_rows(attach.batching, attach.batch_size)} {attach.seed}"
     read = f"{listing.digest} {order} {shard} {listing.roots} {listing.places}"
@@ -346,6 +347,6 @@ def _check(what: str, used: int, limit: int, knob: str, uid: int) -> None:
     if limit and used + 1 > limit:
         raise Refusal(
             "permission",
-            f"1 more of {what} was asked for by uid {uid}, which has {used} of its {knob} = {limit}: end another "
+            f"uid {uid} has {used} {what}, and {knob} = {limit} allows no more: end another "
             f"job, or have {knob} raised under [limits] in the daemon's --config",
         )

@@ -1,4 +1,4 @@
-"""The question of a rank: what it asks for, checked, and where its batches lie."""
+"""A rank's question: its checks, and the positions of its batches."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from prepserver.protocol.layout import Field, whole_page_rows
 from prepserver.protocol.messages import PROTOCOL, Attach, lag_error
 
 _LOCAL_RANKS_MOST = 1024  # each is a cursor that every decision looks at
-_SIBLINGS_LATE = 2  # data-parallel ranks wait for each other in every step; one more for safety
+_SIBLINGS_LATE = 2  # batches; data-parallel ranks wait for each other in every step, and one more for safety
 _ROUNDS_WANTED = 4  # one in the client's hands, one on its way, two to absorb a slow sample
 _ROUNDS_NEEDED = 2  # with fewer, filling and reading would take turns
 _SMALL_RING_BYTES = 256 << 20
 _SMALL_RING_ROWS = 512  # where rows are small, a longer ring costs little and lets jobs drift and join
 
 Orders = Callable[[Attach, int], Starts]
-"""The order that a question asks for, of a source with so many samples."""
+"""Makes the order that a question asks for, given the number of samples."""
 
 
 class Refusal(Exception):
-    """Why a rank has no place; `code`, text and `field` are what its client gets."""
+    """A rank gets no place; its client gets `code`, text and `field`."""
 
     def __init__(self, code: str, text: str, field: str | None = None) -> None:
         super().__init__(text[:4000])
@@ -40,7 +40,7 @@ class Refusal(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A question that was checked as far as it can be before its source is listed."""
+    """A question that passed `check`."""
 
     attach: Attach
     source: dict[str, Any]
@@ -49,21 +49,21 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A place that is given: where an epoch began, and a position in it."""
+    """A given place: the start of an epoch, and a position in it."""
 
     epoch_start: int
     position: int
 
 
 def check(attach: Attach, codes: Codes = MappingProxyType({})) -> Asked:
-    """Checks a question as far as it can be before the source is listed.
+    """Checks a question as far as possible before its source is listed.
 
     Args:
         attach: The question.
-        codes: The plug-ins that it may name. Source and pipeline then hold the digests of their code.
+        codes: The plug-ins that it may name; source and pipeline get the digests of their code.
 
     Raises:
-        Refusal: Versions, spec or numbers that cannot be.
+        Refusal: Versions, spec or numbers are invalid.
     """
     lowest, highest = attach.protocol
     if not lowest <= PROTOCOL <= highest:
@@ -73,7 +73,7 @@ def check(attach: Attach, codes: Codes = MappingProxyType({})) -> Asked:
             f"(prepserver {__version__}) speaks {PROTOCOL}: install the same release on both sides",
         )
     if not attach.job.isprintable():
-        raise Refusal("spec", f"job = {attach.job!r} holds characters that cannot be shown; use others", "job")
+        raise Refusal("spec", f"job = {attach.job!r} contains unprintable characters; use others", "job")
     _check_ranks(attach)
     if attach.shard_index >= attach.num_shards:
         text = f"shard_index = {attach.shard_index} is not in [0, num_shards = {attach.num_shards})"
@@ -113,7 +113,7 @@ def shard_of(attach: Attach) -> Shard:
 
 
 def local_ranks(attach: Attach) -> range:
-    """The ranks of the job that will attach to this daemon: those on other machines have daemons of their own."""
+    """The ranks that attach to this daemon; ranks on other machines have their own daemons."""
     if attach.local_ranks is None:
         return range(attach.world_size)
     first, count = attach.local_ranks
@@ -121,16 +121,16 @@ def local_ranks(attach: Attach) -> range:
 
 
 def rounds_of(attach: Attach, rank: int) -> int:
-    """Batches from its position on that a rank has had already."""
-    # Siblings that come back as well may be a step or two late; those that never left stay where they are.
+    """Batches from its position on that a rank has taken already."""
+    # Siblings that reattach may be a step or two behind; those that never left keep their cursors.
     return attach.rounds if rank == attach.rank else max(0, attach.rounds - _SIBLINGS_LATE)
 
 
 def given_place(attach: Attach, samples: int) -> Given | None:
-    """Where a resumed job stands, in the line of its shard.
+    """The place of a resumed job, in positions of its shard.
 
     Raises:
-        Refusal: Its shards cannot all stand there.
+        Refusal: Not all shards can resume there.
     """
     if attach.position is None or attach.epoch_start is None:
         return None
@@ -141,17 +141,17 @@ def given_place(attach: Attach, samples: int) -> Given | None:
 
 
 def first_of(attach: Attach, orders: Orders, samples: int) -> int | None:
-    """Where epoch 0 of a fresh job begins, None for anywhere.
+    """Where epoch 0 of a fresh job begins; None for anywhere.
 
     Raises:
-        Refusal: It cannot begin there.
+        Refusal: No epoch can begin there.
     """
     first = attach.first
     if attach.num_shards > 1 or len(local_ranks(attach)) < attach.world_size:
         if first:
             reason = "the machines of a run begin at position 0: only start='first' (or 0) can be asked for"
             raise Refusal("spec", f"start = {first}: {reason}", "start")
-        return 0  # the other machines cannot be asked where they begin
+        return 0  # the daemons of the other machines cannot agree on anything else
     if first is not None and attach.position is None:
         try:
             check_start(orders(attach, samples), first, attach.epoch)
@@ -174,7 +174,7 @@ def line_of(attach: Attach, samples: int, epoch_start: int, position: int, rank:
 
 
 def rows_had(attach: Attach, samples: int) -> int:
-    """Rows between the position that a rank comes back to and the first that it or a sibling still needs."""
+    """Rows between the position of a returning rank and the first that it or a sibling still needs."""
     given = given_place(attach, samples)
     if given is None or not attach.rounds:
         return 0
@@ -183,21 +183,21 @@ def rows_had(attach: Attach, samples: int) -> int:
     return min(line.peek().start for line in lines) - given.position
 
 
-def ring_rows(fields: Sequence[Field], round_rows: int, prefetch: int, rows_in_work: int) -> tuple[int, int]:
+def ring_rows(fields: Sequence[Field], round_rows: int, prefetch: int, rows_in_flight: int) -> tuple[int, int]:
     """Rows of a new ring.
 
     Args:
         fields: Fields of a row.
         round_rows: ``batch_size * world_size`` of the job that makes the lane.
         prefetch: Rows that the job wants ahead, or 0.
-        rows_in_work: Rows that a busy pool fills at a time.
+        rows_in_flight: Rows that a busy pool fills at a time.
 
     Returns:
-        Wanted rows, and the fewest that work. The wanted rows fill whole pages if that is cheap, so that clients can
+        Wanted rows, and the fewest that work. If it is cheap, the wanted rows fill whole pages, so that clients can
         map the ring twice end to end.
     """
     needed = _ROUNDS_NEEDED * round_rows
-    wanted = max(_ROUNDS_WANTED * round_rows, needed + 2 * rows_in_work, prefetch + round_rows)
+    wanted = max(_ROUNDS_WANTED * round_rows, needed + 2 * rows_in_flight, prefetch + round_rows)
     dense = [field.row_bytes for field in fields if field.shape]
     if _SMALL_RING_ROWS * sum(dense) <= _SMALL_RING_BYTES:
         wanted = max(wanted, _SMALL_RING_ROWS)

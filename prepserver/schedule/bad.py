@@ -8,7 +8,7 @@ from dataclasses import replace
 from prepserver.schedule.records import BadRow, Chunk
 
 BAD_REASONS_TOLD = 64
-"""Reasons in one announcement; beyond it only positions are told, to keep the message small."""
+"""Most reasons in one announcement; further rows have an empty reason, which keeps the message small."""
 
 
 class BadRows:
@@ -21,21 +21,21 @@ class BadRows:
         return bool(self.at)
 
     def copy(self) -> BadRows:
-        """For a stream that parts from this one."""
+        """A copy for a stream that parts from this one."""
         return BadRows({position: list(rows) for position, rows in self.at.items()})
 
     def made(self, chunk: Chunk, bad: Iterable[BadRow], lanes: Iterable[int]) -> None:
-        """A chunk was made, with these bad rows; what an earlier run of it said is forgotten.
+        """Replaces the bad rows of a chunk by those that its last run found.
 
         Args:
-            chunk: Which.
-            bad: Its bad rows, as the worker says.
+            chunk: The chunk.
+            bad: Its bad rows, as the worker reports them.
             lanes: All lanes of the stream.
         """
         for position in range(chunk.position, chunk.position + chunk.count) if self.at else ():
             self._forget(position, chunk.lanes)
         for row in bad:
-            # "all lanes" is all of this chunk: a lane that came with its ring has these rows from elsewhere
+            # "All lanes" means those of this chunk: a lane that joined with its ring got these rows elsewhere.
             named = row.lanes or all(lane in chunk.lanes for lane in lanes)
             self.at.setdefault(row.position, []).append(row if named else replace(row, lanes=chunk.lanes))
 
@@ -60,7 +60,7 @@ class BadRows:
         )
 
     def rename(self, renamed: dict[int, list[int]]) -> None:
-        """Lanes go on under other names, too: their bad rows are bad there."""
+        """Copies the bad rows of lanes to the new lanes that continue them."""
         for position, rows in self.at.items():
             self.at[position] = [
                 replace(row, lanes=tuple(new for lane in row.lanes for new in (lane, *renamed.get(lane, ()))))
@@ -68,18 +68,18 @@ class BadRows:
             ]
 
     def name_lanes(self, lanes_at: Callable[[int], tuple[int, ...]], names: dict[int, int] | None = None) -> None:
-        """Names the lanes of rows that are bad in all, because another lane comes with its ring.
+        """Names the lanes of rows that are bad in all, before another lane joins with its ring.
 
         Args:
-            lanes_at: The lanes that have a position.
-            names: Other names for some of them.
+            lanes_at: Returns the lanes that have a position.
+            names: Other numbers for some lanes.
         """
         for position, rows in self.at.items():
             lanes = tuple((names or {}).get(lane, lane) for lane in lanes_at(position))
             self.at[position] = [row if row.lanes else replace(row, lanes=lanes) for row in rows]
 
     def join(self, other: BadRows, lanes: set[int]) -> None:
-        """The jobs of another stream come here; `lanes` come with their rings, and with the bad rows in these."""
+        """Adds the bad rows of a stream that joins; `lanes` join with their rings."""
         for position, rows in other.at.items():
             if position not in self.at:
                 self.at[position] = list(rows)
@@ -87,6 +87,6 @@ class BadRows:
                 self.at[position] += [row for row in rows if lanes & set(row.lanes)]
 
     def forget_below(self, low: int) -> None:
-        """Drops what lies below `low`, because nobody reads it any more."""
+        """Drops rows below `low`, which nobody reads any more."""
         for position in [p for p in self.at if p < low]:
             del self.at[position]

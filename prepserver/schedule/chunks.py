@@ -1,4 +1,4 @@
-"""What became of the chunks of a stream: given out, in a worker's hands, made, or lost and to be made again."""
+"""The chunks of a stream: given out, running, made, or lost and to be made again."""
 
 from __future__ import annotations
 
@@ -9,20 +9,19 @@ from collections.abc import Callable
 class Chunks:
     """Chunks by their first position.
 
-    Two numbers follow from them: below the first chunk that is not made all rows are there, and below the first one
-    that a worker still runs no row is written any more.
+    All rows below `first_unmade` are in the rings, and no worker writes any row below `first_written`.
     """
 
     def __init__(self) -> None:
         self._lost: list[tuple[int, int]] = []  # heap of (position, count)
-        self._unmade: list[int] = []  # heap of chunks given out; cleaned when it is looked at
+        self._unmade: list[int] = []  # heap of chunks given out; `first_unmade` cleans it
         self._made: set[int] = set()
         self._running: dict[int, int] = {}  # task -> position
         self._running_at: dict[int, int] = {}  # position -> number of tasks that run it
-        self._starts: list[int] = []  # heap of those positions; cleaned when it is looked at
+        self._starts: list[int] = []  # heap of those positions; `first_written` cleans it
 
     def given(self, position: int) -> None:
-        """A chunk that was never given out before is to be made."""
+        """A chunk is given out for the first time."""
         heapq.heappush(self._unmade, position)
 
     def started(self, task: int, position: int) -> None:
@@ -49,11 +48,11 @@ class Chunks:
         self._made.add(position)
 
     def lost(self, position: int, count: int) -> None:
-        """The worker that had a chunk will not finish it: it is made again, before all others."""
+        """A chunk is to be made again, before all others."""
         heapq.heappush(self._lost, (position, count))
 
     def next_lost(self) -> tuple[int, int] | None:
-        """Takes the first lost chunk that the other of two workers has not made meanwhile: (position, count)."""
+        """Takes the first lost chunk that no other worker has made meanwhile: (position, count)."""
         while self._lost:
             position, count = heapq.heappop(self._lost)
             if not self.is_made(position):
@@ -61,7 +60,7 @@ class Chunks:
         return None
 
     def drop_lost(self, is_needed: Callable[[int, int], bool]) -> bool:
-        """Gives up lost chunks that nobody needs: they count as made. Whether there were any."""
+        """Counts lost chunks that nobody needs as made; whether there were any."""
         kept = [(position, count) for position, count in self._lost if is_needed(position, count)]
         if len(kept) == len(self._lost):
             return False
@@ -90,7 +89,7 @@ class Chunks:
 
     @property
     def first_written(self) -> int | None:
-        """The first chunk that a worker runs, and may write; None if there is none."""
+        """The first chunk that a worker runs and may write; None if there is none."""
         heap = self._starts
         while heap and self._running_at.get(heap[0], 0) == 0:
             heapq.heappop(heap)

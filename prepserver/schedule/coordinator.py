@@ -1,12 +1,11 @@
-"""The whole decision: events go in, actions come out.
+"""Turns events into actions.
 
-One table holds the streams with their lanes and cursors, and the jobs. Parts that share it decide: `admission` (who
-gets which place), `dispatch` (what is made next, by whom), `twice` (late chunks), `strikes` (samples that kill
-workers), `lag`, `pace` and `parting` (jobs that hold others back), `early` and `meeting` (streams that join). Nothing
-here opens a socket, reads a clock or knows a tensor.
+One table holds the jobs, and the streams with their lanes and cursors. These parts share it: `admission` (which place
+a rank gets), `dispatch` (which chunk goes to which worker next), `twice` (late chunks), `strikes` (samples that kill
+workers), `lag`, `pace` and `parting` (jobs that hold others back), `early` and `meeting` (streams that join).
 
-The actions of an event are to be done in their order, and all of them before the next event: a job that has joined
-another stream must not be told of rows there while it reads its old ring.
+The caller carries out the actions of an event in order, and all of them before the next event: a job that has joined
+another stream must not hear of rows there while it reads its old ring.
 """
 
 from __future__ import annotations
@@ -50,16 +49,16 @@ class Coordinator:
     """See the module.
 
     Args:
-        orders: The order that a question asks for, of a source with so many samples.
+        orders: See `prepserver.schedule.asked`.
         chunk_rows: See `Dispatch`.
-        workers: Size of the pool, to know how many rows are in work.
+        workers: Size of the pool, from which follows how many rows are in flight.
 
     Attributes:
-        table: All jobs and streams. To look at: only the coordinator changes it.
-        workers: Who has which task; likewise.
-        strikes: What is known of bad samples; likewise.
-        rows_made: Rows that workers have made, of all streams.
-        chunk_rows: See above.
+        table: All jobs and streams. Callers only read it.
+        workers: The tasks of each worker; read-only, too.
+        strikes: Known bad samples; read-only, too.
+        rows_made: Rows that workers have made, in all streams.
+        chunk_rows: See `Dispatch`.
     """
 
     def __init__(self, orders: Orders, chunk_rows: int = 16, workers: int = 1) -> None:
@@ -71,15 +70,15 @@ class Coordinator:
         self.rows_made = 0
         self._meetings = Meetings(self.table, self.story)
         self._partings = Partings(self.table, self.strikes, self.story)
-        in_work = workers * TASKS_PER_WORKER * chunk_rows
+        in_flight = workers * TASKS_PER_WORKER * chunk_rows
         self._admission = Admission(
-            self.table, self.strikes, self._meetings, self._partings, self.story, orders, in_work
+            self.table, self.strikes, self._meetings, self._partings, self.story, orders, in_flight
         )
         self._dispatch = Dispatch(self.table, self.workers, chunk_rows, self._meetings.join_early)
         self._twice = Twice(self.table, self.workers)
         self._lag = LagWatch(chunk_rows)
-        self._paused: Steps | None = None  # until memory has answered
-        self._undone: list[Action] = []  # decided before an error that nobody foresaw
+        self._paused: Steps | None = None  # until the answer to `MakeRing`
+        self._undone: list[Action] = []  # decided before an unforeseen error
         self._handlers: dict[type[Any], Callable[[Any, float], list[Action] | Steps]] = {
             ChunkMade: self._chunk_made,
             Released: self._released,
@@ -94,12 +93,7 @@ class Coordinator:
         }
 
     def handle(self, event: Event, now_s: float) -> list[Action]:
-        """What follows from an event.
-
-        Args:
-            event: What happened.
-            now_s: When, by a clock that never goes back.
-        """
+        """Returns the actions that follow from an event at `now_s` of a monotonic clock."""
         self.story.now_s = now_s
         if self._paused is not None:
             assert isinstance(event, RingMade | RingRefused), "the answer about a ring is the next event"
@@ -108,7 +102,7 @@ class Coordinator:
         return found if isinstance(found, list) and not self._undone else self._run(found, None)
 
     def _run(self, steps: list[Action] | Steps, answer: RingMade | RingRefused | None) -> list[Action]:
-        """Goes on until there is a question about memory, or to the end."""
+        """Runs steps until one needs a ring, or to the end."""
         self._paused = None
         actions, self._undone = self._undone, []
         if isinstance(steps, list):
@@ -124,12 +118,12 @@ class Coordinator:
         except StopIteration:
             return actions
         except BaseException:
-            self._undone = actions  # it is decided, and in the table: it is done with the next event
+            self._undone = actions  # the table holds them already: the next event returns them
             raise
 
     @property
     def waits_for(self) -> dict[int, int]:
-        """Early stream -> the one that it is to join."""
+        """Early stream -> the stream that it waits for."""
         return self._meetings.waits_for
 
     def setup(self) -> list[OpenStream | OpenLane]:
@@ -142,7 +136,7 @@ class Coordinator:
         return found
 
     def source_of(self, task: int) -> str | None:
-        """Digest of the source whose rows a task makes; None if nobody wants them any more."""
+        """Digest of the source whose rows a task makes; None if no job needs them any more."""
         known = self.workers.tasks.get(task)
         stream = self.table.streams.get(known.stream) if known is not None else None
         return None if stream is None else stream.source
@@ -151,7 +145,7 @@ class Coordinator:
         """Checks all facts against each other; for tests.
 
         Raises:
-            Inconsistent: The text says which contradict each other.
+            Inconsistent: Two of them contradict each other.
         """
         self.table.validate()
         if wrong := self.workers.validate():
@@ -161,7 +155,7 @@ class Coordinator:
                 raise Inconsistent(f"stream {early} waits for itself")
         capped = {stream.id for stream in self.table.streams.values() if stream.cap is not None}
         if not capped <= self.waits_for.keys():
-            raise Inconsistent(f"streams {capped} rest, and wait for others: {self.waits_for}")
+            raise Inconsistent(f"streams {capped} are capped, but only these wait: {self.waits_for}")
 
     # -- ranks --------------------------------------------------------------------------------------
 
@@ -171,7 +165,7 @@ class Coordinator:
 
     def _rank_left(self, event: RankLeft, _now_s: float) -> list[Action]:
         if not self.table.knows(event.cursor):
-            return []  # it was ended
+            return []  # it has ended already
         self.story.note(event, self.table.stream_of(event.cursor).id)
         return self._admission.leave(event.cursor) + self._dispatch.give_out()
 
@@ -186,13 +180,13 @@ class Coordinator:
             return self._end([cursor.id], "protocol", text + self.story.of(stream.id), None)
         cursor.says(event.wait_ns, event.batches)
         if event.upto <= cursor.released:
-            return []  # older news than the last
+            return []  # out of date
         before = cursor.need
         cursor.released = event.upto
         if not stream.advanced(cursor, before):
             return []
         if stream.bad:
-            # not below `low`: a job that has moved here was not told yet of its last rows elsewhere
+            # `low` would be too high: a job that moved here may not have heard of its last rows elsewhere yet
             stream.bad.forget_below(min(c.released for c in stream.cursors.values()))
         return self._dispatch.give_out()
 
@@ -206,7 +200,7 @@ class Coordinator:
         return [Announce(cursor.id, cursor.announced, bad, cursor.moves)] if event.reads else []
 
     def _end(self, cursors: Iterable[int], code: str, text: str, field: str | None) -> list[Action]:
-        """Ends ranks, and tells them why."""
+        """Ends ranks with an error."""
         actions: list[Action] = []
         for cursor in cursors:
             if self.table.knows(cursor):
@@ -234,10 +228,10 @@ class Coordinator:
             for lane in (None, *task.chunk.lanes):
                 stream.failed.pop(lane, None)
         stream.took(task.chunk, event.took)
-        # A worker that was stopped for a minute is no debt of a minute.
+        # A stream does not pay for the minute in which its worker was suspended.
         stream.served_ns += min(event.took.wall_ns, 2 * task.foreseen_ns + SLOW_NS) - task.foreseen_ns
         self.strikes.acquit(stream, task.chunk)
-        # who waits is told before anything else is given out
+        # Announcements come before new tasks: jobs wait for them.
         return self._twice.made(stream, task, event.bad) + self._dispatch.give_out()
 
     def _chunk_failed(self, event: ChunkFailed, _now_s: float) -> list[Action]:
@@ -249,7 +243,7 @@ class Coordinator:
         stream.chunks.lost(task.chunk.position, task.chunk.count)
         actions: list[Action] = [Say("error", f"a worker could not run a task: {event.reason}")]
         if self.strikes.failed(stream, event.lane):
-            # Of a lane that cannot be computed, or of a whole stream that cannot be read.
+            # The lane cannot be computed, or the whole stream cannot be read.
             code, what = ("source", "these rows") if event.lane is None else ("spec", "the rows of this pipeline")
             text = f"the workers cannot make {what}: {event.reason}{self.story.of(stream.id)}"
             ended = [c.id for c in stream.cursors.values() if event.lane in (None, c.lane) and c.present]
@@ -269,13 +263,13 @@ class Coordinator:
     # -- time ---------------------------------------------------------------------------------------
 
     def _tick(self, _event: Tick, now_s: float) -> Steps:
-        """Parts jobs that hold others back, joins those that meet again, has late chunks made a second time."""
+        """Parts jobs that hold others back, joins streams that meet, duplicates late chunks."""
         streams = self.table.streams
         yield from self._admission.give_up_absent(now_s)
         yield from self._dispatch.give_out()
         for parting in self._lag.partings(streams.values(), self.workers.are_idle, now_s):
             if still_holds(parting, streams, self.chunk_rows):
-                # Late, they get a stream of their own.
+                # If they attach later, they get a separate stream.
                 yield from self._admission.give_up(left_out(parting, streams[parting.stream]))
                 yield from self._dispatch.give_out()
             if still_holds(parting, streams, self.chunk_rows):

@@ -1,4 +1,4 @@
-"""Which rows are made next, and by whom: the emptiest worker first, and the stream whose jobs have least ready."""
+"""Gives chunks to workers: the emptiest worker first, for the stream whose jobs have the fewest rows ready."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ SETTLED_CHUNKS = 64
 """After this many chunks a stream switches to larger ones, because the daemon pays per wake-up."""
 
 GROWN = (4, 2)
-"""How many times larger: the first for which there is room."""
+"""Factors by which chunks grow: the first one for which the ring has room."""
 
 TURN_NS = 250_000_000
-"""Streams that were given the same worker time, up to this difference, are served by what their jobs have ready."""
+"""Streams whose worker time differs by less than this are served by the rows that their jobs have ready."""
 
 
 class Dispatch:
@@ -28,8 +28,8 @@ class Dispatch:
     Args:
         table: All streams.
         workers: All workers.
-        chunk_rows: Rows in a chunk, up to four times as many once a stream has got going. Small chunks spread a batch
-            over the workers (a short wait for the first batch), large ones cost fewer messages.
+        chunk_rows: Rows in a chunk at first, later up to four times as many. Small chunks spread the first batch over
+            the workers; large ones cost fewer messages.
         meet: `Meetings.join_early`.
     """
 
@@ -40,15 +40,15 @@ class Dispatch:
         self._meet = meet
         self._task_ids = itertools.count(1)
         self._served = itertools.count(1)
-        self._turn_ns = 0  # what each stream was given that always wanted something, in whole turns
+        self._turn_ns = 0  # worker time given to each stream that always had work, in whole turns
 
     def give_out(self) -> list[Action]:
         """Hands chunks to the workers that have room for them."""
         actions: list[Action] = []
         streams = self._table.streams
         for stream in streams.values():
-            # The jobs that needed a lost chunk may be gone; those beyond it must hear of their rows now, for
-            # with a full window nothing else may ever happen here.
+            # The jobs that needed a lost chunk may be gone. Jobs beyond it must hear of their rows now, because no
+            # other event may follow while the window is full.
             if stream.chunks.has_lost and stream.drop_unneeded():
                 actions += stream.announcements()
         if not streams:
@@ -69,10 +69,9 @@ class Dispatch:
         if len(streams) == 1:
             order = list(streams.values())
         else:
-            # By what is ready and not by what is given out: a stream that lacks the last rows of a batch (one chunk
-            # lost, or a large batch in a small ring) would wait for ever for those that are consumed at once.
-            # Where jobs wait on several streams, these take turns. But first of all by the time that it has cost: jobs
-            # whose rows take a second each wait at all times, and would have all workers.
+            # First by worker time: jobs whose rows take a second each always wait, and would get all workers. Then by
+            # rows ready, not rows given out, so that a stream that lacks the last rows of a batch is not passed over
+            # for ever. Streams on which jobs wait take turns.
             order = sorted(
                 (s for s in streams.values() if s.lanes),
                 key=lambda s: (self._turn_of(s), s.ready_rows(), s.last_served),
@@ -87,19 +86,18 @@ class Dispatch:
         return None
 
     def _turn_of(self, stream: Stream) -> int:
-        """Who did not want anything for a while has no claim to more than its part of now."""
+        """A stream's worker time in whole turns; a stream that was idle saves up no credit."""
         return max(stream.served_ns, self._turn_ns) // TURN_NS
 
     def _chunk_rows_of(self, stream: Stream) -> int:
-        """Rows in the next chunk of a stream: few until its jobs have got going, then more where they do not crowd.
+        """Rows in the next chunk of a stream.
 
-        A first batch is sooner there when all workers have a share of it; later on only the rate counts. The ring
-        must hold twice what all workers have in hand, or they would wait for each other. No more in any case than a
-        worker makes in `SLOW_NS`, as the last chunk shows; and a single one, before there was a chunk of these lanes.
+        Chunks grow after `SETTLED_CHUNKS` if the ring can hold twice the rows that all workers have in hand. By the
+        time of the last chunk, a worker must finish within `SLOW_NS`; the first chunk of these lanes has one row.
         """
         row_ns = stream.row_ns(stream.lanes_at(stream.head))
         if row_ns is None:
-            return 1  # which may take a minute: nobody knows yet
+            return 1  # it may take a minute
         most = self.chunk_rows
         if stream.rows_filled >= SETTLED_CHUNKS * self.chunk_rows:
             for times in GROWN:

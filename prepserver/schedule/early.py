@@ -1,18 +1,17 @@
-"""The early start: a job that would have to wait for a shared stream begins at once, on a separate one.
+"""The early start: a job begins at once instead of waiting until a shared stream reaches its start position. Pure.
 
-That stream begins at the very position at which the job would join, so it has the same rows. It may go a short way
-only, its allowance, and rests there. When the shared stream's head comes to where it stands, its jobs go on in the
-shared stream, for ever. So at most the allowance is made twice.
+It gets a separate early stream that starts at the position where it would join, so its rows are the same. The early
+stream may make only a few rows, its allowance, and stops at its cap. When the shared stream's head arrives there, the
+job moves to the shared stream. So at most the allowance is made twice.
 
 ```
                     E             cap
                     |              |
-  own stream        +==============+   rests at its head
-  shared stream  ======> head          its jobs join when this head comes to theirs
+  early stream      +==============+   waits at its head
+  shared stream  ======> head          its jobs join when this head arrives there
 ```
 
-It holds up nobody: if the two cannot be joined when they meet, or if the wait turns out too long, the rest ends, and
-the early stream is one like any other.
+If the two cannot join when they meet, or the wait takes too long, the early stream loses its cap and goes on alone.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ START_EARLY_S = 1.0
 """A shorter wait is not worth a ring and rows made twice."""
 
 ALLOWANCE = 64
-"""An early stream makes at most this fraction of an epoch, one 64th (1.6 %), but `LEAST_ROUNDS` in any case."""
+"""An early stream makes at most 1/64 of an epoch."""
 
 LEAST_ROUNDS = 2
-"""Fewest rounds of batches that a ring holds: with fewer, filling and reading would take turns."""
+"""Fewest rounds of batches of an early stream, and of a ring: with fewer, filling and reading would take turns."""
 
 PATIENCE = 2.0
-"""How many times longer than foreseen the rest may last."""
+"""Longest wait at the cap, as a multiple of `join_wait_s`."""
 
 
 @dataclass(slots=True)
@@ -42,12 +41,12 @@ class Early:
     """A stream that waits for another one.
 
     Attributes:
-        stream: The stream that waits.
+        stream: The early stream.
         into: The stream that it waits for.
-        least: It makes the rows below this itself, unless the other stream is there already.
-        patience_s: The longest time that its jobs may wait at the cap.
-        rests_s: Since when they wait, monotonic; None while they do not.
-        seen: Where the other stream's slowest job stands, and since when.
+        least: It makes rows below this position itself, unless the other stream has arrived.
+        patience_s: Longest wait of its jobs at the cap.
+        rests_s: Start of that wait, monotonic; None while they do not wait.
+        seen: Position of the other stream's slowest job, and since when it has been there.
     """
 
     stream: int
@@ -58,10 +57,7 @@ class Early:
     seen: tuple[int, float] | None = None
 
     def lost_patience(self, stream: Stream, into: Stream | None, now_s: float) -> bool:
-        """Whether its jobs have waited for too long. Call it several times a second.
-
-        They wait no longer for another user's job that stands still.
-        """
+        """Whether its jobs have waited too long, or another user's job has stood still; called on each tick."""
         waits = stream.cap is not None and stream.watermark == stream.head >= stream.cap and stream.ready_rows() == 0
         if not waits or into is None:
             self.rests_s = self.seen = None
@@ -76,7 +72,7 @@ class Early:
 
 
 def allowance(n: int, round_rows: int) -> int:
-    """Rows that an early stream may make, in whole rounds; 0 where an epoch is too short for that.
+    """Rows that an early stream may make, in whole rounds; 0 if the epoch is too short.
 
     Args:
         n: Samples of an epoch.
@@ -88,23 +84,23 @@ def allowance(n: int, round_rows: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Alone:
-    """The wait ends without a meeting; why, in words."""
+    """The wait ends without joining; `why` in words."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Near:
-    """The other stream is about to come by: nothing more is begun here, so that its rows are there then."""
+    """The other stream is about to arrive: the early stream starts no more chunks, so that it has finished by then."""
 
 
 def look(early: Early, stream: Stream, into: Stream | None) -> Meeting | Near | Alone | None:
-    """How an early stream and the one that it waits for stand to each other; None: far apart.
+    """Compares an early stream with the one that it waits for; None if they are far apart.
 
     Args:
         early: The wait.
-        stream: That waits.
-        into: For which; None if it is gone.
+        stream: The early stream.
+        into: The stream that it waits for; None if that is gone.
     """
     if into is None or not into.cursors:
         return Alone("the stream that it waited for is gone")
@@ -119,13 +115,13 @@ def look(early: Early, stream: Stream, into: Stream | None) -> Meeting | Near | 
     if lanes is None:
         return Alone("their rings are too small for each other's batches, or too many for one stream")
     if stream.watermark < head:
-        return Near()  # what is in work comes to its end, whoever does it
+        return Near()  # chunks in flight finish first
     adopted = any(old == new for old, new in lanes.items())
     if (
         all(c.present for c in stream.cursors.values())
-        # who is behind would hold the others back
+        # a job further behind would hold the others back
         and stream.low + rows // 2 >= into.low
-        # a ring that goes along is filled anew: nobody may write old rows into it any more
+        # a ring that moves is refilled, so no worker may still write into it
         and not (adopted and stream.chunks.running)
     ):
         return Meeting(stream.id, into.id, lanes)
@@ -133,7 +129,7 @@ def look(early: Early, stream: Stream, into: Stream | None) -> Meeting | Near | 
 
 
 def _lanes(stream: Stream, into: Stream, rows: int) -> dict[int, int] | None:
-    """For each lane of `stream` the one in `into` that has the same rows, or itself where it must go along."""
+    """Each lane of `stream` -> the lane of `into` with the same rows, or itself if it must move with its ring."""
     if max(c.round_rows for c in stream.cursors.values()) * LEAST_ROUNDS > rows:
         return None
     most = max(c.round_rows for c in into.cursors.values()) * LEAST_ROUNDS

@@ -1,6 +1,6 @@
-"""What happens to the coordinator: words of clients and of workers, answers about memory, and time.
+"""Events: messages of clients and workers, answers about memory, and time.
 
-Ranks are named by their cursor, the number that `Admit` gave them.
+`cursor` is the number that `Admit` gave a rank.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from prepserver.schedule.records import BadRow, Suspect, Took
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How many jobs one user may have, of any number of ranks, and how many streams they may read; 0 for no limit."""
+    """How many jobs (of any number of ranks) one user may have, and how many streams they may read; 0: no limit."""
 
     jobs_per_uid: int = 0
     streams_per_uid: int = 0
@@ -25,12 +25,12 @@ class RankAttaches:
     """A rank asks for its rows; `Admit` or `Refuse` answers.
 
     Attributes:
-        asker: Names the connection in the answer.
+        asker: The connection, for the answer.
         uid: User of the rank.
         asked: Its question, checked.
         listing: Listing of its source.
-        rows_per_s: Rate at which the pool fills rows, to turn rows into a wait.
-        limits: Limits of each user.
+        rows_per_s: Rate at which the pool fills rows, which turns rows into a wait.
+        limits: Limits of its user.
     """
 
     asker: int
@@ -43,7 +43,7 @@ class RankAttaches:
 
 @dataclass(frozen=True, slots=True)
 class RankLeft:
-    """A rank is gone, in whatever way."""
+    """A rank is gone, for whatever reason."""
 
     cursor: int
 
@@ -60,9 +60,9 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class RankAsks:
-    """A rank has been in `next()` for a while, and wants to hear again what it was told last.
+    """A rank has been in `next()` for a while, and asks for its last announcement again.
 
-    It is not told if it has not read (`reads`) what it was told before: it would leave that unread, too.
+    It gets none if it has not read (`reads`) the earlier ones, because it would leave this one unread, too.
     """
 
     cursor: int
@@ -71,7 +71,7 @@ class RankAsks:
 
 @dataclass(frozen=True, slots=True)
 class KnownBad:
-    """Samples of a source that killed workers before: (index, pipeline), with an empty pipeline for all."""
+    """Samples of a source that killed workers before, as (index, pipeline); an empty pipeline stands for all."""
 
     source: str
     samples: tuple[tuple[int, str], ...]
@@ -79,7 +79,7 @@ class KnownBad:
 
 @dataclass(frozen=True, slots=True)
 class RingMade:
-    """Answers `MakeRing`: there is a ring of so many rows."""
+    """Answers `MakeRing`: the ring has `rows` rows."""
 
     lane: int
     rows: int
@@ -87,7 +87,7 @@ class RingMade:
 
 @dataclass(frozen=True, slots=True)
 class RingRefused:
-    """Answers `MakeRing`: there is none; `code` as in `Refuse`."""
+    """Answers `MakeRing`: there is no ring; `code` as in `Refuse`."""
 
     lane: int
     code: str
@@ -106,11 +106,11 @@ class WorkerLost:
     """A worker died.
 
     Attributes:
-        worker: Which.
-        suspect: The sample of its oldest task that it was at, if known.
+        worker: Number of the worker.
+        suspect: The sample in hand, of its oldest task, if known.
         strikes: Penalty for that sample: `CRASH_STRIKES` or `KILL_STRIKES`.
-        stuck: It was killed and has not ended, because it hangs in the kernel: it may yet write its rows. A second
-            event says when it has ended.
+        stuck: It was killed but hangs in the kernel, so its rows may still be written. A second event follows when it
+            has ended.
     """
 
     worker: int
@@ -131,7 +131,7 @@ class ChunkMade:
 
 @dataclass(frozen=True, slots=True)
 class ChunkFailed:
-    """A worker could not run a task; `lane` is to blame, if any is."""
+    """A worker could not run a task; `lane` is to blame unless it is None."""
 
     worker: int
     task: int
@@ -141,7 +141,7 @@ class ChunkFailed:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time has passed. To be sent several times a second."""
+    """Time has passed; sent several times a second."""
 
 
 Event = (

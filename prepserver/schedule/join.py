@@ -1,7 +1,6 @@
-"""Where a new job starts: on a running stream that it can share, or on a separate one.
+"""Chooses where a new job starts: on a running stream, or on a new one.
 
-If it would have to wait for its place on a shared stream, a separate stream can begin at that very place: see
-`prepserver.schedule.early`.
+If the shared stream has not reached that position, a new stream can start there early: see `prepserver.schedule.early`.
 """
 
 from __future__ import annotations
@@ -16,23 +15,23 @@ from prepserver.schedule.stream import Stream
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a job asks for, as far as sharing goes.
+    """The part of a job's question that decides with whom it shares.
 
     Attributes:
         stream_key: See `Stream.key`.
         lane_key: See `Lane.key`.
         shuffle: ``none``, ``full`` or ``cyclic``.
         n: Positions of an epoch.
-        rows_needed: Fewest rows of its ring: two rounds of batches.
-        epoch: Number of the epoch with which a fresh job starts.
-        position: Where a resumed job goes on; None for a fresh one.
-        epoch_start: Where the epoch of `position` began.
-        join_wait_s: The longest wait for a shared stream.
+        rows_needed: Fewest rows of a ring (two rounds of batches).
+        epoch: Number of the epoch at which a fresh job starts.
+        position: Exact position instead, for a resumed job.
+        epoch_start: Start of the epoch of `position`.
+        join_wait_s: Longest wait for a shared stream.
         skip: Rows from `position` on that are not needed any more.
-        first: Where epoch 0 begins, or began: a fresh job starts at `first` + `epoch` * n, in cyclic order, too. None
-            for wherever an epoch may begin.
-        early: Whether it may begin on a separate stream while it waits; False if there is no memory for that.
-        rows_wanted: Rows of a new ring, if they fit.
+        first: Start of epoch 0: a fresh job starts at `first` + `epoch` * n, in cyclic order, too. None if an epoch
+            may begin anywhere that the order allows.
+        early: Whether it may start early; False if there is no memory for that.
+        rows_wanted: Rows of a new ring, if there is memory.
     """
 
     stream_key: str
@@ -52,15 +51,15 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where it starts.
+    """Where a job starts.
 
     Attributes:
         stream: The stream to join, or None for a new one.
         lane: The lane to join, or None for a new one.
         epoch_start: Start of the job's epoch.
         position: First row.
-        rows: A new ring must have as many, for the other jobs there; 0 for what its own job needs.
-        into: The stream that its own one is to join when that comes by, or None.
+        rows: Fewest rows of a new ring that the other jobs need; 0 if its own job needs more.
+        into: The stream that its early stream waits for, or None.
     """
 
     stream: int | None
@@ -76,18 +75,16 @@ def place(
 ) -> Place:
     """The best start for `request` among the running streams.
 
-    A job joins where it needs not wait longer than `join_wait_s` for a shared row; among those, where it
-    waits least. In cyclic order a fresh job may begin at any block boundary; in the other orders, when `first` is
-    given, and when resuming, the position is given, and it is shared only if the stream still holds or will soon make
-    it.
-    Where the wait is more than a moment, the job begins at once on a stream of its own from there, which joins
-    the other one later.
+    A job joins the stream on which it waits least, if that is at most `join_wait_s`. In cyclic order a fresh job may
+    begin at any block boundary. In other orders, with `first`, and when it resumes, the position is fixed, and the
+    job shares a stream only if that still holds the position or will soon make it. If the wait exceeds
+    `START_EARLY_S`, the job starts at once on an early stream.
 
     Args:
-        request: What is asked for.
-        streams: All running ones.
-        rows_per_s: Rate at which the pool fills rows, to turn rows into a wait.
-        waits_for: Early stream -> the one that it is to join.
+        request: What the job asks for.
+        streams: All running streams.
+        rows_per_s: Rate at which the pool fills rows, which turns rows into a wait.
+        waits_for: Early stream -> the stream that it waits for.
     """
     rate = max(1.0, rows_per_s)
     best: tuple[int, Place] | None = None
@@ -107,7 +104,7 @@ def place(
         is_far = wait_rows > START_EARLY_S * rate and first > stream.head
         if stream.cap is None and is_far and _may_start_early(request):
             found = Place(None, None, found.epoch_start, found.position, found.rows, stream.id)
-        # an existing lane costs nothing more; a new lane costs memory and its augmentations
+        # An existing lane is free; a new one costs memory and its augmentations.
         cost = wait_rows + (0 if found.lane is not None else 1)
         if best is None or cost < best[0]:
             best = (cost, found)
@@ -128,15 +125,15 @@ def _on(request: Request, stream: Stream) -> Place | None:
         (x for x in stream.lanes.values() if x.key == request.lane_key and x.rows >= request.rows_needed),
         None,
     )
-    # The smallest ring bounds the window of all lanes: one that cannot hold two rounds of every job's batches would
-    # stop them all for ever.
+    # The smallest ring bounds the window of all lanes: if it cannot hold two rounds of every job's batches, all jobs
+    # stop for good.
     if any(x.rows < request.rows_needed for x in stream.lanes.values()):
         return None
     if lane is None and len(stream.lanes) >= MAX_LANES:
         return None
-    # In a new lane's ring two rounds of every job's batches must fit, as in every other of the window.
+    # A new lane's ring must hold two rounds of every job's batches as well.
     rows = max((2 * c.round_rows for c in stream.cursors.values()), default=0) if lane is None else 0
-    # a lane's rows exist from its start on; a new lane's from the next row that is given out
+    # A lane has rows from its start on; a new lane, from the stream's head on.
     earliest = max(stream.low, lane.start) if lane is not None else stream.head
     if request.position is not None and request.epoch_start is not None:
         position, epoch_start = request.position, request.epoch_start

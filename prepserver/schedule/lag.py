@@ -1,10 +1,12 @@
-"""Jobs of different speed: which of them hold others back.
+"""Jobs of different speed: which hold others back, and which may part. Pure.
 
-A slow job fills the window of its stream: the rows that it has not released cannot be refilled, and the others wait.
-Then it may part (`prepserver.schedule.parting`), and meets them again later (`prepserver.schedule.meeting`).
+A slow job fills the window of its stream: rows that it has not released cannot be refilled, so the others wait.
+Parting gives it a separate stream that goes on from the same position with the same bytes. The rows that it still
+holds stay valid, so the jobs that remain get a new ring. A job comes back when its stream meets another of the same
+key.
 
-A job's own policy counts only among its user's jobs. Where it holds back another user's job it parts from that one,
-whatever its policy is, and also while some of its ranks have not attached yet.
+A job's `lag` policy applies only among jobs of one user. A job that holds back another user's job parts from it
+whatever its policy, and even if some of its ranks have not attached yet.
 """
 
 from __future__ import annotations
@@ -16,31 +18,31 @@ from prepserver.schedule.records import Cursor
 from prepserver.schedule.stream import Stream
 
 PATIENCE_S = 2.0
-"""How long a job may hold others back, in all: most pauses for a checkpoint are shorter."""
+"""How long a job may hold others back in total: longer than most checkpoints take."""
 
 FORGIVEN = 0.25
-"""Fraction of well-behaved time earned back as patience. So a job that costs the others more than a fifth of their time
-parts from them in the end, and one that stumbles now and then does not."""
+"""Fraction of well-behaved time earned back as patience. So a job that costs the others more than a fifth of their
+time parts sooner or later, and one that stalls now and then does not."""
 
 ASKS_AFTER_S = 2.0
-"""How long a client is in `next()` before it first asks for more."""
+"""A job sends its first Sync after this long in `next()`."""
 
 STRANGE = 2
 """Ignore this many wait reports after a job joins: they lag by one batch and may describe its previous stream."""
 
 STILL_S = 10.0
-"""A stream stands still if no row of it is released for this long. Before, a job that has just come, and has not
-reached its place, does not count as waiting."""
+"""A stream stands still if its slowest job has released nothing for this long. Jobs that have just joined do not count
+as waiting for each other before that: the rows between them pass."""
 
 
 @dataclass(frozen=True, slots=True)
 class Apart:
-    """Why jobs part for good: their pipelines are slow (`prepserver.schedule.pace`), not their reading.
+    """Jobs part for good because their pipelines are slow (`prepserver.schedule.pace`).
 
     Attributes:
-        uid: Their user.
-        sample_ns: CPU time that their pipelines take for a sample.
-        rest_ns: CPU time that reading, decoding and all other pipelines take for one.
+        uid: User of the jobs.
+        sample_ns: CPU time of their pipelines for a sample.
+        rest_ns: CPU time of reading, decoding and all remaining pipelines for a sample.
     """
 
     uid: int
@@ -67,15 +69,15 @@ class Parting:
 
 @dataclass(slots=True)
 class _Wait:
-    """What is known of the time that a rank has spent in `next()`.
+    """The time that a rank has spent in `next()`.
 
     Attributes:
         stream: The stream that it reads.
-        here_s: How long it has read that: no wait of it there is longer.
-        batches: Batches, by its last report.
-        total_s: All of its time in `next()`.
+        here_s: Time since it joined; no wait here is longer.
+        batches: Batches in its last report.
+        total_s: Total time in `next()`.
         waits: Whether it waits now.
-        heard: Its reports since it came, counted up to `STRANGE`.
+        heard: Reports since it joined, counted up to `STRANGE`.
     """
 
     stream: int
@@ -88,12 +90,12 @@ class _Wait:
 
 @dataclass(slots=True)
 class _Held:
-    """What is held against a job: both must use up its patience.
+    """The delay that a job has caused; it parts when both times exceed `PATIENCE_S`.
 
     Attributes:
-        full_s: Time in which its unreleased rows filled the window.
-        waited_s: Time for which another job waited then, as that job reports. The window alone does not say: a job that
-            is a window ahead and takes its batches at once has all that it wants.
+        full_s: Time for which its unreleased rows filled the window.
+        waited_s: Time for which another job reports to have waited meanwhile. Without such reports, a job that is a
+            window ahead and takes each batch at once looks like one that waits.
     """
 
     full_s: float = 0.0
@@ -109,10 +111,10 @@ class _Held:
 
 
 class LagWatch:
-    """Notices, over time, who holds others back.
+    """Observes over time which jobs hold others back.
 
     Args:
-        chunk_rows: See `Dispatch`: a window with room for less counts as full.
+        chunk_rows: A window with room for fewer rows counts as full.
     """
 
     def __init__(self, chunk_rows: int) -> None:
@@ -127,7 +129,7 @@ class LagWatch:
 
         Args:
             streams: All streams.
-            workers_idle: Whether a worker has nothing to do, which decides for `auto`.
+            workers_idle: Whether a worker has nothing to do; then `auto` means `detach`.
             now_s: Monotonic.
         """
         every = list(streams)
@@ -156,9 +158,9 @@ class LagWatch:
         return found
 
     def _waited(self, streams: list[Stream], passed_s: float) -> dict[int, float]:
-        """Time in `next()` that has become known since the last call, by cursor.
+        """Time in `next()` that was reported since the last call, by cursor.
 
-        A client says its sum with what it releases, so a batch late, and where it gets nothing it asks for more.
+        A client reports its total with each Release, one batch late, and sends Sync while it gets nothing.
         """
         before, self._waits = self._waits, {}
         found: dict[int, float] = {}
@@ -183,19 +185,19 @@ class LagWatch:
 
 
 def holding_back(stream: Stream, chunk_rows: int, *, is_still: bool) -> list[tuple[Cursor, list[Cursor]]]:
-    """The jobs whose unreleased rows fill the window, if nothing else is in the way: a rank of each, and whom it holds.
+    """The jobs whose unreleased rows alone fill the window: a rank of each, and the cursors that it holds back.
 
-    The jobs of its own user wait for ranks of it that have not attached yet, those of other users do not.
+    Jobs of the same user wait for ranks that have not attached yet; jobs of other users do not.
 
     Args:
-        stream: Which.
-        chunk_rows: With room for fewer rows, its window counts as full.
-        is_still: Whether it has not moved for `STILL_S`.
+        stream: The stream.
+        chunk_rows: A window with room for fewer rows counts as full.
+        is_still: Whether the stream has stood still for `STILL_S`.
     """
     if len(stream.cursors) < 2 or stream.watermark != stream.head or stream.limit - stream.head >= chunk_rows:
         return []
     if stream.cap is not None and stream.head >= stream.cap:
-        return []  # it is not for the rows of any of its jobs that it rests
+        return []  # an early stream at its cap: no job fills the window
     cursors = list(stream.cursors.values())
     low = stream.low
     first = next((c for c in cursors if c.need == low and c.present), None)
@@ -205,9 +207,9 @@ def holding_back(stream: Stream, chunk_rows: int, *, is_still: bool) -> list[tup
         if slow.need > low or slow.job in found:
             continue
         if slow.waits_now and slow.need == slow.released:
-            continue  # it holds no row: what else keeps the window shut (a worker that does not die) is not its doing
+            continue  # it holds no row: something else fills the window, such as a worker that does not die
         if slow.need < stream.lanes[slow.lane].start and not is_still:
-            continue  # it came with its ring, and reads what it brought
+            continue  # it joined with its ring and still reads the rows in it
         others = [
             c
             for c in cursors
@@ -215,7 +217,7 @@ def holding_back(stream: Stream, chunk_rows: int, *, is_still: bool) -> list[tup
             and c.job != slow.job
             and c.need > low
             and c.next_stop > stream.head
-            # whose place is still to come waits for the stream to come by, and for nobody in it
+            # a job that has not reached its start position does not count as waiting
             and (c.need <= stream.head or is_still)
         ]
         if slow is not first or slow.job in incomplete:
@@ -226,16 +228,16 @@ def holding_back(stream: Stream, chunk_rows: int, *, is_still: bool) -> list[tup
 
 
 def still_holds(parting: Parting, streams: Mapping[int, Stream], chunk_rows: int) -> bool:
-    """Whether a parting is still called for, after others that were found along with it."""
+    """Whether a parting is still needed after the others of the same tick."""
     stream = streams.get(parting.stream)
     held = [] if stream is None else holding_back(stream, chunk_rows, is_still=True)
     return any(slow.job in parting.jobs for slow, _ in held)
 
 
 def left_out(parting: Parting, stream: Stream) -> list[Cursor]:
-    """Absent ranks of other jobs whose rows a parting would leave in a ring that they will never see.
+    """Absent ranks of other jobs whose rows a parting would leave in a ring that they never get.
 
-    Jobs that stay get a new ring, which has only what comes; who is there still has the old one.
+    Jobs that stay get a new ring without the rows made so far; only present ranks still have the old ring.
     """
     lanes = {c.lane for c in stream.cursors.values() if c.job in parting.jobs}
     return [

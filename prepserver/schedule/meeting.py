@@ -1,8 +1,7 @@
-"""Streams that meet: their jobs go on together, and what they read is made once.
+"""Streams that meet join, so that their rows are made once.
 
-Two kinds of streams do: those that parted and stand at one place again, and early ones (`prepserver.schedule.early`),
-which wait for the one that they are to join. A lane that the other stream lacks goes along with its ring, so a meeting
-needs no memory.
+Two kinds join: streams that parted and reach the same position again, and early streams (`prepserver.schedule.early`),
+which wait for another one. A lane that the other stream lacks moves with its ring, so joining needs no memory.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from prepserver.schedule.stream import Stream
 from prepserver.schedule.table import Table
 
 APART_S = 5.0
-"""How long a job stays parted at least: it would only part again."""
+"""Shortest time between parting and joining again, because the job would soon part again."""
 
 
 class Meetings:
@@ -30,28 +29,28 @@ class Meetings:
 
     @property
     def waits_for(self) -> dict[int, int]:
-        """Early stream -> the one that it is to join."""
+        """Early stream -> the stream that it waits for."""
         return {early.stream: early.into for early in self._early.values()}
 
     def start_early(self, stream: Stream, into: int, round_rows: int, patience_s: float) -> None:
-        """A new stream goes only so far, and is to join another one when that comes by.
+        """Makes a new stream an early one, which joins another when that reaches it.
 
         Args:
-            stream: The new one.
-            into: The other one.
+            stream: The new stream.
+            into: The stream to join.
             round_rows: ``batch_size * world_size`` of its job.
-            patience_s: The longest time that the job may wait there.
+            patience_s: Longest wait at the cap.
         """
         stream.cap = stream.head + allowance(stream.n, round_rows)
         self._early[stream.id] = Early(stream.id, into, stream.head + LEAST_ROUNDS * round_rows, patience_s)
 
     def share_wait(self, stream: Stream, patience_s: float) -> None:
-        """Another job is to read a stream, which may be an early one: it waits for no longer than each of them may."""
+        """Limits the wait of a stream, if it is an early one, to the patience of one more job."""
         if (early := self._early.get(stream.id)) is not None:
             early.patience_s = min(early.patience_s, patience_s)
 
     def meet(self, now_s: float) -> list[Action]:
-        """Joins streams that parted and can go on together. Call it several times a second."""
+        """Joins streams that parted and can go on together; called on each tick."""
         actions: list[Action] = []
         while (found := self._next_meeting(now_s)) is not None:
             actions += self._join(found)
@@ -68,17 +67,17 @@ class Meetings:
         return None
 
     def lose_patience(self, now_s: float) -> list[Action]:
-        """Ends waits for other streams that take too long. Call it several times a second."""
+        """Ends waits that take too long; called on each tick."""
         actions: list[Action] = []
         streams = self._table.streams
         for early in list(self._early.values()):
             stream = streams.get(early.stream)
             if stream is not None and early.lost_patience(stream, streams.get(early.into), now_s):
-                actions.append(self._go_alone(early, "the stream that it waited for has not come by in time"))
+                actions.append(self._go_alone(early, "the stream that it waited for did not arrive in time"))
         return actions
 
     def join_early(self) -> list[Action]:
-        """Joins early streams with those that have come by, and ends waits that lead nowhere."""
+        """Joins early streams with those that have reached them, and ends futile waits."""
         actions: list[Action] = []
         if not self._early:
             return actions
@@ -102,7 +101,7 @@ class Meetings:
                 case None:
                     pass
             if into is not None and early.stream in self._early:
-                # not past it unseen, with a chunk that begins before
+                # so that no chunk of the other stream runs past the meeting point
                 into.gate = waiting.head if into.gate is None else min(into.gate, waiting.head)
         return actions
 
@@ -159,8 +158,8 @@ def _meet(stream: Stream, other: Stream) -> dict[int, int] | None:
         return None
     low = other.low
     rows = min(lane.rows for lane in other.lanes.values())
-    # Rows from `position` on must be in the other's window, or soon; and no job may come back that is slower by so
-    # much: it would hold the others back again.
+    # The other's window must reach `position` now or soon, and a job that is still behind its slowest cursor would
+    # hold the others back again.
     if not low <= position <= other.head + rows // 4 or stream.low < low:
         return None
     lanes: dict[int, int] = {}

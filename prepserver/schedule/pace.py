@@ -1,12 +1,10 @@
-"""Pipelines of different pace: which of them make a shared stream slow for other users. Pure.
+"""Finds pipelines that make a shared stream slow for other users. Pure.
 
-A chunk is filled in all lanes of its stream before any job has it. So a pipeline that takes a second to render a
-sample gives every other job of the stream one sample a second. Within one user's jobs that is the user's affair: a
-sweep shares on purpose, and its slowest pipeline sets the pace. Between users it is not: the jobs of the lanes that
-are to blame go on in a stream under a key of its own. So they do not come back, neither when they meet nor after an
-early start.
+A chunk is filled in all lanes of its stream before any job gets it. So a pipeline that renders one sample a second
+limits all other jobs of the stream to that rate. Among jobs of one user that is allowed: a sweep shares on purpose.
+Between users the jobs of the slow lanes part for good, to a stream with a separate key.
 
-What is compared is the CPU time of the same samples: a suspended worker or a busy machine does not stretch it.
+CPU times of the same samples are compared, which a suspended worker or a busy machine does not change.
 """
 
 from __future__ import annotations
@@ -19,37 +17,35 @@ from prepserver.schedule.lag import Apart, Parting
 from prepserver.schedule.stream import Stream
 
 FACTOR = 4.0
-"""How many times as long as all that the least demanding other user shares a stream for (reading, decoding, its own
-lanes) the lanes of a user may take. Beyond once, that other one would have more of half the workers; but a stream that
-is parted stays so, and samples vary."""
+"""The lanes of a user may take this many times as long as reading, decoding and the lanes of the least demanding other
+user. Beyond 1 that user would gain from half of the workers, but a parting is final and samples vary."""
 
 EVIDENCE_S = 1.0
-"""So much CPU time must have gone into the lanes that are to part: some dozens of samples mostly. With fewer than some
-milliseconds a sample it takes thousands, and nobody is in a hurry."""
+"""CPU time that must have gone into lanes before they part: mostly some dozens of samples."""
 
-_APART = "/"  # in no key of another stream: those are hex digits
+_APART = "/"  # other keys are hex digits
 
 LEAST_SAMPLES = 4
-"""A lane with fewer samples does not count yet: a worker's first ones take longer."""
+"""A lane with fewer samples does not count yet, because a worker's first samples take longer."""
 
 
 def apart_key(key: str, uid: int) -> str:
-    """The key of the streams for this user's slow pipelines, by that of the streams that they left."""
+    """The key of streams for a user's slow pipelines that left streams of key `key`."""
     return f"{key}{_APART}{uid}"
 
 
 def is_apart(key: str) -> bool:
-    """Whether a stream is one for slow pipelines."""
+    """Whether a stream of this key is for slow pipelines."""
     return _APART in key
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a lane takes.
+    """The cost of a lane.
 
     Attributes:
-        lane: Which.
-        uid: Whose.
+        lane: Number of the lane.
+        uid: Its user.
         sample_ns: CPU time to render a sample.
     """
 
@@ -65,7 +61,7 @@ def slow_lanes(loads: Iterable[Load], shared_ns: float) -> list[Load]:
     would for the least demanding of the other users alone.
 
     Args:
-        loads: Of all lanes.
+        loads: Loads of all lanes.
         shared_ns: CPU time to read and decode a sample.
     """
     every = sorted(loads, key=lambda load: (load.sample_ns, load.lane))
@@ -86,7 +82,7 @@ def slow_lanes(loads: Iterable[Load], shared_ns: float) -> list[Load]:
 
 
 def slow_partings(stream: Stream) -> list[Parting]:
-    """The jobs that are to leave a stream because their pipelines make it slow for other users; one for each user."""
+    """Partings, one for each user, of jobs whose pipelines make a stream slow for other users."""
     shared_ns = stream.spent.sample_ns
     loads = [
         Load(lane.id, lane.key[1], lane.spent.sample_ns)

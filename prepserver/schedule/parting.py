@@ -1,7 +1,7 @@
-"""Jobs that part from others: they get a stream of their own from where the shared one stands, with the same bytes.
+"""Jobs that part from others get a separate stream that goes on from the same position with the same bytes.
 
-Memory that a job still reads is never refilled under it. So from a position on all concerned have other rings: those
-that leave, and those that stay on a lane that the leaving ones read, too.
+Rows that a job still reads are never refilled. So from one position on, jobs that leave get new rings, and so do jobs
+that stay on a lane that a leaving job reads.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from prepserver.schedule.strikes import Strikes
 from prepserver.schedule.table import Table
 
 NO_ROOM_S = 10.0
-"""How long a job may hold back another user's for want of the memory to part from it."""
+"""How long a job may hold back another user's because there is no memory for parting."""
 
 Answer = RingMade | RingRefused | None
 Steps = Generator[Action, Answer, None]
-"""Actions in order. To `MakeRing` the answer is sent, to all others None."""
+"""Yields actions in order, and receives the answer to each `MakeRing`."""
 
 
 class Partings:
@@ -44,23 +44,25 @@ class Partings:
         self._table = table
         self._strikes = strikes
         self._story = story
-        self._slow: set[tuple[str, tuple[str, int]]] = set()  # (key of streams, of lanes) that are kept apart there
+        self._slow: set[tuple[str, tuple[str, int]]] = (
+            set()
+        )  # (stream key, lane key) of pipelines that parted for being slow
 
     def key_for(self, stream_key: str, lane_key: tuple[str, int]) -> str:
-        """The key under which a job with this pipeline shares a stream: another one, if it parted for being slow."""
+        """The key under which a job shares a stream; a separate one if its pipeline parted for being slow."""
         keys = {stream.key for stream in self._table.streams.values()}
         self._slow = {(key, lane) for key, lane in self._slow if {key, apart_key(key, lane[1])} & keys}
         return apart_key(stream_key, lane_key[1]) if (stream_key, lane_key) in self._slow else stream_key
 
     def open_lane(self, stream: Stream, lane: Lane) -> OpenLane:
-        """What workers are told of a lane."""
+        """Describes a lane to workers."""
         return OpenLane(lane.id, stream.id, lane.pipeline, self._strikes.told(stream.source, lane.key[0]))
 
     def part(self, parting: Parting, now_s: float) -> Steps:
-        """Jobs go on in a stream of their own, if there is memory for it.
+        """Moves jobs to a separate stream, if there is memory for it.
 
-        The rows of their absent ranks are made again: these will not have the old ring. No absent rank that stays may
-        be in want of rows of the old one; see `prepserver.schedule.lag.left_out`.
+        Rows for their absent ranks, which never get the old ring, are made again. The caller has removed absent ranks
+        that would stay and need rows of the old ring (`prepserver.schedule.lag.left_out`).
         """
         stream = self._table.streams[parting.stream]
         jobs, why = self._table.names(parting.jobs), _why(parting.apart)
@@ -71,7 +73,7 @@ class Partings:
             key = apart_key(stream.key, parting.apart.uid)
             self._slow |= {(stream.key, stream.lanes[lane].key) for lane in left}
         own: dict[int, Lane] = {}
-        shared: dict[int, Lane] = {}  # for those that stay on a lane that others leave
+        shared: dict[int, Lane] = {}  # for jobs that stay on a lane that others leave
         for old in left:
             stays = any(c.lane == old and c.job not in parting.jobs for c in stream.cursors.values())
             for made in (shared, own) if stays else (own,):
@@ -87,18 +89,18 @@ class Partings:
         for job in parting.jobs:
             self._table.jobs[job].no_room_s = None
         self._story.note(parting, stream.id)
-        yield Say("warning", f"job {jobs} holds others back{why}: it goes on in a stream of its own, the same bytes")
+        yield Say("warning", f"job {jobs} holds others back{why}: it goes on in a separate stream with the same bytes")
         yield from self._part(stream, leaving, own, shared, key, now_s)
 
     def _part(
         self, stream: Stream, leaving: list[Cursor], own: dict[int, Lane], shared: dict[int, Lane], key: str,
         now_s: float,
     ) -> Iterable[Action]:  # fmt: skip
-        """Moves ranks from `stream` to a new one under `key`.
+        """Moves ranks from `stream` to a new stream under `key`.
 
-        `own` has a new lane for each lane that they read, `shared` one for those that stay on such a lane.
+        `own` maps each lane that they read to its new lane; `shared`, to a new lane for the jobs that stay on it.
         """
-        # What is in work above, in all lanes, is made again for the lanes that leave.
+        # The new stream remakes its lanes' rows of chunks in flight above the watermark.
         start = stream.watermark
         begin = min([start, *(c.need for c in leaving if not c.present)])
         stream.bad.rename({lane: [new[lane].id for new in (shared, own) if lane in new] for lane in stream.lanes})
@@ -134,7 +136,7 @@ class Partings:
             yield DropStream(stream.id)
 
     def _cannot(self, parting: Parting, what: str, why: str, now_s: float) -> Iterable[Action]:
-        """Jobs of its own user wait for it; those of others do not: it may attach anew, as after a lost connection."""
+        """Handles a lack of memory: jobs of the same user wait; for others, the job must soon attach again."""
         jobs = [self._table.jobs[job] for job in parting.jobs]
         since_s = min(now_s if job.no_room_s is None else job.no_room_s for job in jobs)
         for job in jobs:
@@ -142,12 +144,15 @@ class Partings:
         if since_s == now_s:
             yield Say("warning", f"{what} and cannot part from them: {why}")
         elif parting.strangers and now_s - since_s >= NO_ROOM_S:
-            yield Say("warning", f"{what} and must attach anew, for want of memory to part from another user's: {why}")
+            yield Say(
+                "warning",
+                f"{what} and must attach again, because there is no memory to part from another user's job: {why}",
+            )
             yield from [HangUp(cursor.id) for job in jobs for cursor in self._table.ranks(job)]
 
 
 def _why(apart: Apart | None) -> str:
-    """How slow the pipelines of jobs are, for people."""
+    """Describes how slow the pipelines are."""
     if apart is None:
         return ""
     return (

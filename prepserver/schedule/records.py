@@ -1,4 +1,4 @@
-"""What the coordinator knows of lanes, ranks, jobs, chunks and samples: records that its parts share."""
+"""Records of lanes, ranks, jobs, chunks and samples that the parts of the coordinator share."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from prepserver.protocol.layout import Field
 from prepserver.protocol.messages import Attach
 
 RECENT_SAMPLES = 8192
-"""The time that samples take is the average of about this many of the latest ones."""
+"""A sample's time is an average over about this many recent samples."""
 
 
 @dataclass(frozen=True, slots=True)
 class Took:
-    """What a worker says that a chunk has taken.
+    """The time that a chunk has taken, as its worker reports it.
 
     Attributes:
-        wall_ns: Time for all of it.
-        shared_ns: For what all lanes share: reading, with its waits, and CPU time in decoding.
-        lanes_ns: CPU time in rendering, for each lane of the chunk; empty where there was only one.
+        wall_ns: Wall time of the whole chunk.
+        shared_ns: Work shared by all lanes: reading, including waits, and CPU time of decoding.
+        lanes_ns: CPU time of rendering each lane of the chunk; empty if there was only one.
     """
 
     wall_ns: int = 0
@@ -30,13 +30,13 @@ class Took:
 
 @dataclass(slots=True)
 class Spent:
-    """CPU time that went into some samples."""
+    """CPU time spent on some samples."""
 
     ns: float = 0.0
     samples: float = 0.0
 
     def add(self, ns: int, samples: int) -> None:
-        """Counts `samples` more, which took `ns` together."""
+        """Counts `samples` that took `ns` together."""
         if self.samples > RECENT_SAMPLES:
             self.ns, self.samples = self.ns / 2, self.samples / 2
         self.ns += ns
@@ -44,7 +44,7 @@ class Spent:
 
     @property
     def sample_ns(self) -> float:
-        """For one sample; 0 before the first."""
+        """Time for one sample; 0 before the first."""
         return self.ns / self.samples if self.samples else 0.0
 
 
@@ -53,14 +53,14 @@ class Lane:
     """One pipeline of a stream with its ring.
 
     Attributes:
-        id: Its number, for ever.
-        key: What two jobs must agree in to share it (pipeline digest and uid).
-        rows: Of its ring.
-        start: First position that is filled in it.
-        oldest: First position that was ever in it, if not `start`: it came from another stream.
-        spent: In rendering it, where it shared the decode with other lanes.
+        id: Unique number, never reused.
+        key: What two jobs must have in common to share it (pipeline digest and uid).
+        rows: Rows of its ring.
+        start: First position that this stream fills in it.
+        oldest: First position that was ever in its ring, if the lane came from another stream.
+        spent: CPU time of rendering it, in chunks with several lanes.
         pipeline: Wire form, for workers.
-        fields: Of a row.
+        fields: Fields of a row.
     """
 
     id: int
@@ -78,22 +78,22 @@ class Cursor:
     """Where one rank of a job stands.
 
     Attributes:
-        id: Its number, for ever; clients know it as the job id.
-        lane: Whose rows it reads.
-        job: Which it is a rank of.
-        line: Its batches; `line.peek()` is the next one that it will be told of.
-        prefetch: Rows that it wants ready ahead of where it stands.
-        released: It needs no row below.
-        announced: It was told that all rows below are ready.
-        present: False while this rank has not attached yet: its place is kept.
-        next_stop: End of the next batch that it will be told of (`line.peek().stop`, cached).
-        wait_ns: Time spent in `next()`, as the client says: at the end of the last batch but one.
-        batches: Handed to the training loop, as the client says.
-        asked: How far it had been told when the client asked for more; -1 if it went on since.
-        lag: What happens when it holds others back; see `Attach`.
-        entered: Its rows below this position are not in this stream's rings: it came from another stream.
+        id: Unique number, never reused; clients know it as the job id.
+        lane: The lane that it reads.
+        job: Its job.
+        line: Its batches; `line.peek()` is the next one to announce.
+        prefetch: Rows that it wants ready beyond `need`.
+        released: It needs no row below this position.
+        announced: It was told that all rows below this position are ready.
+        present: False until this rank attaches; its place is reserved.
+        next_stop: End of the next batch to announce (`line.peek().stop`, cached).
+        wait_ns: Time spent in `next()` up to the end of the last batch but one, as the client reports it.
+        batches: Batches handed to the training loop, as the client reports them.
+        asked: `announced` at the time of the client's last Sync; -1 if it released rows since.
+        lag: See `prepserver.protocol.messages.Attach`.
+        entered: Rows below this position are in the rings of the stream that it came from.
         moves: How often it was moved to another ring since it attached.
-        rank: Which rank of its job it is.
+        rank: Its rank in the job.
     """
 
     id: int
@@ -117,62 +117,62 @@ class Cursor:
         self.find_next()
 
     def find_next(self) -> None:
-        """Caches the end of the next batch to tell of; to be called when `line` has moved.
+        """Caches the end of the next batch to announce; call it whenever `line` has moved.
 
-        Empty batches (fewer rows left than ranks) are passed over: a client takes them without being told, and
-        may release past them.
+        It skips empty batches (fewer rows left than ranks): a client takes them unannounced, and may release past
+        them.
         """
         while (batch := self.line.peek()).start == batch.stop:
             self.line.advance()
         self.next_stop = batch.stop
 
     def says(self, wait_ns: int, batches: int) -> None:
-        """Notes what the client tells along with what it releases."""
+        """Notes the figures that come with a Release."""
         self.wait_ns = max(self.wait_ns, wait_ns)
         self.batches = max(self.batches, batches)
         self.asked = -1
 
     def asks(self) -> None:
-        """The client has been in `next()` for a while, and says so."""
+        """The client sent Sync, because it has been in `next()` for a while."""
         self.asked = self.announced
 
     @property
     def waits(self) -> bool:
-        """Whether it is known to wait now: it asked, and was told nothing since."""
+        """Whether it waits for sure: it sent Sync, and was told nothing since."""
         return self.asked == self.announced
 
     @property
     def waits_now(self) -> bool:
-        """Whether it has released all that it was told of: it waits for more, or will at once."""
+        """Whether it has released all announced rows, so it waits for more or soon will."""
         return self.present and self.released >= self.announced
 
     @property
     def need(self) -> int:
-        """It needs no row of this stream below."""
+        """First position that it needs of this stream."""
         return max(self.released, self.entered)
 
     @property
     def round_rows(self) -> int:
-        """Rows of a round of its job's batches."""
+        """Rows of one batch for each rank of its job."""
         plan = self.line.full_epoch
         return plan.batch_size * plan.world_size
 
 
 @dataclass(slots=True)
 class Job:
-    """The ranks of one run: they start at one place, and a rank that has not attached yet keeps its place there.
+    """The ranks of one run that start at one place; absent ranks have a reserved place there.
 
     Attributes:
-        id: Its number.
-        run: What the ranks of a run agree in, wherever they stand.
-        where: What ranks that share a place agree in, too.
-        attach: The question of the rank that came first.
-        uid: Of its user.
-        epoch_start: Where its epoch began.
-        position: Where its run of batches begins.
-        since_s: When it came.
-        cursors: Rank to cursor; the ranks that have left or were given up are not in it.
-        no_room_s: Since when it cannot part from others for want of memory; None while it need not.
+        id: Unique number, never reused.
+        run: What all ranks of a run have in common.
+        where: What ranks that share a place have in common as well.
+        attach: The question of the first rank.
+        uid: Its user.
+        epoch_start: Position at which its epoch began.
+        position: Position of its first batch.
+        since_s: When its first rank attached.
+        cursors: Rank to cursor, without ranks that left or whose places were freed.
+        no_room_s: Since when it lacks the memory to part from others; None if it need not part.
     """
 
     id: int
@@ -192,10 +192,10 @@ class BadRow:
     """A row that holds a replacement.
 
     Attributes:
-        position: Which row.
+        position: Position of the row.
         index: The sample that could not be used.
         reason: Path and cause.
-        lanes: In which lanes; empty for all of them.
+        lanes: The lanes in which it is bad; empty for all.
     """
 
     position: int
@@ -215,11 +215,11 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """What a worker was at when it died.
+    """The sample in hand when a worker died.
 
     Attributes:
         index: The sample.
-        lane: Whose row was being rendered; None while the sample was read and decoded, which is for all.
+        lane: The lane being rendered; None while the sample was read or decoded, for all lanes.
     """
 
     index: int
@@ -231,9 +231,9 @@ class Meeting:
     """A stream whose jobs can all go on in another.
 
     Attributes:
-        stream: Which ends.
-        into: Which they join.
-        lanes: For each lane of `stream` the lane of `into` that has the same rows; itself if it goes along.
+        stream: The stream that ends.
+        into: The stream that they join.
+        lanes: Each lane of `stream` -> the lane of `into` with the same rows, or itself if it moves with its ring.
     """
 
     stream: int

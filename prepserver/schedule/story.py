@@ -1,4 +1,4 @@
-"""The last events, for errors: what happened to a stream before its jobs were ended."""
+"""A log of recent events, which errors quote: what happened to a stream before its jobs ended."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Noted = Event | GoesAlone | Joined | QuarantineSample | Parting
 
 
 class Story:
-    """A bounded log without mere progress (chunks made, rows released), put into words only when it is told.
+    """A bounded log without mere progress (chunks made, rows released).
 
     Attributes:
         now_s: Time of the event that is being handled.
@@ -27,14 +27,14 @@ class Story:
         self._noted: deque[tuple[float, Noted, tuple[int, ...]]] = deque(maxlen=_KEPT)
 
     def note(self, what: Noted, *streams: int) -> None:
-        """Something happened to these streams; to no stream in particular if none is named."""
+        """Logs what happened to these streams, or to no particular one."""
         self._noted.append((self.now_s, what, streams))
 
     def __iter__(self) -> Iterator[tuple[float, Noted, tuple[int, ...]]]:
         return iter(self._noted)
 
     def of(self, stream: int) -> str:
-        """What happened to a stream before now, the last things, as a sentence; empty if nothing is known."""
+        """The last events of a stream as a sentence; empty if there are none."""
         found = [(at_s, what) for at_s, what, streams in self._noted if stream in streams][-_TOLD:]
         told = [f"{self.now_s - at_s:.1f} s ago {_words(what)}" for at_s, what in found]
         return f" (before that: {'; '.join(told)})" if told else ""

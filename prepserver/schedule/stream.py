@@ -1,4 +1,4 @@
-"""One running stream: the window of positions that exist right now, and who is where in it.
+"""One running stream: its window of positions, and the cursors in it.
 
 ```
       floor            low          watermark        head        limit
@@ -9,9 +9,8 @@
           from here                       in the ring    yet          overwrite one that is needed
 ```
 
-A row may be filled again when every cursor has released past it *and* no worker still runs a chunk that
-holds it: a worker that was given up on (stuck in the kernel, or raced by another) may yet write its old
-bytes.
+A row may be refilled once every cursor has released it *and* no worker runs a chunk that holds it: a worker that is
+stuck in the kernel, or late with a chunk made twice, may still write its old bytes.
 """
 
 from __future__ import annotations
@@ -29,32 +28,32 @@ from prepserver.schedule.records import BadRow, Chunk, Cursor, Lane, Spent, Took
 
 @dataclass(slots=True)
 class Stream:
-    """See the module.
+    """See the module. It has more than 15 public members because most are one number of the window.
 
     Attributes:
-        id: Its number, for ever.
-        key: What two jobs must agree in to share it (source listing, order, seed).
+        id: Unique number, never reused.
+        key: What two jobs must have in common to share it (source listing, order, seed).
         source: Digest of the source's listing.
-        n: Samples: positions of a pass.
+        n: Positions of a pass.
         next_start: Smallest position at or after the given one at which an epoch may begin.
         head: Next position never given to a worker.
-        spec: What workers are told of it.
-        cap: Nothing is filled from here on, for now: see `prepserver.schedule.early`.
-        gate: Nothing is filled from here on before another stream has joined here, or not: see there.
+        spec: Its description for workers.
+        cap: End of an early stream's allowance; None for other streams. See `prepserver.schedule.early`.
+        gate: Chunks end here, where an early stream waits to join; None if none does.
         lanes: By number.
         cursors: The ranks that read it.
         bad: Its bad rows.
-        chunks: What is given out, in work, made and lost.
-        spent: In what lanes share: reading and decoding.
-        served_ns: Time of workers that it was given, in the account that `Dispatch` keeps for all streams.
-        last_served: Number of the chunk that it was given last.
-        rows_filled: Rows that were made.
-        rows_delivered: Rows that ranks were told of.
-        suspects: Start of a chunk -> samples with strikes in it, and in which pipelines.
+        chunks: State of its chunks.
+        spent: CPU time of reading and decoding, which lanes share.
+        served_ns: Worker time charged to it by `Dispatch`.
+        last_served: Number of the last chunk that it was given.
+        rows_filled: Rows made.
+        rows_delivered: Rows announced to ranks.
+        suspects: Start of a chunk -> (pipeline, sample) with strikes in it.
         twice: Starts of chunks that were given out twice and are not made yet.
-        half_made: Chunks that one of two has made, while the other ends; with their bad rows.
-        parted_s: When it came of a parting, if it did.
-        failed: Tasks that failed in a row, by the lane that is to blame; None where none is.
+        half_made: Chunks that one of two workers has made while the other ends -> their bad rows.
+        parted_s: When a parting made it; None if none did.
+        failed: Consecutive failed tasks by the lane to blame, or None.
     """
 
     id: int
@@ -80,24 +79,19 @@ class Stream:
     half_made: dict[int, list[BadRow]] = field(default_factory=dict)
     parted_s: float | None = None
     failed: Counter[int | None] = field(default_factory=Counter)
-    _pace: tuple[tuple[int, ...], int] | None = None  # lanes of the chunk that was done last, and time for a row of it
-    _low: int | None = None  # these three are kept because every event asks for them; see `changed`
+    _pace: tuple[tuple[int, ...], int] | None = None  # lanes of the chunk made last, and its time per row
+    _low: int | None = None  # these three are cached, because every event needs them; see `changed`
     _wanted: int | None = None
     _ready: int | None = None
 
     # -- the window ---------------------------------------------------------------------------------
 
     def changed(self) -> None:
-        """A cursor came, went or was moved: call it after every such change of `cursors`."""
+        """Drops cached values; call it after a cursor came, left or moved."""
         self._low = self._wanted = self._ready = None
 
     def advanced(self, cursor: Cursor, before: int) -> bool:
-        """A cursor has released more. Whether the window may have moved.
-
-        Args:
-            cursor: Which.
-            before: Its `need` before that.
-        """
+        """Whether the window may have moved after `cursor` released rows; `before` was its `need`."""
         self._ready = None
         if self._wanted is not None and cursor.need + cursor.prefetch > self._wanted:
             self._wanted = cursor.need + cursor.prefetch
@@ -118,7 +112,7 @@ class Stream:
 
     @property
     def wanted(self) -> int:
-        """First position that no cursor wants to have ready yet."""
+        """First position that no cursor wants prefetched yet."""
         if self._wanted is None:
             self._wanted = max(c.need + c.prefetch for c in self.cursors.values())
         return self._wanted
@@ -141,7 +135,7 @@ class Stream:
         if not self.cursors:
             return self.head
         floor = self.floor
-        # nothing below its oldest was ever in a lane's ring
+        # A lane's ring never held anything below its oldest position.
         ends = [
             max(floor, lane.start if lane.oldest is None else lane.oldest) + lane.rows for lane in self.lanes.values()
         ]
@@ -149,12 +143,12 @@ class Stream:
 
     @property
     def ring_rows(self) -> int:
-        """Rows of the smallest ring; there is one."""
+        """Rows of the smallest ring."""
         return min(lane.rows for lane in self.lanes.values())
 
     def ready_rows(self) -> int:
-        """Rows that the job with least of them was told of and has not released: 0 where one waits."""
-        # `released` is ahead of `announced` where other ranks' rows, or those that drop_last leaves out, lie between
+        """The fewest announced rows that any rank has not released; 0 if one waits."""
+        # `released` exceeds `announced` if rows of other ranks, or rows that drop_last leaves out, lie between.
         if self._ready is None:
             self._ready = max(0, min((c.announced - c.released for c in self.cursors.values() if c.present), default=0))
         return self._ready
@@ -162,24 +156,24 @@ class Stream:
     # -- what is made -------------------------------------------------------------------------------
 
     def next_chunk(self, most: int, least: int) -> Chunk | None:
-        """Takes the next run of positions to fill, or None while the window is full.
+        """Takes the next run of positions to fill; None while the window is full.
 
         Args:
-            most: Rows in a chunk.
-            least: With room for fewer, the window counts as full.
+            most: Rows of a chunk.
+            least: A window with room for fewer rows counts as full.
         """
         low = self.low
         if (lost := self.chunks.next_lost()) is not None:
             return Chunk(*lost, self.lanes_at(lost[0]))
-        # Below its start the rows of a lane that came from another stream are there, and nobody else may need them.
+        # A lane from another stream has its rows below its start already, and no other lane may need them.
         self.head = max(self.head, low, min((lane.start for lane in self.lanes.values()), default=0))
         count = min(most, self.limit - self.head)
         if self.gate is not None and self.gate >= self.head:
             count = min(count, self.gate - self.head)
-        # Crumbs cost a message each; wait for a whole chunk while half of the window is given out.
+        # Each chunk costs a message: wait for room for a whole one while half of the window is given out.
         if count <= 0 or (count < least and 2 * (self.head - low) > self.ring_rows):
             return None
-        # a lane that starts inside the chunk must not miss its first rows
+        # A chunk ends where a lane starts, so that the lane gets its first rows.
         count = min([count, *(lane.start - self.head for lane in self.lanes.values() if lane.start > self.head)])
         chunk = Chunk(self.head, count, self.lanes_at(self.head))
         self.chunks.given(chunk.position)
@@ -187,14 +181,14 @@ class Stream:
         return chunk
 
     def drop_unneeded(self) -> bool:
-        """Gives up lost chunks that nobody needs any more: they count as made. Whether there were any."""
+        """Counts lost chunks that nobody needs any more as made; whether there were any."""
         low = self.low
         return self.chunks.drop_lost(lambda position, count: position + count > low and bool(self.lanes_at(position)))
 
     def filled(self, chunk: Chunk, bad: Iterable[BadRow]) -> None:
         """All rows of `chunk` are in the rings."""
         if self.chunks.is_made(chunk.position):
-            return  # it was made twice; the other was first
+            return  # made twice, and the other worker was first
         self.chunks.made(chunk.position)
         self.rows_filled += chunk.count
         self.bad.made(chunk, bad, self.lanes)
@@ -204,7 +198,7 @@ class Stream:
         return tuple([lane.id for lane in self.lanes.values() if lane.start <= position])
 
     def took(self, chunk: Chunk, took: Took) -> None:
-        """A worker has made `chunk`, in this time."""
+        """Records the time that a worker took to make `chunk`."""
         self._pace = chunk.lanes, took.wall_ns // chunk.count
         if took.lanes_ns:
             self.spent.add(took.shared_ns, chunk.count)
@@ -213,13 +207,13 @@ class Stream:
                     self.lanes[lane].spent.add(ns, chunk.count)
 
     def row_ns(self, lanes: tuple[int, ...]) -> int | None:
-        """Time for a row in `lanes`, if the chunk that was done last was one in these."""
+        """Time for a row in `lanes`; None if the chunk made last had other lanes."""
         return self._pace[1] if self._pace is not None and self._pace[0] == lanes else None
 
-    # -- who is told --------------------------------------------------------------------------------
+    # -- announcements ------------------------------------------------------------------------------
 
     def announcements(self) -> list[Announce]:
-        """What its ranks can be told now that they were not told before."""
+        """Announces every finished batch that was not announced before."""
         watermark = self.watermark
         return [self._tell(c, watermark) for c in self.cursors.values() if c.present and watermark >= c.next_stop]
 
@@ -236,5 +230,5 @@ class Stream:
         return Announce(cursor.id, cursor.announced, bad, cursor.moves)
 
     def owner(self, cursor: Cursor) -> int:
-        """The user whose job `cursor` is a rank of: no two users share a lane."""
+        """The uid of a cursor's job; a lane has one user."""
         return self.lanes[cursor.lane].key[1]

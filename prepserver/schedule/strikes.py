@@ -1,4 +1,4 @@
-"""Strikes and quarantine: samples on which workers die, and tasks that fail again and again."""
+"""Strikes and quarantine: samples on which workers die, and tasks that keep failing."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from prepserver.schedule.table import Table
 from prepserver.schedule.workers import Task
 
 STRIKES_OUT = 6
-"""A sample with so many strikes is not tried again. It loses them when it is made after all."""
+"""A sample with this many strikes is not tried again. It loses its strikes when it is made after all."""
 
 CRASH_STRIKES = 3
-"""The worker crashed on it or took too long: twice is no bad luck."""
+"""Strikes for a worker that crashed or took too long: the second one is no coincidence."""
 
 KILL_STRIKES = 2
-"""The worker was killed from outside while it was at it: the kernel out of memory, or anybody at all."""
+"""Strikes for a worker that was killed from outside, for example because the kernel ran out of memory."""
 
 FAILED_MOST = 3
-"""Tasks that fail in a row: then the jobs of the lane, or of the stream, are told instead of trying for ever."""
+"""After this many consecutive failed tasks the jobs of the lane, or of the stream, end with an error."""
 
 MOST_TOLD = 4096
-"""Quarantined samples that one message to a worker holds."""
+"""Most quarantined samples in one message to a worker."""
 
 _WHY = {
-    CRASH_STRIKES: "workers crashed on it, or were at it for longer than sample_timeout_s",
-    KILL_STRIKES: "workers were killed while they were at it, by the kernel out of memory or by somebody",
+    CRASH_STRIKES: "workers crashed on it, or took longer than sample_timeout_s",
+    KILL_STRIKES: "workers were killed during it, by the kernel for want of memory or by somebody",
 }
 
 
@@ -36,7 +36,7 @@ class Strikes:
     """See the module.
 
     Attributes:
-        quarantined: Samples that are not tried any more, by source and pipeline; an empty pipeline stands for all.
+        quarantined: Samples that are not tried any more by (source, pipeline); an empty pipeline stands for all.
     """
 
     def __init__(self, table: Table) -> None:
@@ -45,7 +45,7 @@ class Strikes:
         self._strikes: defaultdict[tuple[str, str, int], int] = defaultdict(int)  # by source, pipeline, sample
 
     def known(self, source: str, samples: tuple[tuple[int, str], ...]) -> None:
-        """What is known of a source's samples from before. Not while a job reads it: its rows must not change."""
+        """Sets the quarantined samples of a source, unless a job reads it: its rows must not change."""
         if any(stream.source == source for stream in self._table.streams.values()):
             return
         for key in [key for key in self.quarantined if key[0] == source]:
@@ -54,11 +54,11 @@ class Strikes:
             self.quarantined[source, pipeline].add(index)
 
     def told(self, source: str, pipeline: str = "") -> list[int]:
-        """The quarantined samples that a worker is told of a source, or of a source in one pipeline."""
+        """The quarantined samples of a source, or of a source in one pipeline, that fit into a message."""
         return sorted(self.quarantined.get((source, pipeline), ()))[:MOST_TOLD]
 
     def blame(self, task: Task | None, suspect: Suspect | None, strikes: int, *, stuck: bool) -> list[Action]:
-        """A worker died at `suspect`, while `task` was its oldest."""
+        """Counts strikes against `suspect`, of a dead worker's oldest task, and may quarantine it."""
         stream = self._table.streams.get(task.stream) if task is not None else None
         if suspect is None or task is None or stream is None:
             return []
@@ -67,7 +67,7 @@ class Strikes:
         pipeline = "" if suspect.lane is None else stream.lanes[suspect.lane].key[0]
         source, index = stream.source, suspect.index
         if index in self.quarantined[source, ""] | self.quarantined[source, pipeline]:
-            return []  # it is not tried any more: whatever killed the worker, it was not that sample
+            return []  # workers do not try it any more, so something else killed this one
         self._strikes[source, pipeline, index] += strikes
         stream.suspects.setdefault(task.chunk.position, set()).add((pipeline, index))
         if self._strikes[source, pipeline, index] < STRIKES_OUT:
@@ -81,13 +81,13 @@ class Strikes:
         ]
 
     def acquit(self, stream: Stream, chunk: Chunk) -> None:
-        """A chunk was made after all, with every sample in it."""
+        """Clears the strikes of all samples in a chunk that was made."""
         if stream.suspects:
             for pipeline, index in stream.suspects.pop(chunk.position, ()):
                 self._strikes.pop((stream.source, pipeline, index), None)
 
     def failed(self, stream: Stream, lane: int | None) -> bool:
-        """A task failed, by the fault of `lane` or of none: whether that is once too often."""
+        """Counts a failed task, by the fault of `lane` or of none; whether the limit is reached."""
         stream.failed[lane] += 1
         return stream.failed[lane] >= FAILED_MOST
 

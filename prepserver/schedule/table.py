@@ -1,4 +1,4 @@
-"""The one table: streams with their lanes and cursors, and the jobs that these are ranks of."""
+"""The table of streams (with their lanes and cursors) and jobs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Table:
         self._ids = itertools.count(1)
 
     def new_id(self) -> int:
-        """A number that nothing else has, nor will have."""
+        """A number that nothing else ever gets."""
         return next(self._ids)
 
     def knows(self, cursor: int) -> bool:
@@ -53,13 +53,13 @@ class Table:
         return self.stream_of(cursor).cursors[cursor]
 
     def put(self, cursor: Cursor, stream: Stream) -> None:
-        """A rank reads `stream` from now on."""
+        """Makes a rank read `stream` from now on."""
         stream.cursors[cursor.id] = cursor
         stream.changed()
         self._stream_of[cursor.id] = stream.id
 
     def take(self, cursor_id: int) -> list[Action]:
-        """A rank is gone. The last one takes its lane and its stream along, the last of a job the job."""
+        """Removes a rank, and with the last rank its lane, its stream and its job."""
         stream = self.streams[self._stream_of.pop(cursor_id)]
         gone = stream.cursors.pop(cursor_id)
         stream.changed()
@@ -79,8 +79,8 @@ class Table:
 
     @staticmethod
     def move(cursor: Cursor, old: Lane, lane: Lane, start: int) -> Move:
-        """A rank goes on in another lane from `start` on, or from where what it brought to `old` ends."""
-        # What it brought to `old` from elsewhere, it reads where it is: that may go on beyond the stream's head.
+        """Moves a rank to another lane from `start` on, or from the end of the rows that it brought to `old`."""
+        # It reads the rows that it brought from another stream where they are, even beyond this stream's head.
         start = max(start, cursor.entered, old.start)
         cursor.lane = lane.id
         cursor.entered = start
@@ -88,7 +88,7 @@ class Table:
         return Move(cursor.id, lane.id, start)
 
     def ranks(self, job: Job, *, present: bool = True) -> list[Cursor]:
-        """The ranks of a job that are there; or with `present` False, those that are not."""
+        """The ranks of a job that are present, or those that are absent."""
         found = map(self.cursor, job.cursors.values())
         return [cursor for cursor in found if cursor.present == present]
 
@@ -101,14 +101,14 @@ class Table:
         return [job for job in self.jobs.values() if job.uid == uid]
 
     def names(self, jobs: Iterable[int]) -> str:
-        """The names of some jobs, for people."""
+        """The names of some jobs, for the log."""
         return ", ".join(sorted({repr(self.jobs[job].attach.job) for job in jobs if job in self.jobs}))
 
     def validate(self) -> None:
         """Checks all facts against each other.
 
         Raises:
-            Inconsistent: The text says which.
+            Inconsistent: Two of them contradict each other.
         """
         cursors = {c: s.id for s in self.streams.values() for c in s.cursors}
         _same("the stream of each cursor", cursors, self._stream_of)

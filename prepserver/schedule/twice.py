@@ -1,7 +1,7 @@
-"""Chunks that are made twice: one that takes far too long is given to a second worker, and the first to finish counts.
+"""A chunk that takes far too long is given to a second worker, and the first to finish counts.
 
-The bytes are equal, but on their way rows hold values that are not final. So nobody is told of a chunk before the
-other worker that runs it has ended.
+Both write equal bytes, but unfinished rows hold other values. So a chunk is announced only after the slower worker
+has ended.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from prepserver.schedule.table import Table
 from prepserver.schedule.workers import Task, Workers
 
 TWICE_S = 2.0
-"""A chunk that runs for so long, and for twice the time foreseen, while workers idle and a job waits is made a second
-time. An ordinary one takes 10 to 50 ms."""
+"""A chunk is made a second time if it has run for this long and for twice the expected time while workers idle and a
+job waits. An ordinary one takes 10 to 50 ms."""
 
 
 class Twice:
@@ -27,13 +27,13 @@ class Twice:
         self._workers = workers
 
     def look(self, now_s: float) -> None:
-        """Has late chunks made a second time, where workers idle and jobs wait. Call it several times a second."""
+        """Gives out late chunks a second time if workers idle and jobs wait; called on each tick."""
         late = []
         for slot, oldest in self._workers.oldest():
             if oldest.since_s is None:
                 oldest.since_s = now_s
             elif now_s - oldest.since_s > max(TWICE_S, 2e-9 * oldest.foreseen_ns):
-                # what is queued after it waits just as long
+                # tasks queued after it are late, too
                 late += [t for t in map(self._workers.tasks.__getitem__, slot.tasks) if not t.twice and self._delays(t)]
         if not self._workers.are_idle:
             return
@@ -44,12 +44,12 @@ class Twice:
             stream.chunks.lost(task.chunk.position, task.chunk.count)
 
     def _delays(self, task: Task) -> bool:
-        """Whether a job has nothing ready on a task's stream: while there is, a late chunk harms nobody."""
+        """Whether a job on the task's stream has no rows ready."""
         stream = self._table.streams.get(task.stream)
         return stream is not None and not stream.ready_rows()
 
     def made(self, stream: Stream, task: Task, bad: Iterable[BadRow]) -> list[Action]:
-        """A worker has made a chunk: its rows are announced, or the other worker that runs it is ended first."""
+        """Announces a chunk that a worker made, or first kills the other worker that runs it."""
         position = task.chunk.position
         if position in stream.twice:
             if others := self._workers.at(stream.id, position):
@@ -61,10 +61,10 @@ class Twice:
         return [*stream.announcements()]
 
     def ended(self, task: Task) -> list[Action]:
-        """A task has ended without a result: its rows are there if another worker has made them, else lost."""
+        """Handles a task that ended without a result: another worker has made its rows, or the chunk is lost."""
         stream, position = self._table.streams.get(task.stream), task.chunk.position
         if stream is None or self._workers.at(task.stream, position):
-            return []  # another one is at it still
+            return []  # another worker still runs it
         if position not in stream.half_made:
             stream.chunks.lost(position, task.chunk.count)
             return []

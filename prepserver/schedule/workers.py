@@ -1,4 +1,4 @@
-"""The workers' slots: which worker has which tasks, and which one takes another."""
+"""The tasks that each worker holds, and the workers that can take another."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ from prepserver.schedule.records import Chunk
 from prepserver.schedule.stream import Stream
 
 TASKS_PER_WORKER = 2
-"""One running and one queued: the queued one hides the round trip, more would only blur who has what."""
+"""One running and one queued, which hides the round trip."""
 
 SLOW_NS = 500_000_000
-"""No chunk is to take longer if it can have fewer rows (views of photos of 12 megapixels, a slow disk, a slow
-pipeline): others wait for it. Ten times what an ordinary chunk of 64 rows takes. Nothing is queued after one that
-takes longer all the same: the job that waits for it may be another user's."""
+"""Longest time of a chunk with more than one row, because other jobs wait for it: ten times the time of an ordinary
+chunk of 64 rows. Nothing is queued after a task that takes longer."""
 
 
 @dataclass(slots=True)
 class WorkerSlot:
-    """A worker and the tasks that it holds, oldest first; how many of them are to take longer than `SLOW_NS`."""
+    """A worker, its tasks (oldest first), and how many of them should take longer than `SLOW_NS`."""
 
     id: int
     tasks: list[int] = field(default_factory=list)
@@ -31,12 +30,12 @@ class Task:
     """A chunk in a worker's hands.
 
     Attributes:
-        stream: Whose chunk it is.
-        chunk: Which.
-        worker: Who has it.
-        since_s: Since when it is the worker's oldest; None before that was seen.
-        twice: Whether it was given out a second time.
-        foreseen_ns: How long it should take.
+        stream: The chunk's stream.
+        chunk: The chunk.
+        worker: The worker that has it.
+        since_s: When it was first seen as the worker's oldest; None before.
+        twice: Whether its chunk was given out a second time.
+        foreseen_ns: Expected time.
     """
 
     stream: int
@@ -51,7 +50,7 @@ class Workers:
     """See the module.
 
     Args:
-        streams: All of them: they know which tasks may still write their rows.
+        streams: All streams, which record the tasks that may still write their rows.
     """
 
     def __init__(self, streams: Mapping[int, Stream]) -> None:
@@ -59,7 +58,7 @@ class Workers:
         self.slots: dict[int, WorkerSlot] = {}
         self.tasks: dict[int, Task] = {}
         self._free: list[dict[int, WorkerSlot]] = [{} for _ in range(TASKS_PER_WORKER)]  # by tasks held
-        self._stuck: dict[int, list[int]] = {}  # worker given up on -> tasks that it may still write
+        self._stuck: dict[int, list[int]] = {}  # stuck worker -> tasks whose rows it may still write
 
     @property
     def are_idle(self) -> bool:
@@ -67,18 +66,18 @@ class Workers:
         return bool(self._free[0])
 
     def emptiest(self) -> WorkerSlot | None:
-        """A worker that takes a task, one with nothing to do if there is one."""
+        """A worker that can take a task, idle if possible."""
         for free in self._free:
             if free:
                 return next(iter(free.values()))
         return None
 
     def up(self, worker: int) -> None:
-        """A worker takes tasks."""
+        """Adds a worker that is ready for tasks."""
         self.slots[worker] = self._free[0][worker] = WorkerSlot(worker)
 
     def give(self, slot: WorkerSlot, task_id: int, task: Task) -> None:
-        """A worker is given a task."""
+        """Gives a worker a task."""
         self.tasks[task_id] = task
         self._streams[task.stream].chunks.started(task_id, task.chunk.position)
         slot.tasks.append(task_id)
@@ -86,7 +85,7 @@ class Workers:
         self._refile(slot)
 
     def end(self, worker: int, task_id: int) -> Task | None:
-        """A worker is done with a task; None for one that was given up on: its rows were made by another."""
+        """Removes a finished task from its worker; None if the worker was given up on."""
         slot = self.slots.get(worker)
         if slot is None or task_id not in slot.tasks:
             return None
@@ -96,10 +95,10 @@ class Workers:
         return self._forget(task_id)
 
     def lose(self, worker: int) -> list[Task] | None:
-        """A worker has ended: it writes nothing any more.
+        """Removes a worker that has ended, so that it cannot write any more.
 
         Returns:
-            The tasks that end with it, oldest first; None if it was stuck, and these were given up on before.
+            The tasks that end with it, oldest first; None if `give_up` returned them before.
         """
         for task_id in self._stuck.pop(worker, ()):
             self._forget(task_id)
@@ -107,7 +106,7 @@ class Workers:
         return None if slot is None else [task for t in slot.tasks if (task := self._forget(t)) is not None]
 
     def give_up(self, worker: int) -> list[Task] | None:
-        """A worker was killed and does not end: it executes nothing of its own any more, but may yet write its rows."""
+        """Gives up on a killed worker that does not end: the kernel may still write rows for it. Returns its tasks."""
         slot = self._without(worker)
         if slot is None:
             return None
@@ -115,7 +114,7 @@ class Workers:
         return [self.tasks[task_id] for task_id in slot.tasks]
 
     def at(self, stream: int, position: int) -> list[int]:
-        """The workers that make this chunk, without those that were given up on."""
+        """The workers that make this chunk, except stuck ones."""
         return [
             t.worker
             for t in self.tasks.values()
@@ -123,11 +122,11 @@ class Workers:
         ]
 
     def oldest(self) -> Iterable[tuple[WorkerSlot, Task]]:
-        """Each worker that has a task, with the one that it runs."""
+        """Each busy worker with the task that it runs."""
         return [(slot, self.tasks[slot.tasks[0]]) for slot in self.slots.values() if slot.tasks]
 
     def overdue(self, now_s: float, limit_s: float) -> list[int]:
-        """Workers that run a task for longer than `limit_s`."""
+        """Workers whose current task has run for longer than `limit_s`."""
         return [slot.id for slot, task in self.oldest() if task.since_s is not None and now_s - task.since_s > limit_s]
 
     def _without(self, worker: int) -> WorkerSlot | None:
@@ -136,7 +135,7 @@ class Workers:
         return self.slots.pop(worker, None)
 
     def _refile(self, slot: WorkerSlot) -> None:
-        """A worker holds other tasks now: where it stands among those that take more."""
+        """Files a worker again under the number of tasks that it holds."""
         for free in self._free:
             free.pop(slot.id, None)
         if len(slot.tasks) < TASKS_PER_WORKER and not slot.slow_tasks:
@@ -149,7 +148,7 @@ class Workers:
         return task
 
     def validate(self) -> list[str]:
-        """What contradicts what, in words; nothing if all is well."""
+        """Contradictions, in words."""
         held = [t for slot in self.slots.values() for t in slot.tasks] + [t for ts in self._stuck.values() for t in ts]
         wrong = [] if sorted(held) == sorted(self.tasks) else [f"tasks held {held}, known {sorted(self.tasks)}"]
         for stream in self._streams.values():

@@ -227,12 +227,11 @@ def test_limits_hold_for_each_user_and_name_themselves(world: World) -> None:
     first.ask("attach")
     other_stream = world.refused(MEMBER, seed=6)
     assert other_stream.kind == "NoPermission"
-    assert "1 more of streams" in other_stream.text
-    assert f"uid {MEMBER}, which has 1 of its streams_per_uid = 1" in other_stream.text
+    assert f"uid {MEMBER} has 1 streams, and streams_per_uid = 1 allows no more" in other_stream.text
     second = world.client(MEMBER, job="two")
     second.ask("attach")
     third = world.refused(MEMBER, job="three")
-    assert "has 2 of its jobs_per_uid = 2" in third.text
+    assert "has 2 jobs, and jobs_per_uid = 2" in third.text
     # Another user has limits of its own, and room comes back when a job ends.
     other = world.client(None, job="roots")
     assert other.ask("attach") == 4
@@ -285,13 +284,13 @@ def test_a_name_that_is_used_again_is_another_job(world: World) -> None:
     same = [world.client(MEMBER, job="same") for _ in range(2)]
     for client in same:
         client.ask("attach")
-    assert "has 2 of its jobs_per_uid = 2" in world.refused(MEMBER, job="same").text
+    assert "has 2 jobs, and jobs_per_uid = 2" in world.refused(MEMBER, job="same").text
     ranks = [world.client(None, job="ranks", sharding=Sharding(rank, 3)) for rank in range(3)]
     for client in ranks:
         client.ask("attach")
     other = world.client(None, job="one more")
     other.ask("attach")
-    assert "has 2 of its jobs_per_uid = 2" in world.refused(None, job="another").text
+    assert "has 2 jobs, and jobs_per_uid = 2" in world.refused(None, job="another").text
     for client in (*same, *ranks, other):
         client.ask("close")
 

@@ -272,7 +272,8 @@ class World:
             case Move(cursor, lane, start):
                 client = self.clients[cursor]
                 client.move(start, lane)
-                client.stream = self.lanes[lane].stream
+                for rank in [c for c in self.clients.values() if c.job == client.job]:
+                    rank.stream = self.lanes[lane].stream  # absent ranks part along, without a Move
             case Joined(stream, into, lanes):
                 self.joined.append(action)
                 for lane in [old for old, new in lanes.items() if old == new]:

@@ -70,7 +70,7 @@ def test_a_module_lists_its_plugins_and_objects_are_told_apart(module: Callable[
         ("prepserver_ops = [1]", "broken", "module broken lists none"),
         ("", "broken:x", "module broken has no x"),
         ("x = 3", "broken:x", "'x' is no op: it must be callable"),
-        ("def x(): ...\nprepserver_ops = {'y' * 65: x}", "broken", "and its name short"),
+        ("def x(): ...\nprepserver_ops = {'y' * 65: x}", "broken", "and its name 1 to 64"),
         ("", "__main__:x", "move it into a module"),
         ("", "nowhere_at_all", "No module named 'nowhere_at_all'"),
         ("", ".relative", "TypeError"),
@@ -299,7 +299,7 @@ def test_a_dataset_that_has_another_length_is_listed_anew(module: Callable[[str,
     first = build_index(spec, tmp_path / "cache")
     loaded.value.n = 4
     assert build_index(spec, tmp_path / "cache").digest != first.digest
-    with pytest.raises(SourceError, match=r"has 4 samples, and had 3"):
+    with pytest.raises(SourceError, match=r"has 4 samples, but had 3"):
         open_source(spec, first.path)
 
 

@@ -1,4 +1,4 @@
-"""`PluginOp`: code of the daemon's owner, done to one column."""
+"""`PluginOp`: a function of the daemon's operator, applied to one column."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from prepserver.pipeline.record import INDEX, Record
 
 @dataclass(frozen=True, slots=True, init=False)
 class PluginOp(PluginSpec, Op):
-    """A function of the daemon's owner, by the name under which the daemon's configuration has loaded it.
+    """A function of the daemon's operator, which the daemon's configuration loads.
 
-    The function is called as ``function(array, rng, **params)`` for one sample at a time. An image is an array of shape
-    (H, W, C); a value of another kind is what the source gives. `rng` is a ``numpy.random.Generator`` that depends on
-    seed, pass, sample, place of the op and view only. See docs/plugins.md.
+    It is called as ``function(array, rng, **params)`` for one sample at a time. An image is an array of shape
+    (H, W, C); a value of another kind is as the source gives it. `rng` is a ``numpy.random.Generator`` that depends
+    only on seed, pass, sample, place of the op and view. See docs/plugins.md.
 
     Attributes:
-        name: The plug-in's.
-        params: Passed on by keyword: numbers, strings, bools, None, and lists of these.
+        name: Name of the plug-in.
+        params: Keyword arguments: numbers, strings, bools, None, and lists of these.
         column: The column that it changes; None for all images.
-        returns: The kind of what it returns, such as ``kinds.Image(size=(64, 64))``; None for what it is given: the
-            same shape and dtype. An image without a size keeps the size that it has.
-        code: Digest of the code, as `prepserver status --json` shows it; empty for whatever is loaded.
+        returns: Kind of the returned value, such as ``kinds.Image(size=(64, 64))``; None for the same shape and dtype
+            as its input. An image without a size keeps its size.
+        code: Digest of the code, as `prepserver status --json` shows it; empty for any code.
     """
 
     names_column = True
@@ -63,10 +63,10 @@ class PluginOp(PluginSpec, Op):
         )
 
     def after(self, record: Record) -> Record:
-        """Return what is known after the op, by what is declared.
+        """The record after the op, as declared.
 
         Raises:
-            SpecError: There is no such column, or it cannot become what the op returns.
+            SpecError: There is no such column, or it cannot become the declared kind.
         """
         columns = [self.column] if self.column else [name for name, kind in record.items() if isinstance(kind, Image)]
         if not columns or not record.keys() - {INDEX} >= set(columns):

@@ -1,4 +1,4 @@
-"""`Plugin`: a Dataset of the daemon's owner."""
+"""`Plugin`: a Dataset of the daemon's operator."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ _PLACE_CHARS = 200
 
 @dataclass(frozen=True, init=False)
 class Plugin(PluginSpec, SourceSpec):
-    """A map-style Dataset of the daemon's owner, by the name under which the daemon's configuration has loaded it.
+    """A map-style Dataset of the daemon's operator, which the daemon's configuration loads.
 
     Workers make it as ``Dataset(**params)`` and read ``dataset[index]``: a dict with `columns`, or a tuple of their
-    values in order. What it gives for an index must depend on the index only. See docs/plugins.md.
+    values in order. The sample must depend on the index only. See docs/plugins.md.
 
     Attributes:
-        name: The plug-in's.
-        params: Passed on by keyword: numbers, strings, bools, None, and lists of these.
-        columns: What each sample holds: a map of names to kinds. The default is ``image`` and ``label``.
-        code: Digest of the code, as `prepserver status --json` shows it; empty for whatever is loaded.
+        name: Name of the plug-in.
+        params: Keyword arguments: numbers, strings, bools, None, and lists of these.
+        columns: Columns of each sample: a map of names to kinds. The default is ``image`` and ``label``.
+        code: Digest of the code, as `prepserver status --json` shows it; empty for any code.
 
     Raises:
-        SpecError: A parameter that cannot travel, or a kind that cannot be given.
+        SpecError: A parameter or kind is not allowed.
     """
 
     role = "source"
@@ -63,7 +63,7 @@ class Plugin(PluginSpec, SourceSpec):
 
     @property
     def place(self) -> str:
-        """Its name and parameters; the beginning, if these are long."""
+        """Its name and parameters, cut to `_PLACE_CHARS`."""
         text = f"{self.name}({', '.join(f'{key}={value!r}' for key, value in self.params.items())})"
         return text if len(text) <= _PLACE_CHARS else text[: _PLACE_CHARS - 3] + "..."
 

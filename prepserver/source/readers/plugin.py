@@ -1,4 +1,4 @@
-"""How `Plugin` is read: by the Dataset that was loaded under its name, which is held to what was declared."""
+"""Reads a `Plugin`: a Dataset of the operator, whose samples are checked against the declared columns."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ class PluginReader(ScanningReader):
         return Scan(meta | {"content_digest": hashlib.sha256(content.encode()).hexdigest()}, {}, [], {})
 
     def is_current(self, container: Container) -> bool:
-        """As `ScanningReader.is_current`: only a new Dataset knows."""
+        """As `ScanningReader.is_current`: never, because only a new Dataset can tell."""
         return False
 
     def read_by(self, container: Container, roots: Roots | None) -> PluginSource:
         """As `ScanningReader.read_by`."""
         dataset, samples = self._made()
         if samples != container.meta["n"]:
-            raise SourceError(f"{self._what} has {samples} samples, and had {container.meta['n']}: attach again")
+            raise SourceError(f"{self._what} has {samples} samples, but had {container.meta['n']}: attach again")
         return PluginSource(self.spec, dataset, samples, container.meta["classes"])
 
     @property
@@ -78,8 +78,8 @@ class PluginSource:
     """A `Source` over a Dataset.
 
     Args:
-        spec: What was declared.
-        dataset: Made by the plug-in.
+        spec: Its spec.
+        dataset: The Dataset.
         samples: Its length.
         classes: Names of its classes.
     """
@@ -95,7 +95,7 @@ class PluginSource:
         """As `Source.read`.
 
         Raises:
-            PluginError: The plug-in raised, or gave what it had not declared.
+            PluginError: The plug-in raised, or gave an undeclared value.
         """
         if not 0 <= index < self._samples:
             raise IndexError(f"index {index} of a source of {self._samples} samples")
@@ -124,7 +124,7 @@ class PluginSource:
         return record
 
     def label(self, index: int) -> int:
-        """As `Source.label`: of the first label, by reading; 0 where there is none."""
+        """As `Source.label`: reads the first column of kind `Label`; 0 without one."""
         names = [name for name, kind in self._spec.columns.items() if isinstance(kind, Label)]
         return int(self.read(index)[names[0]]) if names else 0
 
@@ -133,19 +133,19 @@ class PluginSource:
         return f"{self._spec.name}[{index}]"
 
     def classes(self) -> list[str]:
-        """As `Source.classes`: the Dataset's own attribute, as torchvision's have it."""
+        """As `Source.classes`: the Dataset's attribute, as in torchvision."""
         return list(self._classes)
 
 
 def _plane(what: str, value: Any, kind: Any) -> Any:
-    """An image as bytes that are to be decoded, or as (H, W, 3) pixels; a mask likewise, (H, W)."""
+    """An image as encoded bytes or (H, W, 3) pixels; a mask as encoded bytes or (H, W) pixels."""
     if isinstance(value, bytes | bytearray | memoryview) and kind.size is None:
         return bytes(value)
     pixels = value
     if isinstance(value, Picture.Image):
         pixels = np.asarray(value.convert("RGB") if isinstance(kind, Image) else value)
     elif isinstance(value, torch.Tensor):
-        # tensors are (C, H, W), as torchvision's; arrays are (H, W, C), as everybody else's
+        # tensors are (C, H, W), as in torchvision; arrays are (H, W, C)
         pixels = plugins.as_array(value.movedim(0, -1) if value.ndim == 3 else value)
     if isinstance(pixels, np.ndarray) and pixels.dtype == np.uint8 and pixels.size:
         if isinstance(kind, Image) and (pixels.ndim == 2 or pixels.shape[2:] == (1,)):
@@ -157,8 +157,8 @@ def _plane(what: str, value: Any, kind: Any) -> Any:
             return np.require(pixels, requirements=("C", "W"))
     size = "any height and width" if kind.size is None else f"{kind.size[0]} x {kind.size[1]} pixels"
     raise plugins.PluginError(
-        f"{what} declares {type(kind).__name__} of {size} and gives {plugins.described(value)}. It is a PIL image, a "
-        "uint8 array (H, W, C) or tensor (C, H, W), or, without a size, the bytes of a file"
+        f"{what} declares {type(kind).__name__} of {size} and gives {plugins.described(value)}. Give a PIL image, a "
+        "uint8 array (H, W, C) or tensor (C, H, W), or, without a declared size, the bytes of a file"
     )
 
 
@@ -168,7 +168,7 @@ def _outline(sample: Any) -> str:
 
 @contextlib.contextmanager
 def _seeded(index: int) -> Iterator[None]:
-    """Python's, numpy's and torch's own generators begin at the index, so that a Dataset that uses them stays pure."""
+    """Seeds Python's, numpy's and torch's generators with the index, so that a Dataset that uses them stays pure."""
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()
     try:
         random.seed(index)

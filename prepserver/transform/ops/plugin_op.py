@@ -1,4 +1,4 @@
-"""How `PluginOp` is done: by the function that was loaded under its name, which is held to what was declared."""
+"""Computes a `PluginOp` with the operator's function, whose results are checked against the declared kind."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class PluginOpStage(Stage):
         self._returns = op.returns if isinstance(op.returns, Image) else None
 
     def draw(self, height: int, width: int, draws: Draws) -> Drawn:
-        """Take what its numbers are made of."""
+        """As `Stage.draw`: draws the key of the function's generator."""
         size = (height, width) if self._returns is None or self._returns.size is None else self._returns.size
         return Drawn(partial(self._pixels, size, _key(draws)), *size)
 
@@ -43,7 +43,7 @@ class PluginOpStage(Stage):
     def _pixels(self, size: tuple[int, int], key: int, image: Array, into: Array | None) -> Array:
         declared = (*size, image.shape[2] if self._returns is None else self._returns.channels)
         dtype = image.dtype if self._returns is None else np.dtype(self._returns.dtype)
-        returned = self._called(np.array(image), key)  # it may write to what it is given; others may not see that
+        returned = self._called(np.array(image), key)  # a copy, because the function may write to it
         pixels = plugins.as_array(returned)
         if pixels.shape != declared or pixels.dtype != dtype:
             raise plugins.PluginError(
@@ -56,7 +56,7 @@ class PluginOpStage(Stage):
         try:
             return self._function(value, np.random.Generator(np.random.Philox(key=key)), **self._params)
         except MemoryError:
-            raise  # the machine's, and no word about the sample
+            raise  # the machine's fault, not the sample's
         except Exception as e:
             raise plugins.PluginError(f"{self._what} raised {type(e).__name__}: {e}") from e
 

@@ -54,7 +54,7 @@ def test_it_has_what_a_dataloader_has(tmp_path: Path) -> None:
             assert len(late) == 4
             (Path(root) / "one more").mkdir()
             assert len(train.dataset.classes) == 2  # those of the labels that it has
-            with pytest.raises(AttributeError, match="3 class folders now, and had 2"):
+            with pytest.raises(AttributeError, match="3 class folders now, but 2"):
                 _ = late.dataset.classes
 
 
@@ -109,7 +109,7 @@ def test_a_list_that_has_changed_names_no_wrong_classes(tmp_path: Path) -> None:
 
 def test_names_of_classes_are_missing_where_they_are_unknown(tmp_path: Path) -> None:
     for source, why in (
-        (SyntheticImages(N, 16), "SyntheticImages.* has no names"),
+        (SyntheticImages(N, 16), "SyntheticImages.* has no class names"),
         (FileList(listed(tmp_path, ["3", "0"])), "are integers without names; num_classes is 4"),
     ):
         with client(source) as train:
@@ -168,7 +168,7 @@ def test_a_state_whose_numbers_changed_type_on_the_way_is_loaded(of: Any) -> Non
 
 
 def test_a_second_iterator_ends_the_first_with_advice() -> None:
-    with client(SyntheticImages(N, 16)) as train, pytest.raises(RuntimeError, match="a PrepClient of its own"):
+    with client(SyntheticImages(N, 16)) as train, pytest.raises(RuntimeError, match="their own PrepClient"):
         list(zip(train, train, strict=False))
 
 

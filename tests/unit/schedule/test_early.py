@@ -176,7 +176,7 @@ def test_when_the_jobs_there_stop_the_early_one_stops_waiting() -> None:
     world.wait(6000.0)
     assert not world.alone
     world.wait(1.0)
-    assert world.alone == ["the stream that it waited for has not come by in time"]
+    assert world.alone == ["the stream that it waited for did not arrive in time"]
     world.until(lambda: len(rows(world.late)) == N, world.late)
     assert len(world.first.had) < 10
 
@@ -197,7 +197,7 @@ def test_the_less_patient_of_two_early_jobs_ends_their_wait() -> None:
     world.wait(1000.0)
     assert not world.alone
     world.wait(1.0)
-    assert world.alone == ["the stream that it waited for has not come by in time"]
+    assert world.alone == ["the stream that it waited for did not arrive in time"]
 
 
 def test_a_job_that_reads_on_is_not_said_to_wait() -> None:
