@@ -174,7 +174,7 @@ def test_a_silent_scan_is_ended_and_one_that_goes_on_is_not() -> None:
     assert "reported nothing for 300 s" in waiting.heard[-1]
 
 
-def test_an_indexer_that_fails_as_it_starts_ends_its_listing_only() -> None:
+def test_an_indexer_that_fails_at_once_ends_its_listing_only() -> None:
     """It is started in the place of one that nobody waits for any more."""
     indexing, waiting = Indexing(), [Waiting() for _ in range(MOST_PER_UID + 1)]
     listings = Listings(indexing, Path("/cache"), lambda: 0.0)
