@@ -27,12 +27,16 @@ def prepare(_config: dict[str, Any]) -> None:
 
 
 def open_loader(config: dict[str, Any]) -> Iterable[Any]:
-    from prepclient import FileList, Joining, Packed, PrepClient, RandomHorizontalFlip, RandomResizedCrop
+    import prepclient
+    from prepclient import FileList, Packed, PrepClient, RandomHorizontalFlip, RandomResizedCrop
 
     source = Packed(config["data"]) if "data" in config else FileList(config["list"])
     ops = [RandomResizedCrop(config.get("size", SIZE)), RandomHorizontalFlip()]
-    joining = Joining(wait_s=config.get("join_wait_s", 10.0), lag=config.get("lag", "auto"))
+    wait_s, lag = config.get("join_wait_s", 10.0), config.get("lag", "auto")
+    sharing: dict[str, Any] = {"join_wait_s": wait_s, "lag": lag}  # before 0.2, which `versus` may run
+    if hasattr(prepclient, "Joining"):
+        sharing = {"joining": prepclient.Joining(wait_s=wait_s, lag=lag)}
     return PrepClient(
         source, ops, batch_size=config["batch"], shuffle=True, seed=config["seed"],
-        runtime_dir=config["runtime_dir"], joining=joining, zero_copy=config.get("lends", False),
+        runtime_dir=config["runtime_dir"], **sharing, zero_copy=config.get("lends", False),
     )  # fmt: skip
