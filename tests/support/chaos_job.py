@@ -31,7 +31,7 @@ SAMPLES = 3000
 PAUSE_S = 0.05  # a step of training
 
 
-def make(crop: int, lag: Any, **options: Any) -> PrepClient:
+def make(crop: int, lag: Any = "auto", **options: Any) -> PrepClient:
     """A client of the dataset that all jobs of a run read, of images of `crop` pixels."""
     source = SyntheticImages(SAMPLES, size=(48, 64))
     return PrepClient(
