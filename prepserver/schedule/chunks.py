@@ -34,9 +34,7 @@ class Chunks:
 
     def ended(self, task: int) -> None:
         """No worker runs `task` any more: it writes no row of it."""
-        position = self._running.pop(task, None)
-        if position is None:
-            return
+        position = self._running.pop(task)
         tasks = self._running_at[position] - 1
         if tasks:
             self._running_at[position] = tasks

@@ -200,11 +200,10 @@ class Coordinator:
         return [Announce(cursor.id, cursor.announced, bad, cursor.moves)] if event.reads else []
 
     def _end(self, cursors: Iterable[int], code: str, text: str, field: str | None) -> list[Action]:
-        """Ends ranks with an error."""
+        """Ends present ranks with an error."""
         actions: list[Action] = []
         for cursor in cursors:
-            if self.table.knows(cursor):
-                actions += [End(cursor, code, text[:4000], field), *self._admission.leave(cursor)]
+            actions += [End(cursor, code, text[:4000], field), *self._admission.leave(cursor)]
         return actions + self._dispatch.give_out()
 
     # -- workers ------------------------------------------------------------------------------------

@@ -98,8 +98,8 @@ class Meetings:
                     actions.append(self._go_alone(early, why))
                 case Near():
                     waiting.cap = waiting.head
-                case None:
-                    pass
+                case _:
+                    pass  # they are far apart
             if into is not None and early.stream in self._early:
                 # so that no chunk of the other stream runs past the meeting point
                 into.gate = waiting.head if into.gate is None else min(into.gate, waiting.head)

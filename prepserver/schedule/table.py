@@ -63,11 +63,10 @@ class Table:
         stream = self.streams[self._stream_of.pop(cursor_id)]
         gone = stream.cursors.pop(cursor_id)
         stream.changed()
-        job = self.jobs.get(gone.job)
-        if job is not None and job.cursors.get(gone.rank) == cursor_id:
-            del job.cursors[gone.rank]
-            if not job.cursors:
-                del self.jobs[job.id]
+        job = self.jobs[gone.job]
+        del job.cursors[gone.rank]
+        if not job.cursors:
+            del self.jobs[job.id]
         actions: list[Action] = []
         if not any(c.lane == gone.lane for c in stream.cursors.values()):
             del stream.lanes[gone.lane]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import hypothesis.strategies as st
 import pytest
@@ -11,13 +12,16 @@ from hypothesis import given
 from prepclient import RandomResizedCrop, SyntheticImages
 from prepclient.session import Shape
 from prepserver import __version__
+from prepserver.order import make_order
 from prepserver.pipeline.pipeline import Pipeline
+from prepserver.protocol import work
 from prepserver.protocol.layout import PAGE_BYTES, Field, whole_page_rows
 from prepserver.protocol.messages import PROTOCOL, Attach
-from prepserver.schedule.actions import Refuse
+from prepserver.schedule.actions import Action, Admit, MakeRing, Refuse, Say
 from prepserver.schedule.admission import ABSENT_S
-from prepserver.schedule.asked import Refusal, check, ring_rows
-from prepserver.schedule.events import Limits, RankLeft
+from prepserver.schedule.asked import Refusal, check, first_of, given_place, line_of, ring_rows
+from prepserver.schedule.coordinator import Coordinator
+from prepserver.schedule.events import Limits, RankAttaches, RankLeft, RingMade
 from prepserver.schedule.join import Request
 from tests.support.images import sample_fields
 from tests.support.schedule_world import BLOCK, N, World
@@ -174,3 +178,135 @@ def test_small_rows_get_a_long_ring_and_large_ones_do_not() -> None:
     assert ring_rows(sample_fields(ROW, "uint8", views=3), 4, 0, 8)[0] >= 512
     assert ring_rows(sample_fields(ROW, "uint8", views=4), 4, 0, 8)[0] < 512  # together 294 MiB
     assert ring_rows(sample_fields((4 << 20,), "uint8"), 4, 0, 2)[0] == 16
+
+
+def asked(**changed: Any) -> Attach:
+    return dataclasses.replace(ATTACH, **changed)
+
+
+def attach(c: Coordinator, *, limits: Limits = Limits(), places: tuple[str, ...] = (), **changed: Any) -> list[Action]:  # noqa: B008
+    """A rank attaches, and gets all rings that it wants; all that is done."""
+    listing = work.Indexed("/none", N, 0, "digest", "content", places=list(places))
+    actions = c.handle(RankAttaches(1, 0, check(asked(**changed)), listing, 1.0, limits), 0.0)
+    while isinstance(ring := actions[-1], MakeRing):
+        actions += c.handle(RingMade(ring.lane, ring.needed), 0.0)
+    c.validate()
+    return actions
+
+
+def only(actions: list[Action], kind: type[Any]) -> Any:
+    (found,) = [action for action in actions if isinstance(action, kind)]
+    return found
+
+
+@pytest.fixture
+def bare() -> Coordinator:
+    return Coordinator(lambda attach, samples: make_order(attach.shuffle, samples, 0))
+
+
+@pytest.mark.parametrize(
+    ("changed", "field", "text"),
+    [
+        ({"shard_index": 2, "num_shards": 2}, "shard_index", r"shard_index = 2 is not in \[0, num_shards = 2\)"),
+        ({"batching": "batch-shuffle-repeat", "shuffle": "cyclic"}, "shuffle", "not by 'cyclic'"),
+        ({"position": 3}, "position", "come together"),
+        ({"pipeline": [{"op": "none"}]}, "pipeline", "none"),
+        ({"rank": 1}, "rank", r"rank = 1 is not in \[0, world_size = 1\)"),
+        ({"local_ranks": (2, 2), "world_size": 4}, "rank", r"local_ranks = \(2, 2\) does not hold rank 0"),
+        ({"world_size": 1025}, "world_size", "1025 ranks on one machine, at most 1024"),
+    ],
+)
+def test_a_question_that_makes_no_sense_is_refused(changed: dict[str, Any], field: str, text: str) -> None:
+    with pytest.raises(Refusal, match=text) as e:
+        check(asked(**changed))
+    assert e.value.code == "spec"
+    assert (e.value.field or "").startswith(field)
+
+
+def test_a_client_of_another_protocol_hears_what_to_install() -> None:
+    with pytest.raises(Refusal, match="install the same release on both sides") as e:
+        check(asked(protocol=(PROTOCOL + 1, PROTOCOL + 1)))
+    assert e.value.code == "protocol"
+
+
+def test_shards_resume_only_where_all_of_them_stand() -> None:
+    assert given_place(asked(num_shards=2), N) is None
+    with pytest.raises(Refusal, match="num_shards = 2 does not divide") as e:
+        given_place(asked(num_shards=2, position=1, epoch_start=0), N)
+    assert e.value.field == "num_shards"
+
+
+def test_a_start_is_refused_where_no_epoch_begins() -> None:
+    def first(**changed: Any) -> int | None:
+        return first_of(asked(**changed), lambda attach, samples: make_order(attach.shuffle, samples, 0), N)
+
+    assert first() is None
+    assert first(first=N) == N
+    assert first(num_shards=2) == first(world_size=2, local_ranks=(0, 1)) == 0
+    for changed, text in (
+        ({"first": 3}, "no epoch begins there"),
+        ({"first": 3, "num_shards": 2}, "begin at position"),
+    ):
+        with pytest.raises(Refusal, match=text) as e:
+            first(**changed)
+        assert e.value.field == "start"
+
+
+def test_a_job_without_any_batch_is_refused() -> None:
+    with pytest.raises(Refusal, match="has no batch of batch_size = 25") as e:
+        line_of(asked(batch_size=25, drop_last=True), N, 0, 0, 0, 0)
+    assert e.value.field == "batch_size"
+
+
+def test_a_job_that_would_begin_too_far_away_is_refused(bare: Coordinator) -> None:
+    (refuse,) = attach(bare, epoch=2**57)
+    assert isinstance(refuse, Refuse)
+    assert (refuse.code, refuse.field) == ("spec", "epoch")
+    assert not bare.table.streams
+
+
+def test_a_rank_too_late_for_its_place_goes_on_beside_its_job(world: World) -> None:
+    job = join(world, world_size=2)
+    (absent,) = (c for c in world.clients.values() if not c.present)
+    world.wait(ABSENT_S + 1.0)
+    answer, _ = world.ask(dataclasses.replace(absent.asked, asker=99))
+    assert isinstance(answer, Admit)
+    late = world.coordinator.job_of(answer.cursor)
+    assert late.id != job
+    assert late.position == world.table.jobs[job].position
+    assert list(late.cursors) == [1]
+
+
+def test_a_rank_far_behind_its_siblings_gets_all_its_rows(bare: Coordinator) -> None:
+    """The place that was kept for it begins later."""
+    run: dict[str, Any] = {"world_size": 2, "position": 0, "epoch_start": 0, "batch_size": 2}
+    ahead = only(attach(bare, **run, rounds=5), Admit)
+    assert ahead.first == 20
+    behind = only(attach(bare, **run, rounds=1, rank=1), Admit)
+    assert behind.first == 6
+    assert bare.job_of(behind.cursor) is not bare.job_of(ahead.cursor)
+
+
+def test_ranks_of_one_run_in_two_epochs_count_as_one_job(bare: Coordinator) -> None:
+    limits = Limits(jobs_per_uid=1)
+    attach(bare, limits=limits, world_size=2, batch_size=2)
+    only(attach(bare, limits=limits, world_size=2, batch_size=2, rank=1, epoch=1), Admit)
+    assert len(bare.table.jobs) == 2
+    assert only(attach(bare, limits=limits, job="second"), Refuse).code == "permission"
+
+
+def test_a_dataset_in_too_many_places_is_named_in_the_log(bare: Coordinator) -> None:
+    assert "workers may read all files" in only(attach(bare, places=("/",)), Say).text
+
+
+def test_without_memory_for_any_ring_a_job_is_refused(world: World) -> None:
+    """Neither early nor on the shared stream, where it needs a lane of its own."""
+    join(world)
+    (first,) = world.clients.values()
+    while not world.pick_up(first):
+        world.finish(next(iter(world.workers)))
+    world.give_back(first, 0)
+    world.is_short = True
+    assert join(world, owner=1) == 0
+    assert world.refused[-1].code == "memory"
+    assert any(text.startswith("no early start, the job waits for stream") for text in world.said)

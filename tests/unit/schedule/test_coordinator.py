@@ -2,20 +2,55 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from prepclient.session import Shape
 from prepserver.pipeline.batches import BatchLine
-from prepserver.schedule.actions import Action, Announce, DropLane, DropStream, End, QuarantineSample, Submit
+from prepserver.schedule.actions import (
+    Action,
+    Announce,
+    DropLane,
+    DropStream,
+    End,
+    GoesAlone,
+    HangUp,
+    Joined,
+    KillWorker,
+    MakeRing,
+    Move,
+    OpenLane,
+    OpenStream,
+    QuarantineSample,
+    Say,
+    Submit,
+)
 from prepserver.schedule.bad import BAD_REASONS_TOLD
+from prepserver.schedule.chunks import Chunks
 from prepserver.schedule.dispatch import SETTLED_CHUNKS
-from prepserver.schedule.events import RankAsks
-from prepserver.schedule.records import BadRow, Chunk, Cursor, Lane, Suspect, Took
+from prepserver.schedule.events import (
+    ChunkFailed,
+    RankAsks,
+    RankLeft,
+    RingMade,
+    RingRefused,
+    WorkerLost,
+    WorkerUp,
+)
+from prepserver.schedule.join import Request
+from prepserver.schedule.lag import Parting
+from prepserver.schedule.pace import LEAST_SAMPLES
+from prepserver.schedule.parting import NO_ROOM_S, Steps
+from prepserver.schedule.records import BadRow, Chunk, Cursor, Lane, Spent, Suspect, Took
+from prepserver.schedule.story import Noted, Story
 from prepserver.schedule.strikes import CRASH_STRIKES, KILL_STRIKES
 from prepserver.schedule.table import Inconsistent
 from prepserver.schedule.twice import TWICE_S
 from prepserver.schedule.workers import SLOW_NS
+from tests.support.schedule_world import World
 from tests.support.scheduling import ByHand
 
 N = 1000
@@ -584,3 +619,316 @@ def test_facts_that_contradict_each_other_are_found() -> None:
     s.streams[1].cursors[5].lane = 99
     with pytest.raises(Inconsistent, match="lanes that are read"):
         s.validate()
+
+
+def _duplicate(s: ByHand) -> int:
+    """Worker 1 makes chunks 4 and 12 again, which worker 2 is late with; the late task of chunk 4."""
+    stream(s)
+    s.up(1)
+    s.up(2)
+    cursor(s, 5)
+    late, _ = s.workers.slots[2].tasks
+    for task in list(s.workers.slots[1].tasks):
+        s.made(1, task)
+    s.tick(0.0)
+    s.release(5, 4)
+    s.made(1, s.workers.slots[1].tasks[0])
+    assert submits(s.tick(TWICE_S + 1)) == [(1, 4, 4), (1, 12, 4)]
+    return late
+
+
+def test_the_late_worker_of_a_chunk_made_twice_dies_first() -> None:
+    """Until then it may still write unfinished rows."""
+    s = scheduler()
+    _duplicate(s)
+    again = s.made(1, s.workers.slots[1].tasks[0], [BadRow(5, 5, "x")])
+    assert KillWorker(2) in again
+    assert told(again) == []
+    assert told(s.lost(2)) == [(5, 12)]  # worker 1 still makes chunk 12
+    assert s.asks(5).bad == ((5, 5, "x"),)
+    s.validate()
+
+
+def test_a_chunk_made_twice_is_told_when_both_have_made_it() -> None:
+    s = scheduler()
+    late = _duplicate(s)
+    s.made(1, s.workers.slots[1].tasks[0])
+    assert told(s.made(2, late)) == [(5, 12)]
+    assert not s.streams[1].half_made
+    s.validate()
+
+
+def test_a_lost_chunk_that_was_made_meanwhile_is_passed_over() -> None:
+    chunks = Chunks()
+    chunks.given(0)
+    chunks.lost(0, 4)
+    chunks.made(0)
+    assert chunks.next_lost() is None
+
+
+def test_a_chunk_that_was_made_again_counts_once() -> None:
+    s = scheduler()
+    stream(s)
+    cursor(s, 5)
+    chunk = s.streams[1].next_chunk(4, 4)
+    assert chunk is not None
+    for _ in range(2):
+        s.streams[1].filled(chunk, ())
+    assert s.streams[1].rows_filled == 4
+
+
+def test_a_worker_is_overdue_from_when_its_task_was_first_seen() -> None:
+    s = scheduler()
+    stream(s)
+    cursor(s, 5)
+    s.up(1)
+    assert s.workers.overdue(100.0, 5.0) == []
+    s.tick(1.0)
+    assert s.workers.overdue(6.0, 5.0) == []
+    assert s.workers.overdue(6.1, 5.0) == [1]
+
+
+def test_known_bad_samples_do_not_change_under_a_reader() -> None:
+    s = scheduler()
+    stream(s)
+    cursor(s, 5)
+    s.known("source", 1)
+    assert s.strikes.told("source") == []
+
+
+def test_a_rank_that_has_ended_is_not_heard() -> None:
+    s = scheduler()
+    stream(s)
+    cursor(s, 5)
+    s.left(5)
+    assert s.release(5, 4) == s.handle(RankAsks(5), 0.0) == s.left(5) == []
+
+
+def test_the_source_of_a_task_is_known_while_a_job_needs_it() -> None:
+    s = scheduler()
+    stream(s)
+    cursor(s, 5)
+    first, _ = tasks(s.up(1))
+    assert s.source_of(first) == "source"
+    assert s.source_of(99) is None
+    s.left(5)
+    assert s.source_of(first) is None
+
+
+def test_a_new_worker_hears_of_all_streams_and_lanes() -> None:
+    world = World()
+    assert world.join(Request("key", ("p0", 0), "cyclic", 24, 4, 0, None, None, 1.0), Shape(2, False, 0, 1), 0, 0)
+    (opened, lane) = world.coordinator.setup()
+    assert isinstance(opened, OpenStream)
+    assert isinstance(lane, OpenLane)
+    assert opened.spec.stream == lane.stream
+    s = scheduler()
+    stream(s)  # without a description
+    assert [type(action) for action in s.setup()] == [OpenLane]
+
+
+def _waits_for_itself(s: ByHand) -> None:
+    s._meetings.start_early(s.streams[1], 1, 4, 1.0)
+
+
+def _is_capped(s: ByHand) -> None:
+    s.streams[1].cap = 4
+
+
+def _is_behind(s: ByHand) -> None:
+    s.streams[1].head = -1
+
+
+def _has_no_job(s: ByHand) -> None:
+    del s.table.jobs[5]
+
+
+def _runs_nothing(s: ByHand) -> None:
+    s.streams[1].chunks.ended(s.workers.slots[1].tasks[0])
+
+
+@pytest.mark.parametrize(
+    ("spoil", "found"),
+    [
+        (_waits_for_itself, "stream 1 waits for itself"),
+        (_is_capped, "are capped, but only these wait"),
+        (_is_behind, "stream 1: floor 0, low 0, head -1"),
+        (_has_no_job, "cursor 5 is a rank of no job"),
+        (_runs_nothing, "stream 1: tasks"),
+    ],
+)
+def test_each_contradiction_is_named(spoil: Callable[[ByHand], None], found: str) -> None:
+    s = scheduler()
+    stream(s)
+    cursor(s, 5)
+    s.up(1)
+    spoil(s)
+    with pytest.raises(Inconsistent, match=found):
+        s.validate()
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        (RankLeft(5), "job 5 left"),
+        (WorkerLost(1), "worker 1 was lost"),
+        (WorkerLost(1, Suspect(3), stuck=True), "worker 1 hung at sample 3"),
+        (ChunkFailed(1, 2, "a reason"), "task 2 of worker 1 failed: a reason"),
+        (Joined(1, 2, {}), "the jobs of stream 1 joined stream 2"),
+        (GoesAlone(1, "it is late"), "stream 1 went on alone, because it is late"),
+        (QuarantineSample("source", 3), "sample 3 was quarantined"),
+        (Parting(1, (5, 6)), "2 jobs parted, because they held others back"),
+        (WorkerUp(1), "WorkerUp"),
+    ],
+)
+def test_the_story_says_in_words_what_happened(what: Noted, words: str) -> None:
+    story = Story()
+    story.note(what, 7)
+    story.now_s = 2.5
+    assert story.of(7) == f" (before that: 2.5 s ago {words})"
+    assert story.of(8) == ""
+
+
+def test_the_story_names_the_rank_that_attached() -> None:
+    world = World()
+    assert world.join(Request("key", ("p0", 0), "cyclic", 24, 4, 0, None, None, 1.0), Shape(2, False, 0, 1), 0, 0)
+    (at,) = world.table.streams
+    assert "rank 0 of job 'job1' attached" in world.coordinator.story.of(at)
+
+
+# -- streams that join and part -------------------------------------------------------------------------
+
+
+def finish(s: ByHand, stream: int) -> list[Action]:
+    """The workers make all that they have of a stream; what follows."""
+    own = [(task.worker, number) for number, task in s.workers.tasks.items() if task.stream == stream]
+    return [action for worker, number in own for action in s.made(worker, number)]
+
+
+def test_streams_of_one_key_that_meet_join() -> None:
+    s = scheduler()
+    stream(s, 1)
+    stream(s, 2)
+    s.streams[2].key = "key1"
+    cursor(s, 5, 1)
+    cursor(s, 6, 2)
+    assert s.tick(0.0) == [Joined(1, 2, {10: 20}), Move(5, 20, 0), DropLane(10), DropStream(1)]
+    assert s.table.stream_of(5).id == 2
+    s.validate()
+
+
+def early(s: ByHand, id: int, into: int, position: int, cursor_id: int) -> None:
+    """An early stream that waits for another one."""
+    stream(s, id, position=position)
+    s._meetings.start_early(s.streams[id], into, 4, 100.0)
+    cursor(s, cursor_id, id, position=position, prefetch=8)
+
+
+def test_an_early_stream_starts_no_chunk_when_the_other_is_near() -> None:
+    """It joins when its last chunk is made; the streams that wait for it then wait for the other."""
+    s = scheduler()
+    stream(s, 1)
+    cursor(s, 5)
+    early(s, 2, 1, 16, 6)
+    early(s, 3, 2, 400, 7)
+    early(s, 4, 1, 600, 8)
+    assert s.streams[2].cap == 28
+    for worker in range(6):
+        s.up(worker)
+    assert s.streams[2].head == 24
+    assert s.streams[1].head + 8 >= 24
+    assert s.streams[2].cap == 24
+    actions = finish(s, 2)
+    assert Joined(2, 1, {20: 10}) in actions
+    assert s.waits_for == {3: 1, 4: 1}
+    s.validate()
+
+
+def test_a_wait_ends_with_the_last_job_of_the_early_stream() -> None:
+    s = scheduler()
+    stream(s, 1)
+    cursor(s, 5)
+    early(s, 2, 1, 400, 6)
+    assert s.streams[1].gate == 400
+    s.left(6)
+    assert not s.waits_for
+    assert s.streams[1].gate is None
+    s.validate()
+
+
+def test_an_early_stream_waits_on_when_another_stops_waiting() -> None:
+    s = scheduler()
+    for id in (1, 2):
+        stream(s, id)
+        cursor(s, 4 + id, id)
+    early(s, 3, 1, 400, 7)
+    early(s, 4, 2, 400, 8)
+    assert GoesAlone(4, "the stream that it waited for is gone") in s.left(6)
+    assert s.waits_for == {3: 1}
+    assert s.streams[1].gate == 400
+    s.validate()
+
+
+def answered(s: ByHand, actions: list[Action], *, has_room: bool = True) -> list[Action]:
+    """All that is done, with or without memory for rings."""
+    done = list(actions)
+    while actions and isinstance(ring := actions[-1], MakeRing):
+        answer = RingMade(ring.lane, ring.needed) if has_room else RingRefused(ring.lane, "memory", "no room")
+        actions = s.handle(answer, s.now_s)
+        done += actions
+    return done
+
+
+def test_a_stream_goes_when_all_its_jobs_part() -> None:
+    s = scheduler()
+    stream(s)
+    cursor(s, 5)
+    actions = answered(s, s._run(s._partings.part(Parting(1, (5,)), 0.0), None))
+    assert actions[-2:] == [DropLane(10), DropStream(1)]
+    assert s.table.stream_of(5).parted_s == 0.0
+    s.validate()
+
+
+def test_a_job_without_room_to_part_must_soon_attach_again() -> None:
+    """That is, if it holds back another user's job."""
+    s = scheduler()
+    stream(s, lanes=2)
+    cursor(s, 5)
+    cursor(s, 6, lane=11)
+
+    def part(now_s: float, *, strangers: bool) -> list[Action]:
+        s.now_s = now_s
+        steps: Steps = s._partings.part(Parting(1, (5,), strangers), now_s)
+        return [a for a in answered(s, s._run(steps, None), has_room=False) if not isinstance(a, MakeRing)]
+
+    (said,) = part(1.0, strangers=True)
+    assert isinstance(said, Say)
+    assert "cannot part from them: no room" in said.text
+    assert part(NO_ROOM_S, strangers=True) == []
+    assert part(NO_ROOM_S + 1.0, strangers=False) == []
+    (said, hung_up) = part(NO_ROOM_S + 1.0, strangers=True)
+    assert isinstance(said, Say)
+    assert "must attach again" in said.text
+    assert hung_up == HangUp(5)
+    s.validate()
+
+
+def test_a_slow_pipeline_whose_stream_has_joined_stays_for_now() -> None:
+    """The stream could join once the absent rank of another slow pipeline had left it."""
+    s = scheduler()
+    s.table._ids = itertools.count(100)  # the numbers below are given by hand
+    stream(s, 1)
+    cursor(s, 4)
+    stream(s, 2)
+    s._meetings.start_early(s.streams[2], 1, 4, 100.0)
+    s.streams[2].head = 8  # its first rows are made and released
+    for uid in (1, 2):
+        s.add_lane(2, Lane(20 + uid, (f"slow{uid}", uid), 16, 0, spent=Spent(LEAST_SAMPLES * 1e9, LEAST_SAMPLES)))
+    s.streams[2].lanes[20].spent.add(LEAST_SAMPLES, LEAST_SAMPLES)
+    for uid in (1, 0, 2):
+        cursor(s, 5 + uid, 2, lane=20 + uid, position=8, present=uid != 1)
+        s.table.jobs[5 + uid].uid = uid
+    actions = answered(s, s.tick(1.0))
+    assert [what.jobs for _, what, _ in s.story if isinstance(what, Parting)] == [(6,)]
+    assert Joined(2, 1, {20: 10, 22: 22}) in actions
+    s.validate()

@@ -8,8 +8,11 @@ from collections.abc import Callable
 import pytest
 
 from prepclient.session import Shape
-from prepserver.schedule.early import ALLOWANCE, allowance
+from prepserver.pipeline.batches import BatchLine
+from prepserver.schedule.early import ALLOWANCE, Alone, Early, allowance, look
 from prepserver.schedule.join import Place, Request
+from prepserver.schedule.records import Cursor, Lane
+from prepserver.schedule.stream import Stream
 from tests.support.schedule_world import Client, World
 
 N, BLOCK = 640, 160
@@ -239,3 +242,19 @@ def test_a_job_that_stops_where_it_began_has_usual_patience() -> None:
     world.until(lambda: len(rows(world.late)) == N)
     start = rows(world.late)[0]
     assert rows(world.late) == list(range(start, start + N))
+
+
+def standing(id: int, *, batch: int, rows: int) -> Stream:
+    """A stream at position 64 with one job; each has a pipeline of its own."""
+    made = Stream(id, "key", "source", N, lambda p: p, 64)
+    made.lanes[id] = Lane(id, (f"p{id}", 0), rows, 0)
+    made.cursors[id] = Cursor(id, id, id, BatchLine(N, 0, 64, batch), rows, 64, 64)
+    return made
+
+
+@pytest.mark.parametrize(("batches", "rows"), [((4, 16), (16, 64)), ((16, 4), (64, 16))])
+def test_a_ring_too_small_for_the_others_batches_stays_alone(batches: tuple[int, int], rows: tuple[int, int]) -> None:
+    stream, into = (standing(k, batch=batches[k], rows=rows[k]) for k in range(2))
+    found = look(Early(0, 1, 0, 1.0), stream, into)
+    assert isinstance(found, Alone)
+    assert found.why.startswith("their rings are too small")

@@ -8,6 +8,7 @@ import pytest
 
 from prepserver.order import make_order
 from prepserver.pipeline.batches import BatchLine
+from prepserver.protocol.work import MAX_LANES
 from prepserver.schedule.join import Place, Request, place
 from prepserver.schedule.records import Cursor, Lane
 from prepserver.schedule.stream import Stream
@@ -208,3 +209,11 @@ def test_a_job_joins_where_it_waits_least_and_a_lane_exists() -> None:
     same, fresh = stream(id=1), stream(id=2)
     fresh.lanes[20].key = ("other", 1000)
     assert place(request(), [fresh, same], 1e6) == Place(1, 10, 0, 0)
+
+
+def test_a_stream_with_all_its_lanes_takes_no_new_pipeline() -> None:
+    running = stream()
+    running.lanes = {k: Lane(k, (f"p{k}", 0), 512, 0) for k in range(MAX_LANES)}
+    running.cursors[1].lane = 0
+    assert place(request(), [running], 1e6).stream is None
+    assert place(request(lane_key=("p0", 0)), [running], 1e6).stream == 1

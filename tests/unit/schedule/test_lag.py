@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 
 from prepclient.session import Shape
+from prepserver.pipeline.batches import BatchLine
 from prepserver.schedule.join import Request
-from prepserver.schedule.lag import PATIENCE_S, STILL_S
+from prepserver.schedule.lag import PATIENCE_S, STILL_S, holding_back
+from prepserver.schedule.records import Cursor, Lane
+from prepserver.schedule.stream import Stream
 from tests.support.schedule_world import Client, World
 
 N, BLOCK = 16384, 4096
@@ -307,3 +310,14 @@ def test_an_early_job_waits_for_no_stopped_job_of_another_user(owner: int, goes_
     world.go(2 * STILL_S + 10.0)
     assert (len(early.had) > 2 * RING // BATCH) == goes_on
     assert bool(world.alone) == goes_on
+
+
+def test_a_job_that_holds_no_row_holds_nobody_back() -> None:
+    """A worker that does not die fills the window."""
+    stream = Stream(1, "key", "source", N, lambda p: p, 8)
+    stream.lanes[1] = Lane(1, ("digest", 0), 8, 0)
+    for id in (1, 2):
+        stream.cursors[id] = Cursor(id, 1, id, BatchLine(N, 0, 8, 4), 100, 8, 8)
+    stream.chunks.started(1, 0)
+    assert stream.limit == stream.head
+    assert holding_back(stream, 4, is_still=True) == []
