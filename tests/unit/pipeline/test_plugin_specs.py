@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from typing import Any
 
 import numpy as np
@@ -245,8 +246,10 @@ def test_nothing_that_a_client_sends_does_more_than_be_refused(junk: dict[str, A
         lambda: Pipeline.from_wire([{"op": "PluginOp", **op}]),
         lambda: source_from_wire({"source": "Plugin", **source}),
     ):
+        loaded = set(sys.modules)
         with contextlib.suppress(SpecError):
             build()
+        assert set(sys.modules) == loaded
 
 
 def test_an_array_of_any_shape_can_be_declared() -> None:
