@@ -202,6 +202,8 @@ class World:
                 done.append(action)
             if self.validates and answer is None:
                 self.coordinator.validate()
+                for client in [client for client in self.clients.values() if client.present]:
+                    assert client.stream == self.table.stream_of(client.cursor).id, "a client reads another stream"
         hung_up, self._hung_up = self._hung_up, []
         for cursor in hung_up:
             if cursor in self.clients:
