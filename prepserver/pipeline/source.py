@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 import posixpath
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from typing import Any, ClassVar, Protocol, Self
 
 from prepserver.pipeline.errors import SpecError
@@ -63,9 +62,8 @@ class SourceSpec(Spec):
         """As `Spec.from_params`; paths must be absolute, and only what is None by default may be missing."""
         check_absolute(cls.paths, params)
         # A default that changes between two releases must not change a dataset.
-        optional = {field.name for field in fields(cls) if field.default is None}  # type: ignore[arg-type]
-        for name in inspect.signature(cls).parameters:
-            if name not in params and name not in optional:
+        for name, parameter in inspect.signature(cls).parameters.items():
+            if name not in params and parameter.default is not None:
                 raise SpecError(name, None, f"{cls.__name__} needs this field")
         return super().from_params(params)
 

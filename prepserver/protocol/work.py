@@ -42,8 +42,8 @@ BadRow = tuple[Position, Count, Annotated[str, Size(MAX_REASON_CHARS)], Lanes]
 Kind = Literal["worker", "indexer"]
 Roots = Annotated[list[Path], Size(MAX_ROOTS)]
 Plugins = Annotated[list[tuple[Literal["op", "source"], Word, Word, Word]], Size(64)]
-Files = Annotated[list[Path], Size(16)]
-Words = Annotated[list[Word], Size(16)]
+Files = Annotated[list[Path], Size(64)]
+Words = Annotated[list[Word], Size(64)]
 Places = Annotated[list[Path], Size(256)]
 
 EXIT_SEALED = 75  # sysexits.h: EX_TEMPFAIL
