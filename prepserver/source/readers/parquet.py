@@ -75,13 +75,14 @@ class ParquetReader(FilesReader[Groups]):
     def list_file(self, path: str, roots: Roots | None, found: Callable[..., None]) -> Groups:
         arrow, parquet = _pyarrow(path)
         try:
-            file = os.fdopen(open_below(roots, "the file", path), "rb")
+            descriptor = open_below(roots, "the file", path)
         except OSError as error:
             raise unusable("the file", path, error) from error
-        with file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                raise SourceError(f"{path} is not a file; name its files, such as {path}/*.parquet")
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            os.close(descriptor)
+            raise SourceError(f"{path} is not a file; name its files, such as {path}/*.parquet")
+        with os.fdopen(descriptor, "rb") as file:
             try:
                 opened = parquet.ParquetFile(arrow.PythonFile(file, mode="r"), pre_buffer=False)
                 schema, meta = opened.schema_arrow, opened.metadata
@@ -135,6 +136,7 @@ class _Rows(Source):
 
     def __init__(self, container: Container, spec: Parquet, roots: Roots | None) -> None:
         meta = container.meta
+        self._container = container
         self._spec = spec
         self._files: list[str] = meta["files"]
         self._sizes: list[int] = meta["sizes"]
@@ -276,6 +278,8 @@ class _Values:
             if not len(data) and not isinstance(self._kind, Bytes):
                 raise SampleError(f"its {self._column} is empty")
             return data.to_pybytes()
+        if self._is_flat and found.values.null_count:
+            raise SampleError(f"its {self._column} holds a null")
         try:
             given = found.values.to_numpy(zero_copy_only=False) if self._is_flat else found.as_py()
         except UnicodeDecodeError as error:
