@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -45,6 +45,17 @@ def tables(folder: Path) -> dict[str, tuple[SourceSpec, Sequence[Op]]]:
     }
 
 
+@pytest.fixture(scope="module")
+def alone() -> Iterator[Server]:
+    """A daemon with one worker."""
+    server = Server(workers=1)
+    try:
+        yield server.start()
+        server.stop()
+    finally:
+        server.discard()
+
+
 def rows(source: SourceSpec, ops: Sequence[Op], **where: object) -> list[tuple[torch.Tensor, ...]]:
     arguments = {"batch_size": 8, "shuffle": True, "seed": 5}
     with PrepClient(source, ops, **arguments, **where) as client:  # type: ignore[arg-type]
@@ -52,13 +63,15 @@ def rows(source: SourceSpec, ops: Sequence[Op], **where: object) -> list[tuple[t
 
 
 @pytest.mark.parametrize("name", ["csv", "parquet", "text"])
-def test_rows_are_the_same_with_one_worker_two_or_none(name: str, server: Server, tmp_path: Path) -> None:
+def test_rows_are_the_same_with_one_worker_two_or_none(
+    name: str, server: Server, alone: Server, tmp_path: Path
+) -> None:
     source, ops = tables(tmp_path)[name]
     expected = rows(source, ops, inline=True)
     assert len(expected) == 10
     assert len(expected[0]) == (2 if name == "text" else 3)
-    for where in ({"workers": 1}, {"runtime_dir": server.runtime_dir}):
-        found = rows(source, ops, **where)
+    for daemon in (server, alone):
+        found = rows(source, ops, runtime_dir=daemon.runtime_dir)
         assert len(found) == len(expected)
         for mine, theirs in zip(found, expected, strict=True):
             assert all(torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
