@@ -50,7 +50,7 @@ def test_tokens_are_those_of_the_tokenizer(tmp_path: Path) -> None:
         assert made(pipeline, {"text": text}) == {"tokens": ids + [0] * (12 - len(ids)), "mask": mask}
 
 
-def test_truncate_cuts_what_comes_last_and_max_tokens_keeps_special_ones(tmp_path: Path) -> None:
+def test_truncate_cuts_the_end_and_max_tokens_keeps_special_ones(tmp_path: Path) -> None:
     path = tokenizer(tmp_path / "a.json")
     for ops, tokens in (
         ([Tokenize(path), Truncate(3)], [2, 4, 5, -9]),
