@@ -2,6 +2,7 @@
 from collections.abc import Mapping
 
 from prepserver.pipeline.source import SourceSpec as SourceSpec
+from prepserver.pipeline.sources.arrays import Arrays as Arrays
 from prepserver.pipeline.sources.file_list import FileList as FileList
 from prepserver.pipeline.sources.hugging_face import HuggingFace as HuggingFace
 from prepserver.pipeline.sources.image_folder import ImageFolder as ImageFolder
@@ -16,6 +17,7 @@ def source_from_wire(wire: object) -> SourceSpec: ...
 def place_of(wire: Mapping[str, object]) -> str: ...
 
 __all__ = [
+    "Arrays",
     "FileList",
     "HuggingFace",
     "ImageFolder",
