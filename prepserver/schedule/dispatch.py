@@ -33,7 +33,7 @@ class Dispatch:
     Args:
         table: All streams.
         workers: All workers.
-        chunk_rows: Rows in a chunk at first, later up to four times as many, of quick rows even more. Small chunks spread the first batch over
+        chunk_rows: Rows in a chunk at first, later more (see `GROWN`). Small chunks spread the first batch over
             the workers; large ones cost fewer messages.
         meet: `Meetings.join_early`.
     """
