@@ -7,7 +7,7 @@ samples by the index. This package knows nothing of order, decoding, rows or job
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 from prepserver.pipeline.source import SourceSpec
@@ -43,10 +43,8 @@ def build_index(
     """
     if roots is not None:
         # Comes first, so that no later error tells anything about what is outside.
-        for name in spec.paths:
-            given = getattr(spec, name)
-            for path in given.values() if isinstance(given, Mapping) else filter(None, [given]):
-                roots.check_path(f"the {name} of {type(spec).__name__}", path)
+        for name, path in spec.named_paths():
+            roots.check_path(f"the {name} of {type(spec).__name__}", path)
     return READERS[type(spec)](spec).index(cache_dir, report, roots)
 
 

@@ -3,13 +3,16 @@ from collections.abc import Mapping
 
 from prepserver.pipeline.source import SourceSpec as SourceSpec
 from prepserver.pipeline.sources.arrays import Arrays as Arrays
+from prepserver.pipeline.sources.csv import Csv as Csv
 from prepserver.pipeline.sources.file_list import FileList as FileList
 from prepserver.pipeline.sources.hugging_face import HuggingFace as HuggingFace
 from prepserver.pipeline.sources.image_folder import ImageFolder as ImageFolder
+from prepserver.pipeline.sources.jsonl import Jsonl as Jsonl
 from prepserver.pipeline.sources.packed import Packed as Packed
 from prepserver.pipeline.sources.plugin import Plugin as Plugin
 from prepserver.pipeline.sources.synthetic_images import SyntheticImages as SyntheticImages
 from prepserver.pipeline.sources.tar import Tar as Tar
+from prepserver.pipeline.sources.text_lines import TextLines as TextLines
 
 SOURCES: dict[str, type[SourceSpec]]
 
@@ -18,11 +21,14 @@ def place_of(wire: Mapping[str, object]) -> str: ...
 
 __all__ = [
     "Arrays",
+    "Csv",
     "FileList",
     "HuggingFace",
     "ImageFolder",
+    "Jsonl",
     "Packed",
     "Plugin",
     "SyntheticImages",
     "Tar",
+    "TextLines",
 ]

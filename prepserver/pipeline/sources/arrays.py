@@ -67,6 +67,9 @@ class Arrays(SourceSpec):
     def place(self) -> str:
         return ", ".join(dict.fromkeys(self.files.values()))
 
+    def named_paths(self) -> list[tuple[str, str]]:
+        return [(f"file of column {name}", path) for name, path in self.files.items()]
+
     def to_wire(self) -> dict[str, Any]:
         wire = {"files": dict(self.files), "columns": declared.columns_to_wire(self.declared)}
         return {self.wire_key: type(self).__name__, **wire}
