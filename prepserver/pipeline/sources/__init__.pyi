@@ -13,6 +13,7 @@ from prepserver.pipeline.sources.plugin import Plugin as Plugin
 from prepserver.pipeline.sources.synthetic_images import SyntheticImages as SyntheticImages
 from prepserver.pipeline.sources.tar import Tar as Tar
 from prepserver.pipeline.sources.text_lines import TextLines as TextLines
+from prepserver.pipeline.sources.tf_record import TFRecord as TFRecord
 
 SOURCES: dict[str, type[SourceSpec]]
 
@@ -29,6 +30,7 @@ __all__ = [
     "Packed",
     "Plugin",
     "SyntheticImages",
+    "TFRecord",
     "Tar",
     "TextLines",
 ]

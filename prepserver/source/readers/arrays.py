@@ -58,7 +58,7 @@ class ArraysReader(ScanningReader):
                     for at in range(0, array.nbytes, max(1, array.nbytes // _LOOKS)):
                         digest.update(os.pread(file.fileno(), min(_LOOK_BYTES, array.nbytes - at), array.offset + at))
                     if isinstance(self.spec.columns[name], Label):
-                        num_classes = max(num_classes, column.largest(file.fileno()) + 1)
+                        num_classes = max(num_classes, column.top_label(file.fileno()) + 1)
             except BadArrayError as error:
                 raise SourceError(f"{path} {error}") from error
             except SpecError as error:
@@ -116,12 +116,17 @@ class _Column:
                 f"declared as {kind}: shape {shape}, dtype {dtype}"
             )
 
-    def largest(self, descriptor: int) -> int:
-        """Return the greatest value of a column of labels, at least -1."""
-        end, top = self.offset + self.shape[0] * self.row_bytes, -1
+    def top_label(self, descriptor: int) -> int:
+        """Return the greatest value of a column of labels; raise `BadArrayError` if one is negative."""
+        end, top = self.offset + self.shape[0] * self.row_bytes, 0
         for at in range(self.offset, end, _STEP_BYTES):
             values = np.frombuffer(os.pread(descriptor, min(_STEP_BYTES, end - at), at), self.dtype)
-            top = max(top, int(values.max(initial=-1)))
+            top = max(top, int(values.max()))
+            if (least := int(values.min())) < 0:
+                raise BadArrayError(
+                    f"holds {least}, and the labels of column {self.name!r} must be numbers from 0; declare it as "
+                    f"kinds.Scalar({self.dtype!r})"
+                )
         return top
 
 
