@@ -176,3 +176,6 @@ _FORMATS: dict[str, Callable[[IO[bytes]], dict[str, StoredArray]]] = {
     ".npz": _npz,
     ".safetensors": _safetensors,
 }
+
+SUFFIXES = tuple(_FORMATS)
+"""How names of files of arrays end."""
