@@ -91,7 +91,7 @@ def _begins(path: str, descriptor: int, size: int) -> Iterator[int]:
             block, start = os.pread(descriptor, _BLOCK_BYTES if length <= _SMALL_BYTES else _HEAD.size, at), at
             head = block[: _HEAD.size]
         if at == 0 and head.startswith(b"\x1f\x8b"):
-            raise SourceError(f"{path} is compressed (gzip), so no record can be read alone: unpack it once, gzip -d")
+            raise SourceError(f"{path} is compressed (gzip), so no record can be read alone: unpack it, gzip -dc")
         if len(head) < _HEAD.size:
             raise SourceError(f"{path} is cut off: a record at byte {at} of {size} has no length. Copy it again")
         length, crc = _HEAD.unpack(head)
