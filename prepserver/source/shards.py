@@ -7,11 +7,10 @@ times faster than by a call for each.
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 import os
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from prepserver.source.errors import SampleError
 from prepserver.source.roots import OutsideRootsError, Roots, open_below
@@ -45,31 +44,8 @@ class Shards:
             SampleError: The shard has changed, or cannot be read.
             OSError: The process has no descriptors or memory left.
         """
-        with self._blamed(shard):
-            return os.pread(self._descriptor(shard), length, offset)
-
-    def mapped(self, shard: int) -> mmap.mmap:
-        """Return a shard as memory, unchanged since it was listed; 2 us. Raises as `read`.
-
-        If the shard is cut while its pages are read, or its disk fails, the process dies. So whoever reads here must
-        also be able to `read`.
-        """
-        with self._blamed(shard):
-            descriptor = self._descriptor(shard)
-            self._compare(shard, os.fstat(descriptor))
-            if shard not in self._maps:
-                self._maps[shard] = mmap.mmap(descriptor, 0, prot=mmap.PROT_READ)
-            return self._maps[shard]
-
-    def check(self, shard: int) -> None:
-        """Raise as `read` if a shard has changed since it was listed; 2 us."""
-        with self._blamed(shard):
-            self._compare(shard, os.fstat(self._descriptor(shard)))
-
-    @contextlib.contextmanager
-    def _blamed(self, shard: int) -> Iterator[None]:
         try:
-            yield
+            return os.pread(self._descriptor(shard), length, offset)
         except SampleError:
             raise
         except OutsideRootsError:
@@ -78,6 +54,22 @@ class Shards:
             if error.errno in NOT_THE_SAMPLE:
                 raise
             raise SampleError(f"cannot read {self.name(shard)}: {error.strerror}") from error
+
+    def check(self, shard: int) -> None:
+        """Raise as `read` if a shard has changed since it was listed; 2 us."""
+        self.read(shard, 0, 0)  # opens it
+        self._compare(shard, os.fstat(self._open[shard]))
+
+    def mapped(self, shard: int) -> mmap.mmap:
+        """Return a shard as memory, unchanged since it was listed. Raises as `read`.
+
+        If the shard is cut while its pages are read, or its disk fails, the process dies. So whoever reads here must
+        also be able to `read`.
+        """
+        self.check(shard)
+        if shard not in self._maps:
+            self._maps[shard] = mmap.mmap(self._open[shard], 0, prot=mmap.PROT_READ)
+        return self._maps[shard]
 
     def name(self, shard: int) -> str:
         """Return the file name of a shard."""

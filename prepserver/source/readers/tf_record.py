@@ -40,6 +40,7 @@ _BLOCK_BYTES = 1 << 16
 """Small records are listed in blocks; of larger ones only the heads are read."""
 
 _FOUND_EVERY = 1024
+_NO_NUMBERS = (), None, -1
 _SHOWN = 20
 
 
@@ -108,6 +109,8 @@ class _Examples(LinesSource):
     def __init__(self, container: Container, spec: TFRecord, roots: Roots | None) -> None:
         super().__init__(container, spec, roots)
         self._taken = [(name, kind, spec.names.get(name, name).encode()) for name, kind in spec.columns.items()]
+        numbers = {name: kind.stored() for name, kind, _ in self._taken if isinstance(kind, Scalar | Array)}
+        self._plain = {name: (shape, np.dtype(dtype), prod(shape)) for name, (shape, dtype) in numbers.items()}
         self._wanted = frozenset(feature for _, _, feature in self._taken)
 
     def read(self, index: int) -> Record:
@@ -123,7 +126,13 @@ class _Examples(LinesSource):
             missing = next(feature for _, _, feature in self._taken if feature not in found).decode()
             has = sorted(name.decode("utf-8", "replace") for name in example.names(frame, at, end))[:_SHOWN]
             raise SampleError(f"it has no feature {missing!r}; it has: {', '.join(has) or 'none'}")
-        return {name: _value(name, kind, found[feature]) for name, kind, feature in self._taken}
+        record: Record = {}
+        for name, kind, feature in self._taken:
+            given = found[feature]
+            shape, dtype, size = self._plain.get(name, _NO_NUMBERS)
+            is_plain = isinstance(given, np.ndarray) and given.dtype == dtype and given.size == size
+            record[name] = given.reshape(shape) if is_plain else _value(name, kind, given)  # type: ignore[union-attr]
+        return record
 
     def read_block(self, indices: Sequence[int], into: Mapping[str, npt.NDArray[Any]]) -> bool:
         for place, index in enumerate(indices):
@@ -151,8 +160,8 @@ def _value(column: str, kind: Kind, given: example.Value) -> Any:
             if len(given[0]) == np.dtype(dtype).itemsize * prod(shape):
                 return np.frombuffer(given[0], dtype).reshape(shape)
         elif isinstance(given, np.ndarray) and given.size == prod(shape):
-            is_same = given.dtype == dtype and (not isinstance(kind, Label) or given[0] >= 0)
-            return given.reshape(shape) if is_same else value_of(column, kind, given.reshape(shape))
+            is_class = isinstance(kind, Label) and given.dtype == dtype and given[0] >= 0
+            return given.reshape(shape) if is_class else value_of(column, kind, given.reshape(shape))
         raise SampleError(f"its {column} is {_described(given)}, and must be {prod(shape)} numbers of type {dtype}")
     if isinstance(given, list) and given:
         raise SampleError(f"its {column} is {_described(given)}, and must be integers")
