@@ -23,10 +23,12 @@ from prepserver.pipeline.pipeline import Pipeline
 from prepserver.pipeline.record import INDEX
 from prepserver.pipeline.shard import WHOLE, Shard
 from prepserver.pipeline.sources import SourceSpec
+from prepserver.pipeline.spec import FILE
 from prepserver.plugins import PluginError
 from prepserver.protocol.messages import Shuffle
 from prepserver.source import SourceError, build_index, open_source
 from prepserver.source.errors import printable
+from prepserver.source.opfiles import digests
 from prepserver.worker.fill import BadRow, Stream, Target, fill
 
 __all__ = ["InlineMaker", "PluginError", "Row", "SourceError", "class_names", "remake"]
@@ -67,7 +69,7 @@ class InlineMaker:
         code: See `Welcome`.
 
     Raises:
-        SourceError: The dataset is missing, empty or unreadable.
+        SourceError: The dataset is missing, empty or unreadable, or a file that an op reads is.
         PluginError: A plug-in cannot be loaded.
         SpecError: One that the spec names is not loaded.
     """
@@ -77,7 +79,10 @@ class InlineMaker:
         shard: Shard = WHOLE, batch_rows: int = 0, load: Sequence[str] = (),
     ) -> None:  # fmt: skip
         plugins.load(load)
-        source, pipeline = source.with_code(plugins.codes()), pipeline.with_code(plugins.codes())
+        codes = dict(plugins.codes())
+        for path, digest in zip(pipeline.files, digests(pipeline.files), strict=True):
+            codes[FILE, path] = digest
+        source, pipeline = source.with_code(codes), pipeline.with_code(codes)
         self.code = pipeline.code
         index = build_index(source, user_cache_dir() / "index", on_scanning)
         self.samples = index.n

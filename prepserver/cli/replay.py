@@ -42,8 +42,9 @@ def replay(arguments: argparse.Namespace) -> int:
         pipeline = Pipeline.from_wire(rows.pipeline, source.columns)
         if arguments.view is not None and not 0 <= arguments.view < pipeline.views:
             raise CommandError(f"--view {arguments.view}: the job has {pipeline.views} of each sample, from 0")
-        if arguments.field is not None and arguments.field not in pipeline.columns:
-            raise CommandError(f"--field {arguments.field}: a row has {', '.join(pipeline.columns)}", USAGE)
+        columns = list(dict.fromkeys(field.column for field in pipeline.fields if field.column != INDEX))
+        if arguments.field is not None and arguments.field not in columns:
+            raise CommandError(f"--field {arguments.field}: a row has {', '.join(columns)}", USAGE)
         kept = [entry for entry in entries(found.state_dir / FOLDER) if entry.source == rows.digest]
         bad = {entry.index for entry in kept if entry.pipeline in ("", pipeline.digest)}
         row = remake(
@@ -53,7 +54,7 @@ def replay(arguments: argparse.Namespace) -> int:
     except (SourceError, PluginError, ValueError) as e:
         raise CommandError(e) from e
     try:
-        _write(arguments.output, row, pipeline, arguments.field or next(iter(pipeline.columns)), arguments.view)
+        _write(arguments.output, row, pipeline, arguments.field or columns[0], arguments.view)
     except OSError as e:
         raise CommandError(f"-o {arguments.output}: {e.strerror or e}") from e
     scalars = "".join(f"{f.name} {row.fields[f.name]}\n" for f in pipeline.fields if not f.shape and f.name != INDEX)

@@ -182,6 +182,10 @@ class Array(Kind):
 class Text(Kind):
     """Any number of characters."""
 
+    _way_out: ClassVar[str] = (
+        "text has no fixed size: put Tokenize(path) and PadTokens(length) into the pipeline, or leave the column out"
+    )
+
 
 @dataclass(frozen=True, slots=True)
 class Bytes(Kind):
@@ -195,6 +199,11 @@ class Tokens(Kind):
     Attributes:
         count: How many fit in a row; None while it differs from sample to sample.
     """
+
+    _way_out: ClassVar[str] = (
+        "samples differ in their number of tokens: end with Truncate(length) and PadTokens(length), or leave the "
+        "column out"
+    )
 
     count: int | None = None
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import inspect
 import posixpath
-from collections.abc import Mapping
-from dataclasses import fields
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Protocol, Self
 
 from prepserver.pipeline.errors import SpecError
@@ -61,15 +60,10 @@ class SourceSpec(Spec):
     @classmethod
     def from_params(cls, params: Mapping[str, Any]) -> Self:
         """As `Spec.from_params`; paths must be absolute, and only what is None by default may be missing."""
-        for name in cls.paths:
-            for path in _paths(params.get(name)):
-                if not (isinstance(path, str) and path.startswith("/")):
-                    reason = "must be an absolute path, because the server runs in another directory"
-                    raise SpecError(name, path, reason)
+        check_absolute(cls.paths, params)
         # A default that changes between two releases must not change a dataset.
-        optional = {field.name for field in fields(cls) if field.default is None}  # type: ignore[arg-type]
-        for name in inspect.signature(cls).parameters:
-            if name not in params and name not in optional:
+        for name, parameter in inspect.signature(cls).parameters.items():
+            if name not in params and parameter.default is not None:
                 raise SpecError(name, None, f"{cls.__name__} needs this field")
         return super().from_params(params)
 
@@ -81,6 +75,18 @@ class SourceSpec(Spec):
 
 def _paths(value: Any) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) else [] if value is None else [value]
+
+
+def check_absolute(names: Sequence[str], params: Mapping[str, Any]) -> None:
+    """Check that the parameters of these names are absolute paths, if they are there.
+
+    Raises:
+        SpecError: One is not.
+    """
+    for name in names:
+        for path in _paths(params.get(name)):
+            if not (isinstance(path, str) and path.startswith("/")):
+                raise SpecError(name, path, "must be an absolute path, because the server runs in another directory")
 
 
 def absolute_all(field: str, value: object) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ from prepserver.pipeline.record import INDEX, RowField
 from prepserver.protocol.work import MAX_REASON_CHARS
 from prepserver.source import Record, SampleError, Source
 from prepserver.source.errors import printable
-from prepserver.transform import DECODING, BadSample, RowMaker, SampleKey, make_rows, row_makers
+from prepserver.transform import DECODING, BadFile, BadSample, RowMaker, SampleKey, make_rows, row_makers
 
 _log = logging.getLogger(__name__)
 
@@ -351,8 +351,10 @@ class _Filler:
 
 
 def _is_shortage(error: Exception) -> bool:
-    """Whether the process lacks a resource: no property of the sample, so no row may depend on it."""
-    return isinstance(error, OSError | MemoryError) or "allocate memory" in str(error)  # torch's is a RuntimeError
+    """Whether the process lacks a resource, or the pipeline a file: no row may depend on what is not the sample's."""
+    return isinstance(error, OSError | MemoryError | BadFile) or "allocate memory" in str(
+        error
+    )  # torch's is a RuntimeError
 
 
 def describe(error: Exception) -> str:

@@ -9,6 +9,7 @@ from prepserver.pipeline.sources.hugging_face import HuggingFace as HuggingFace
 from prepserver.pipeline.sources.image_folder import ImageFolder as ImageFolder
 from prepserver.pipeline.sources.jsonl import Jsonl as Jsonl
 from prepserver.pipeline.sources.packed import Packed as Packed
+from prepserver.pipeline.sources.parquet import Parquet as Parquet
 from prepserver.pipeline.sources.plugin import Plugin as Plugin
 from prepserver.pipeline.sources.synthetic_images import SyntheticImages as SyntheticImages
 from prepserver.pipeline.sources.tar import Tar as Tar
@@ -28,6 +29,7 @@ __all__ = [
     "ImageFolder",
     "Jsonl",
     "Packed",
+    "Parquet",
     "Plugin",
     "SyntheticImages",
     "TFRecord",
