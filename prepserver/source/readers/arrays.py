@@ -1,7 +1,8 @@
 """How `Arrays` are read: rows at fixed places of files, many at once from a mapping, or one by one.
 
 A file that has changed since it was listed is noticed before each block and each row. Only a file that is cut within
-the microseconds of a copy, or a failing disk, kills a worker; after two such deaths the block is read row by row.
+the microseconds of a copy, or a failing disk, kills a worker; after two such deaths the first sample of
+the block is quarantined, and the others are read one by one.
 """
 
 from __future__ import annotations
