@@ -98,6 +98,20 @@ def test_rows_and_verdicts_are_those_of_one_by_one(
     assert found[0] == found[1]
 
 
+@settings(max_examples=30)
+@given(st.integers(0, 200), st.lists(st.integers(1, 30), min_size=1, max_size=5), st.sets(st.integers(0, N - 1)))
+def test_rows_do_not_depend_on_how_positions_become_tasks(start: int, cuts: list[int], bad: set[int]) -> None:
+    stream = stream_of(Numbers(frozenset(bad)))
+    whole, cut = lane(150), lane(150)
+    reported = fill(stream, [whole.target], start, sum(cuts), nothing).bad
+    again, at = [], start
+    for length in cuts:
+        again += fill(stream, [cut.target], at, length, nothing).bad
+        at += length
+    assert whole.rows(start, at) == cut.rows(start, at)
+    assert reported == again
+
+
 def test_a_run_is_read_at_once_and_named_by_its_first() -> None:
     source, rows = Numbers(), lane()
     marks: list[tuple[int, int]] = []
