@@ -102,7 +102,8 @@ def _field(data: bytes, at: int, end: int) -> tuple[int, int, int]:
         length = data[at]
         begin += 1
         if length >= 0x80:
-            length, begin = _varint(data, at)
+            more = data[begin]  # two bytes are enough for most, and take no call
+            length, begin = (length + (more << 7) - 0x80, begin + 1) if more < 0x80 else _varint(data, at)
         at = begin + length
     elif kind == _VARINT:
         _, at = _varint(data, at)

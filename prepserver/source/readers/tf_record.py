@@ -109,7 +109,7 @@ class _Examples(LinesSource):
     def __init__(self, container: Container, spec: TFRecord, roots: Roots | None) -> None:
         super().__init__(container, spec, roots)
         self._taken = [(name, kind, spec.names.get(name, name).encode()) for name, kind in spec.columns.items()]
-        numbers = {name: kind.stored() for name, kind, _ in self._taken if isinstance(kind, Scalar | Array)}
+        numbers = {name: kind.stored() for name, kind, _ in self._taken if isinstance(kind, Label | Scalar | Array)}
         self._plain = {name: (shape, np.dtype(dtype), prod(shape)) for name, (shape, dtype) in numbers.items()}
         self._wanted = frozenset(feature for _, _, feature in self._taken)
 
@@ -131,7 +131,10 @@ class _Examples(LinesSource):
             given = found[feature]
             shape, dtype, size = self._plain.get(name, _NO_NUMBERS)
             is_plain = isinstance(given, np.ndarray) and given.dtype == dtype and given.size == size
-            record[name] = given.reshape(shape) if is_plain else _value(name, kind, given)  # type: ignore[union-attr]
+            if is_plain and not (isinstance(kind, Label) and given[0] < 0):  # type: ignore[operator]
+                record[name] = given.reshape(shape)  # type: ignore[union-attr]
+            else:
+                record[name] = _value(name, kind, given)
         return record
 
     def read_block(self, indices: Sequence[int], into: Mapping[str, npt.NDArray[Any]]) -> bool:
@@ -160,8 +163,7 @@ def _value(column: str, kind: Kind, given: example.Value) -> Any:
             if len(given[0]) == np.dtype(dtype).itemsize * prod(shape):
                 return np.frombuffer(given[0], dtype).reshape(shape)
         elif isinstance(given, np.ndarray) and given.size == prod(shape):
-            is_class = isinstance(kind, Label) and given.dtype == dtype and given[0] >= 0
-            return given.reshape(shape) if is_class else value_of(column, kind, given.reshape(shape))
+            return value_of(column, kind, given.reshape(shape))
         raise SampleError(f"its {column} is {_described(given)}, and must be {prod(shape)} numbers of type {dtype}")
     if isinstance(given, list) and given:
         raise SampleError(f"its {column} is {_described(given)}, and must be integers")
