@@ -5,7 +5,8 @@ Listings of sources are kept in the user's cache, like a daemon's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -129,7 +130,7 @@ class Row:
 
 def remake(
     source: SourceSpec, index_path: Path, pipeline: Pipeline, shuffle: Shuffle, seed: int, samples: int, position: int,
-    quarantined: Container[int], shard: Shard = WHOLE, batch_rows: int = 0,
+    quarantined: AbstractSet[int], shard: Shard = WHOLE, batch_rows: int = 0,
 ) -> Row:  # fmt: skip
     """Makes the row of one position again, from the stream's own listing.
 
@@ -172,6 +173,10 @@ class _Arrays:
     def row(self, field: str, position: int) -> npt.NDArray[Any]:
         row: npt.NDArray[Any] = self._arrays[field][position % len(self._arrays[field]), ...]
         return row
+
+    def run(self, field: str, position: int, count: int) -> npt.NDArray[Any]:
+        first = position % len(self._arrays[field])
+        return self._arrays[field][first : first + count]
 
     def put(self, field: str, position: int, value: Any) -> None:
         self._arrays[field][position % len(self._arrays[field])] = value

@@ -17,7 +17,7 @@ from prepserver.cli.exits import OK, USAGE, CommandError
 from prepserver.cli.joblog import open_log
 from prepserver.daemon.quarantine import FOLDER, entries
 from prepserver.inline import Row, remake
-from prepserver.pipeline.kinds import Image
+from prepserver.pipeline.kinds import Image, Mask
 from prepserver.pipeline.ops import Normalize, ToDtype, ToLayout
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.pipeline.record import INDEX
@@ -104,8 +104,8 @@ def _write(path: Path, row: Row, pipeline: Pipeline, column: str, view: int | No
     if path.suffix == ".npy":
         np.save(path, rows[0] if len(rows) == 1 else np.stack(rows))
         return
-    if not views[0].kind.is_spatial:
-        raise CommandError(f"-o {path}: {column} is no picture: write it as .npy", USAGE)
+    if not isinstance(views[0].kind, Image | Mask):
+        raise CommandError(f"-o {path}: {column} is no picture; name a file .npy", USAGE)
     from PIL import Image as Picture
 
     if not isinstance(views[0].kind, Image):

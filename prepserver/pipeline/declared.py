@@ -22,7 +22,7 @@ MAX_PARAMS_BYTES = 8 << 10
 """As JSON. Workers are told of sources and pipelines, with other things, in messages of 64 KiB."""
 
 MAX_COLUMNS = 16
-_MAX_DIMENSIONS = 4
+_MAX_DIMENSIONS, _MAX_SIDE = 8, 2**31  # of the layout of a ring
 _MAX_NESTING = 3  # of lists in a parameter; a message allows not much more
 
 _KINDS: dict[str, type[Kind]] = {
@@ -171,7 +171,7 @@ def _shape(field: str, value: object, _dtypes: tuple[str, ...]) -> tuple[int, ..
     if value is None:
         return None
     sides = checks.items(field, value, range(1, _MAX_DIMENSIONS + 1))
-    return tuple(checks.side(field, side) for side in sides)
+    return tuple(checks.integer(field, side, 1, _MAX_SIDE) for side in sides)
 
 
 def _channels(field: str, value: object) -> int:

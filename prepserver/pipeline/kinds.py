@@ -12,8 +12,11 @@ from typing import ClassVar
 
 from prepserver.pipeline.errors import SpecError
 
-ITEM_BYTES = {"uint8": 1, "float16": 2, "float32": 4, "int64": 8}
-"""Element types that a row can hold, and their size."""
+ITEM_BYTES = {
+    "bool": 1, "uint8": 1, "int8": 1, "uint16": 2, "int16": 2, "uint32": 4, "int32": 4, "uint64": 8, "int64": 8,
+    "float16": 2, "float32": 4, "float64": 8,
+}  # fmt: skip
+"""Element types that a row can hold, and their size: those that numpy and torch have in common."""
 
 Size = tuple[int, int]
 Shape = tuple[int, ...]

@@ -186,6 +186,6 @@ def _fields(record: Record, views: int, wire: object) -> tuple[RowField, ...]:
     if len(fields) > MAX_FIELDS:
         raise SpecError("views", views, f"makes rows of {len(fields)} fields, more than {MAX_FIELDS}")
     for each in fields:
-        if max(each.shape, default=0) > MAX_SIDE_PX:
+        if each.kind.is_spatial and max(each.shape, default=0) > MAX_SIDE_PX:
             raise SpecError("pipeline", each.shape, f"rows may have at most {MAX_SIDE_PX} pixels a side")
     return fields

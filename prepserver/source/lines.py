@@ -209,20 +209,29 @@ class LinesSource(Source):
         Raises:
             SampleError: It cannot be read, or is no text.
         """
-        begin, end = self._begins[index]
-        file = bisect_right(self._starts, begin) - 1
-        begin, end = begin - self._starts[file], min(end, self._starts[file + 1]) - self._starts[file]
-        if end - begin > MAX_ENCODED_BYTES:
-            raise SampleError(f"the line has {end - begin} bytes, more than the limit of {MAX_ENCODED_BYTES}")
-        data = self._shards.read(file, begin, end - begin)
-        if len(data) != end - begin:
-            raise SampleError(f"{self._shards.name(file)} is cut off")
+        file, data = self.piece(index)
         try:
             return file, data.rstrip(b"\r\n").decode()
         except UnicodeDecodeError as error:
             raise SampleError(
                 f"byte {error.start} of the line, {data[error.start]:#04x}, is no UTF-8: convert the file with iconv"
             ) from None
+
+    def piece(self, index: int) -> tuple[int, bytes]:
+        """Return the number of a sample's file, and its bytes.
+
+        Raises:
+            SampleError: It cannot be read.
+        """
+        begin, end = self._begins[index]
+        file = bisect_right(self._starts, begin) - 1
+        begin, end = begin - self._starts[file], min(end, self._starts[file + 1]) - self._starts[file]
+        if end - begin > MAX_ENCODED_BYTES:
+            raise SampleError(f"it has {end - begin} bytes, more than the limit of {MAX_ENCODED_BYTES}")
+        data = self._shards.read(file, begin, end - begin)
+        if len(data) != end - begin:
+            raise SampleError(f"{self._shards.name(file)} is cut off")
+        return file, data
 
     @abstractmethod
     def read(self, index: int) -> Record:

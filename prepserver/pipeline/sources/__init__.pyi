@@ -2,6 +2,7 @@
 from collections.abc import Mapping
 
 from prepserver.pipeline.source import SourceSpec as SourceSpec
+from prepserver.pipeline.sources.arrays import Arrays as Arrays
 from prepserver.pipeline.sources.csv import Csv as Csv
 from prepserver.pipeline.sources.file_list import FileList as FileList
 from prepserver.pipeline.sources.hugging_face import HuggingFace as HuggingFace
@@ -13,6 +14,7 @@ from prepserver.pipeline.sources.plugin import Plugin as Plugin
 from prepserver.pipeline.sources.synthetic_images import SyntheticImages as SyntheticImages
 from prepserver.pipeline.sources.tar import Tar as Tar
 from prepserver.pipeline.sources.text_lines import TextLines as TextLines
+from prepserver.pipeline.sources.tf_record import TFRecord as TFRecord
 
 SOURCES: dict[str, type[SourceSpec]]
 
@@ -20,6 +22,7 @@ def source_from_wire(wire: object) -> SourceSpec: ...
 def place_of(wire: Mapping[str, object]) -> str: ...
 
 __all__ = [
+    "Arrays",
     "Csv",
     "FileList",
     "HuggingFace",
@@ -29,6 +32,7 @@ __all__ = [
     "Parquet",
     "Plugin",
     "SyntheticImages",
+    "TFRecord",
     "Tar",
     "TextLines",
 ]

@@ -41,7 +41,9 @@ class PluginOpStage(Stage):
     def make(self, values: dict[str, Any], after: Record, draws: Draws) -> None:
         """As `Stage.make`."""
         (column,) = self.makes
-        values[column] = plugins.conform(self._what, self._called(values[column], _key(draws)), after[column])
+        given = values[column]
+        given = np.array(given) if isinstance(given, np.ndarray) else given  # a copy, as of an image
+        values[column] = plugins.conform(self._what, self._called(given, _key(draws)), after[column])
 
     def _pixels(self, size: tuple[int, int], key: int, image: Array, into: Array | None) -> Array:
         declared = (*size, image.shape[2] if self._returns is None else self._returns.channels)
