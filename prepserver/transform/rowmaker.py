@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from prepserver.pipeline.kinds import Image, Kind
+from prepserver.pipeline.kinds import Boxes, Image, Kind, Spatial
 from prepserver.pipeline.ops.decode import DEFAULT_MAX_PIXELS
 from prepserver.pipeline.ops.plugin_op import PluginOp
 from prepserver.pipeline.ops.to_layout import ToLayout
@@ -65,6 +65,20 @@ class ImageColumn(NamedTuple):
     format: RowField
 
 
+class Follow(NamedTuple):
+    """Columns of a row maker that follow the image together: a mask, or boxes and what there is for each of them.
+
+    Attributes:
+        column: The column whose kind says how; its name stands for all in messages.
+        kinds: What the source gives, by column.
+        outs: What is made of it: names of columns, and their places among the maker's fields.
+    """
+
+    column: str
+    kinds: Record
+    outs: tuple[tuple[str, int], ...]
+
+
 class ValueColumn(NamedTuple):
     """A value of a row maker that lies on no plane of pixels, and that some stages change.
 
@@ -89,7 +103,7 @@ class RowMaker:
     Attributes:
         fields: What it makes, in the order of the columns.
         images: The images among them; the ops decide by the size of the first one.
-        followers: The others on its plane: place among `fields`, and the field.
+        followers: The others on its plane.
         values: The columns that lie on no plane; made with the first view.
         upright: Whether images must be turned by their EXIF orientation before they come here.
         max_pixels: Largest image that may be decoded.
@@ -113,7 +127,6 @@ class RowMaker:
         ]
         self._names = [type(pipeline.ops[stage.place]).__name__ for stage in self._stages]
         images: list[ImageColumn] = []
-        followers: list[tuple[int, RowField]] = []
         values: list[ValueColumn] = []
         kinds_after = self._kinds_after(pipeline)
         for out, each in enumerate(self.fields):
@@ -122,12 +135,12 @@ class RowMaker:
                 values.append(ValueColumn(each.column, out, tuple((k, kinds_after[k][each.column]) for k in mine)))
                 continue
             if not isinstance(each.kind, Image):
-                followers.append((out, each))
                 continue
             stages = tuple(k for k, stage in enumerate(self._stages) if stage.column in (None, each.column))
             landing = max((k for k in stages if self._stages[k].settles), default=0)
             images.append(ImageColumn(each.column, out, stages, landing, each))
-        self.images, self.followers, self.values = tuple(images), tuple(followers), tuple(values)
+        self.images, self.values = tuple(images), tuple(values)
+        self.followers = self._follows(pipeline.columns)
         # An op that follows the sample's size must not blow it up: a sliver of 1 x 60000 pixels, resized to a shorter
         # side of 1000, would take 180 GB.
         row_pixels = max((prod(each.shape) for each in self.fields), default=0)  # times channels: need not be exact
@@ -137,6 +150,18 @@ class RowMaker:
         for record in kinds_after:
             kinds = [kind for kind in record.values() if isinstance(kind, Image)]
             self._pixel_bytes.append(max((k.channels * np.dtype(k.dtype).itemsize for k in kinds), default=1))
+
+    def _follows(self, columns: Record) -> tuple[Follow, ...]:
+        follows = []
+        outs = [(each.column, out, each.kind) for out, each in enumerate(self.fields) if each.kind.is_spatial]
+        for column, kind in columns.items():
+            if not isinstance(kind, Spatial) or isinstance(kind, Image) or kind.is_per_box:
+                continue
+            beside = isinstance(kind, Boxes)
+            given = {name: k for name, k in columns.items() if name == column or (beside and k.is_per_box)}
+            made = tuple((name, out) for name, out, k in outs if name == column or (beside and k.is_per_box))
+            follows.append(Follow(column, given, made))
+        return tuple(follows)
 
     @staticmethod
     def _kinds_after(pipeline: Pipeline) -> list[Record]:

@@ -144,11 +144,11 @@ class _Rows:
         return self._plans[place]
 
     def _make_followers(self, number: int) -> None:
-        _, field = self._targets[0][0].followers[number]
+        column, kinds, _ = self._targets[0][0].followers[number]
         try:
-            follower = FOLLOWERS[type(field.kind)](self._record[field.column])
+            follower = FOLLOWERS[type(kinds[column])]({name: self._record[name] for name in kinds}, kinds)
         except BadSample as error:
-            self._failures.update(dict.fromkeys(self._alive(), f"{field.column}: {error.reason}"))
+            self._failures.update(dict.fromkeys(self._alive(), f"{column}: {error.reason}"))
             return
         for place in self._alive():
             maker, outs = self._targets[place]
@@ -159,11 +159,12 @@ class _Rows:
                     self._size[place] = size
                     self._plans[place] = maker.plan(*size, self._key)
                 if size is not None:
-                    self._same_plane(place, f"its {field.column}", size)
+                    self._same_plane(place, f"its {column}", size)
                 self._step(place)
-                follower.make(self._plans[place].moves, outs[maker.followers[number][0]])
+                made = {name: outs[out] for name, out in maker.followers[number].outs}
+                follower.make(self._size[place], self._plans[place].moves, made)
             except BadSample as error:
-                self._failures[place] = f"{field.column}: {error.reason}"
+                self._failures[place] = f"{column}: {error.reason}"
             finally:
                 self._step(DECODING)
 

@@ -79,7 +79,7 @@ class PluginOp(PluginSpec, Op):
         return {**record, **changed}
 
     def _returned(self, kind: Kind) -> Kind:
-        if isinstance(kind, Spatial) and not isinstance(kind, Image):
+        if kind.is_spatial and not isinstance(kind, Image):
             raise SpecError("column", self.column, f"is of kind {type(kind).__name__}, which follows its image")
         if self.returns is None:
             return kind
