@@ -131,11 +131,12 @@ def check_fields(fields: object, on_error: str, pipeline: Pipeline) -> tuple[str
         InvalidSpec: Neither "tuple", "dict" nor a sequence of names.
     """
     masked = (VALID,) if on_error == "mask" else ()
-    known = (*pipeline.columns, INDEX, VALID)
+    columns = tuple(dict.fromkeys(field.column for field in pipeline.fields if field.column != INDEX))
+    known = (*columns, INDEX, VALID)
     if fields == "dict":
         return None
     if fields == "tuple":
-        return (*pipeline.columns, *masked)
+        return (*columns, *masked)
     if isinstance(fields, str) or not isinstance(fields, Sequence) or not fields:
         raise invalid("fields", fields, "'tuple', 'dict', or names in the order in which you want them")
     for name in fields:
@@ -145,6 +146,15 @@ def check_fields(fields: object, on_error: str, pipeline: Pipeline) -> tuple[str
             text = f"fields names {name!r}, which no batch has; there are {', '.join(known)}"
             raise UnknownField(text, "fields")
     return tuple(fields)
+
+
+def parted_columns(pipeline: Pipeline) -> dict[str, list[str]]:
+    """The columns with one number for each of several views, and the fields that hold them."""
+    found: dict[str, list[str]] = {}
+    for field in pipeline.fields:
+        if pipeline.views > 1 and field.kind.is_spatial and not field.shape:
+            found.setdefault(field.column, []).append(field.name)
+    return found
 
 
 def _job_name(world_size: int) -> str:

@@ -141,6 +141,7 @@ class PerBox(Kind):
 
     @property
     def is_per_box(self) -> bool:
+        """As `Kind.is_per_box`."""
         return True
 
     def _in_row(self) -> tuple[Shape | None, str]:
@@ -155,6 +156,7 @@ class BoxCount(Kind):
 
     @property
     def is_per_box(self) -> bool:
+        """As `Kind.is_per_box`."""
         return True
 
     def _in_row(self) -> tuple[Shape | None, str]:
@@ -180,6 +182,7 @@ class Keypoints(Spatial):
 
     @property
     def is_per_box(self) -> bool:
+        """As `Kind.is_per_box`."""
         return self.each is not None
 
     def _in_row(self) -> tuple[Shape | None, str]:

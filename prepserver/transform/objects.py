@@ -46,7 +46,7 @@ class Objects:
         match move:
             case Cut(top, left, height, width):
                 size = (height, width)
-                boxes = clamped(self.boxes - np.float32([left, top, left, top]), size)
+                boxes = clamped(self.boxes - floats(left, top, left, top), size)
             case Scale(height, width):
                 size = (height, width)
                 boxes = self.boxes * _ratios(self.size, size, 2)
@@ -76,8 +76,18 @@ class Objects:
 
 def clamped(boxes: Array, size: Size) -> Array:
     """Return boxes (left, top, right, bottom) cut at the edges of a plane; one outside is left without an area."""
-    height, width = size
-    return np.clip(boxes, np.float32(0), np.float32([width, height, width, height]))
+    found: Array = np.clip(boxes, np.float32(0), extent(size))
+    return found
+
+
+def extent(size: Size) -> Array:
+    """Return the greatest coordinates of a box on a plane."""
+    return floats(size[1], size[0], size[1], size[0])
+
+
+def floats(*numbers: float) -> Array:
+    """Return numbers as torch computes with them: float32."""
+    return np.array(numbers, np.float32)
 
 
 def moved_points(points: Array, move: Move, size: Size, pairs: Pairs = ()) -> Array:
@@ -88,8 +98,8 @@ def moved_points(points: Array, move: Move, size: Size, pairs: Pairs = ()) -> Ar
     points = points.copy()
     match move:
         case Cut(top, left, height, width):
-            points[..., :2] -= np.float32([left, top])
-            outside = (points[..., :2] < 0) | (points[..., :2] >= np.float32([width, height]))
+            points[..., :2] -= floats(left, top)
+            outside = (points[..., :2] < 0) | (points[..., :2] >= floats(width, height))
             points[..., 2][outside.any(-1)] = 0
         case Scale(height, width):
             points[..., :2] *= _ratios(size, (height, width), 1)
@@ -112,7 +122,7 @@ def write_points(points: Array, out: Array) -> None:
 
 
 def _ratios(old: Size, new: Size, times: int) -> Array:
-    return np.float32([new[1] / old[1], new[0] / old[0]] * times)
+    return floats(*(new[1] / old[1], new[0] / old[0]) * times)
 
 
 class BoxStage(Stage):

@@ -304,8 +304,8 @@ def test_a_dataset_that_has_another_length_is_listed_anew(module: Callable[[str,
 
 
 def test_masks_that_are_arrays_follow_their_image() -> None:
-    follower = MaskFollower(GREY)
+    follower = MaskFollower({"mask": GREY}, {"mask": kinds.Mask()})
     assert follower.size == (2, 3)
     out = np.empty((2, 3), np.uint8)
-    follower.make([Mirror(COLUMNS)], out)
+    follower.make((2, 3), [Mirror(COLUMNS)], {"mask": out})
     assert np.array_equal(out, GREY[:, ::-1])

@@ -2,6 +2,7 @@
 from collections.abc import Mapping
 
 from prepserver.pipeline.source import SourceSpec as SourceSpec
+from prepserver.pipeline.sources.coco import Coco as Coco
 from prepserver.pipeline.sources.file_list import FileList as FileList
 from prepserver.pipeline.sources.hugging_face import HuggingFace as HuggingFace
 from prepserver.pipeline.sources.image_folder import ImageFolder as ImageFolder
@@ -9,6 +10,7 @@ from prepserver.pipeline.sources.packed import Packed as Packed
 from prepserver.pipeline.sources.plugin import Plugin as Plugin
 from prepserver.pipeline.sources.synthetic_images import SyntheticImages as SyntheticImages
 from prepserver.pipeline.sources.tar import Tar as Tar
+from prepserver.pipeline.sources.voc import Voc as Voc
 
 SOURCES: dict[str, type[SourceSpec]]
 
@@ -16,6 +18,7 @@ def source_from_wire(wire: object) -> SourceSpec: ...
 def place_of(wire: Mapping[str, object]) -> str: ...
 
 __all__ = [
+    "Coco",
     "FileList",
     "HuggingFace",
     "ImageFolder",
@@ -23,4 +26,5 @@ __all__ = [
     "Plugin",
     "SyntheticImages",
     "Tar",
+    "Voc",
 ]

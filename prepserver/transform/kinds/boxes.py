@@ -23,7 +23,8 @@ class BoxesFollower(Follower):
     def __init__(self, values: Mapping[str, Any], kinds: Mapping[str, Kind]) -> None:
         (self._column,) = (name for name, kind in kinds.items() if isinstance(kind, Boxes))
         given = values[self._column]
-        boxes, self._size = given if isinstance(given, tuple) else (given, None)
+        boxes, size = given if isinstance(given, tuple) else (given, None)
+        self._size: Size | None = size
         self._boxes = checked_floats(boxes, (4,))
         if (self._boxes[:, 2:] < self._boxes[:, :2]).any():
             raise BadSample("a box ends before it begins: boxes are left, top, right, bottom")

@@ -20,7 +20,8 @@ class KeypointsFollower(Follower):
 
     def __init__(self, values: Mapping[str, Any], kinds: Mapping[str, Kind]) -> None:
         (given,) = values.values()
-        points, self._size = given if isinstance(given, tuple) else (given, None)
+        points, size = given if isinstance(given, tuple) else (given, None)
+        self._size: Size | None = size
         self._points = checked_floats(points, (3,))
 
     @property

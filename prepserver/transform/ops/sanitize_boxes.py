@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from prepserver.pipeline.ops.sanitize_boxes import SanitizeBoxes
-from prepserver.transform.objects import BoxStage, Objects
+from prepserver.transform.objects import BoxStage, Objects, extent
 
 
 class SanitizeBoxesStage(BoxStage):
@@ -13,7 +11,7 @@ class SanitizeBoxesStage(BoxStage):
     _op: SanitizeBoxes
 
     def change(self, objects: Objects) -> Objects:
-        boxes, (height, width) = objects.boxes, objects.size
+        boxes = objects.boxes
         large = ((boxes[:, 2:] - boxes[:, :2]) >= self._op.min_size).all(1) & (objects.areas >= self._op.min_area)
-        within = (boxes >= 0).all(1) & (boxes <= np.float32([width, height, width, height])).all(1)
+        within = (boxes >= 0).all(1) & (boxes <= extent(objects.size)).all(1)
         return objects.chosen(large & within)
