@@ -21,7 +21,7 @@ _ARGUMENTS = {
     "generator": "seed= decides the order and the augmentation",
     "worker_init_fn": "workers run no code of yours; seed= decides their random numbers",
     "multiprocessing_context": "leave it out: this process starts no workers",
-    "collate_fn": "batches are tensors already; fields= chooses what a batch has, collate='list' makes lists of targets",
+    "collate_fn": "batches are tensors already; fields= chooses what a batch has, collate='list' makes targets",
     "sampler": "shuffle= and seed= decide the order, sharding=Sharding(rank, world_size) the part",
     "batch_sampler": "batch_size=, shuffle= and order= decide the batches",
     "transform": "pass the list of ops as the second argument",
