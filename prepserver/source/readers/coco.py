@@ -129,11 +129,11 @@ def _parsed(path: str, progress: Progress, roots: Roots | None) -> tuple[dict[st
         return _Annotation(*(found.get(name) for name in names))
 
     try:
-        with open(open_below(roots, "the annotations", path), "rb") as file:
+        with open(open_below(roots, "the annotations", path), encoding="utf-8-sig") as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode) or status.st_size > MOST_BYTES:
                 raise SourceError(f"{path} is no JSON file, or has more than {MOST_BYTES >> 30} GiB")
-            found = json.loads(file.read(), object_hook=compact)
+            found = json.load(file, object_hook=compact)
     except OSError as error:
         raise unusable("the annotations", path, error) from error
     except (ValueError, RecursionError) as error:
