@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -36,6 +36,13 @@ class Objects:
     numbers: Mapping[str, Array]
     pairs: Mapping[str, Pairs]
     form: str = "xyxy"
+
+    def after(self, moves: Iterable[Move]) -> Objects:
+        """Return them after all moves, in order."""
+        objects = self
+        for move in moves:
+            objects = objects.moved(move)
+        return objects
 
     def moved(self, move: Move) -> Objects:
         """Return them after a move. A cut clamps boxes to its window, as in torchvision."""

@@ -20,6 +20,7 @@ from prepserver.pipeline.record import Record, RowField, with_index
 from prepserver.transform.draw import Draws, SampleKey
 from prepserver.transform.errors import BadSample
 from prepserver.transform.moves import Move
+from prepserver.transform.objects import Objects
 from prepserver.transform.ops import stage_of
 from prepserver.transform.stage import Array, Box, Drawn, Step
 from prepserver.transform.whole import WholeCrop, whole_crop
@@ -104,6 +105,7 @@ class RowMaker:
         fields: What it makes, in the order of the columns.
         images: The images among them; the ops decide by the size of the first one.
         followers: The others on its plane.
+        boxes: Number of the follower whose boxes an op decides by; None for most pipelines.
         values: The columns that lie on no plane; made with the first view.
         upright: Whether images must be turned by their EXIF orientation before they come here.
         max_pixels: Largest image that may be decoded.
@@ -141,6 +143,9 @@ class RowMaker:
             images.append(ImageColumn(each.column, out, stages, landing, each))
         self.images, self.values = tuple(images), tuple(values)
         self.followers = self._follows(pipeline.columns)
+        sees = any(stage.sees_boxes for stage in self._stages)
+        numbers = [n for n, each in enumerate(self.followers) if isinstance(each.kinds[each.column], Boxes)]
+        self.boxes = numbers[0] if sees else None
         # An op that follows the sample's size must not blow it up: a sliver of 1 x 60000 pixels, resized to a shorter
         # side of 1000, would take 180 GB.
         row_pixels = max((prod(each.shape) for each in self.fields), default=0)  # times channels: need not be exact
@@ -174,8 +179,14 @@ class RowMaker:
         """The field of its first image."""
         return self.images[0].format
 
-    def plan(self, height: int, width: int, key: SampleKey) -> Plan:
+    def plan(self, height: int, width: int, key: SampleKey, objects: Objects | None = None) -> Plan:
         """Draw the random parameters for an upright image of `height` x `width`.
+
+        Args:
+            height: In pixels.
+            width: In pixels.
+            key: What the random numbers hang on.
+            objects: The sample's boxes, for a maker with `boxes`.
 
         Raises:
             BadSample: The image is too large, or too small for an op.
@@ -187,7 +198,11 @@ class RowMaker:
         moves: tuple[Move, ...] = ()
         mirrored: Step | None = None  # the previous step with this stage's flip included
         for number, stage in enumerate(self._stages):
-            drawn = stage.draw(height, width, Draws(key, stage.place, self._view))
+            draws = Draws(key, stage.place, self._view)
+            if stage.sees_boxes and objects is not None:
+                drawn = stage.draw_by(objects.after(moves), draws)
+            else:
+                drawn = stage.draw(height, width, draws)
             height, width = drawn.height, drawn.width
             if height * width > self._step_limit:
                 raise BadSample(f"would become {height}x{width} pixels on the way, more than {self._step_limit}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from prepserver.pipeline.kinds import Kind
 from prepserver.pipeline.op import Op
 from prepserver.transform.draw import Draws
 from prepserver.transform.moves import Move
+
+if TYPE_CHECKING:
+    from prepserver.transform.objects import Objects
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Step = Callable[[Array, Array | None], Array]
@@ -86,11 +89,13 @@ class Stage(ABC):
         column: The only column that it changes; None for all of the kinds that the op touches.
         mirrors: It can only flip horizontally.
         settles: Its result differs from its input in shape or dtype, so it cannot work within one array.
+        sees_boxes: It decides by the sample's boxes: `draw_by` is asked, not `draw`.
     """
 
     op: ClassVar[type[Op]]
     settles = True
     mirrors = False
+    sees_boxes = False
     column: str | None = None
 
     def __init__(self, op: Any, place: int) -> None:
@@ -108,6 +113,10 @@ class Stage(ABC):
         Raises:
             BadSample: The op cannot use the image.
         """
+
+    def draw_by(self, objects: Objects, draws: Draws) -> Drawn:
+        """Decide for an image with boxes; raises as `draw`."""
+        raise NotImplementedError
 
 
 class ValueStage(Stage):

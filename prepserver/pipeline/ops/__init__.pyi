@@ -17,8 +17,10 @@ from prepserver.pipeline.ops.pad_keypoints import PadKeypoints as PadKeypoints
 from prepserver.pipeline.ops.plugin_op import PluginOp as PluginOp
 from prepserver.pipeline.ops.random_crop import RandomCrop as RandomCrop
 from prepserver.pipeline.ops.random_horizontal_flip import RandomHorizontalFlip as RandomHorizontalFlip
+from prepserver.pipeline.ops.random_iou_crop import RandomIoUCrop as RandomIoUCrop
 from prepserver.pipeline.ops.random_resized_crop import RandomResizedCrop as RandomResizedCrop
 from prepserver.pipeline.ops.random_vertical_flip import RandomVerticalFlip as RandomVerticalFlip
+from prepserver.pipeline.ops.random_zoom_out import RandomZoomOut as RandomZoomOut
 from prepserver.pipeline.ops.resize import Resize as Resize
 from prepserver.pipeline.ops.sanitize_boxes import SanitizeBoxes as SanitizeBoxes
 from prepserver.pipeline.ops.to_dtype import ToDtype as ToDtype
@@ -43,8 +45,10 @@ __all__ = [
     "PluginOp",
     "RandomCrop",
     "RandomHorizontalFlip",
+    "RandomIoUCrop",
     "RandomResizedCrop",
     "RandomVerticalFlip",
+    "RandomZoomOut",
     "Resize",
     "SanitizeBoxes",
     "ToDtype",

@@ -45,10 +45,12 @@ class BoxesFollower(Follower):
     def size(self) -> Size | None:
         return self._size
 
+    def objects(self, size: Size) -> Objects:
+        """Return the boxes on a plane of this size in pixels, before any move."""
+        return Objects(size, self._boxes, self._points, self._numbers, self._pairs)
+
     def make(self, size: Size, moves: Sequence[Move], outs: Mapping[str, Array]) -> None:
-        objects = Objects(size, self._boxes, self._points, self._numbers, self._pairs)
-        for move in moves:
-            objects = objects.moved(move)
+        objects = self.objects(size).after(moves)
         count = min(len(objects.boxes), len(outs[self._column]))
         for name, out in outs.items():
             if name == self._column:

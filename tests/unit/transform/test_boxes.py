@@ -32,8 +32,10 @@ from prepserver.pipeline.ops import (
     PluginOp,
     RandomCrop,
     RandomHorizontalFlip,
+    RandomIoUCrop,
     RandomResizedCrop,
     RandomVerticalFlip,
+    RandomZoomOut,
     Resize,
     SanitizeBoxes,
     ToDtype,
@@ -41,6 +43,7 @@ from prepserver.pipeline.ops import (
 )
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.transform import BadSample, SampleKey, make_rows, row_makers
+from prepserver.transform.kinds.boxes import BoxesFollower
 from prepserver.transform.moves import COLUMNS, Cut, Mirror, Scale
 from tests.support.oracle import torchvision
 
@@ -94,6 +97,7 @@ MOVES: dict[str, list[Op]] = {
     "random crop": [RandomCrop(17)],
     "padded random crop": [RandomCrop(50, padding=(3, 9), fill=9)],
     "padded": [Pad((5, 3, 1, 2))],
+    "zoomed out": [RandomZoomOut(fill=7)],
     "smaller": [Resize((30, 31))],
     "larger": [Resize((128, 99)), RandomVerticalFlip(1.0)],
     "resized crop": [RandomResizedCrop(64)],
@@ -146,13 +150,14 @@ def test_boxes_move_by_the_bits_of_torchvision(name: str) -> None:
 @pytest.mark.parametrize("least", [(1.0, 1.0), (3.5, 20.0)])
 def test_boxes_are_sanitized_and_clamped_as_by_torchvision(least: tuple[float, float]) -> None:
     v2 = torchvision("transforms.v2.functional")
+    form = torchvision("tv_tensors").BoundingBoxFormat.XYXY
     for seed in range(20):
         boxes = boxes_of(seed, 30)
         given = torch.from_numpy(boxes)
         size = (HEIGHT, WIDTH)
         for clamp in (False, True):
-            there = v2.clamp_bounding_boxes(given, "XYXY", size, clamping_mode="soft") if clamp else given
-            wanted, kept = v2.sanitize_bounding_boxes(there, "XYXY", size, *least)
+            there = v2.clamp_bounding_boxes(given, form, size, clamping_mode="soft") if clamp else given
+            wanted, kept = v2.sanitize_bounding_boxes(there, form, size, *least)
             ops = [*([ClampBoxes()] if clamp else []), SanitizeBoxes(*least), PadBoxes(30), Resize(size)]
             made = rows_of(ops, sample(boxes))
             count = int(made["count"])
@@ -170,6 +175,78 @@ def test_boxes_are_converted_as_by_torchvision(form: str) -> None:
     assert np.allclose(rows_of([size, ConvertBoxes(form), PadBoxes(6)], sample(boxes))["boxes"], wanted, atol=1e-5)
     made = rows_of([size, PadBoxes(6), ConvertBoxes(form, normalize=True)], sample(boxes))
     assert np.allclose(made["boxes"], wanted / [WIDTH, HEIGHT, WIDTH, HEIGHT], atol=1e-6)
+
+
+def test_a_part_shows_enough_of_a_box_as_by_torchvision() -> None:
+    """Each part keeps torchvision's conditions, and the boxes after it are those of torchvision's crop."""
+    v2 = torchvision("transforms.v2.functional")
+    iou, form = torchvision("ops").box_iou, torchvision("tv_tensors").BoundingBoxFormat.XYXY
+    cropped, whole = 0, 0
+    for index in range(60):
+        record = sample(boxes_of(index, 5))
+        ops = [Resize((HEIGHT, WIDTH)), RandomIoUCrop(sampler_options=[0.15, 1.0]), Resize((90, 70)), PadBoxes(5)]
+        pipeline = Pipeline.from_ops(ops, 1, COLUMNS_OF)
+        made = rows_of(ops, record, index)
+        given = torch.from_numpy(record["boxes"][0])
+        maker = row_makers(pipeline)[0]
+        objects = BoxesFollower({name: record[name] for name in COLUMNS_OF if name != "image"}, COLUMNS_OF).objects(
+            (HEIGHT, WIDTH)
+        )
+        moves = maker.plan(HEIGHT, WIDTH, SampleKey(3, 0, index), objects).moves
+        cuts = [move for move in moves if isinstance(move, Cut)]
+        if not cuts:
+            whole += 1
+            wanted = given
+        else:
+            cropped += 1
+            (top, left, height, width, *_) = cuts[0]
+            assert 0.3 * HEIGHT - 1 <= height <= HEIGHT
+            assert 0.3 * WIDTH - 1 <= width <= WIDTH
+            assert 0.5 <= width / height <= 2
+            middle = (given[:, :2] + given[:, 2:]) / 2
+            within = ((middle > torch.tensor([left, top])) & (middle < torch.tensor([left + width, top + height]))).all(
+                1
+            )
+            part = torch.tensor([[left, top, left + width, top + height]], dtype=torch.float32)
+            assert iou(given[within], part).max() >= 0.15
+            wanted, _ = v2.crop_bounding_boxes(given, form, top, left, height, width)
+            wanted[~within] = 0
+        resized, _ = v2.resize_bounding_boxes(wanted, (height, width) if cuts else (HEIGHT, WIDTH), [90, 70])
+        assert np.array_equal(made["boxes"], resized.numpy())
+    assert cropped > 10
+    assert whole > 15
+
+
+def test_where_no_part_shows_a_box_the_image_stays() -> None:
+    nowhere = [[-9, -9, -5, -5]]
+    for boxes in ([], nowhere):
+        for index in range(3):
+            made = rows_of(
+                [RandomIoUCrop(sampler_options=[0.9], trials=1), CenterCrop((HEIGHT, WIDTH)), PadBoxes(1)],
+                sample(boxes, image=bytes(simplejpeg.encode_jpeg(places()))),
+                index,
+            )
+            assert np.abs(made["image"].astype(int) - places()).mean() < 8
+            assert made["count"] == len(boxes)
+
+
+def test_parts_that_show_a_box_fit_what_is_seen() -> None:
+    box = (20, 15, 60, 45)
+    record = {
+        "image": bytes(simplejpeg.encode_jpeg(bright(box, HEIGHT, WIDTH), quality=95)),
+        "boxes": (np.array([box], np.float32), (HEIGHT, WIDTH)),
+    }
+    columns: dict[str, Kind] = {"image": Image(), "boxes": Boxes()}
+    ops = [RandomZoomOut(), RandomIoUCrop(), RandomHorizontalFlip(), Resize((120, 160)), SanitizeBoxes(), PadBoxes(1)]
+    for index in range(20):
+        made = rows_of(ops, record, index, columns=columns)
+        assert made["count"] == 1
+        assert np.abs(made["boxes"][0] - seen(made["image"])).max() <= 3
+
+
+def places() -> npt.NDArray[np.uint8]:
+    rows, columns = np.mgrid[:HEIGHT, :WIDTH]
+    return np.ascontiguousarray(np.stack((rows * 3, columns * 3, rows + columns), 2).astype(np.uint8))
 
 
 def bright(box: tuple[int, int, int, int], height: int, width: int) -> npt.NDArray[np.uint8]:
@@ -321,6 +398,9 @@ def test_a_pipeline_that_cannot_be_names_the_way_out(ops: Any, said: str) -> Non
         (lambda: SanitizeBoxes(min_size=0.5), "between 1 and inf"),
         (lambda: ConvertBoxes("xxyy"), "'xyxy' or 'xywh' or 'cxcywh'"),
         (lambda: Only("boxes", SanitizeBoxes()), "names no column by itself"),
+        (lambda: RandomIoUCrop(min_scale=0.5, max_scale=0.4), "must not be below min_scale"),
+        (lambda: RandomIoUCrop(min_aspect_ratio=3), "must not be below min_aspect_ratio"),
+        (lambda: RandomZoomOut(side_range=(0.5, 2)), "between 1 and 16"),
     ],
 )
 def test_parameters_that_cannot_be_are_refused(make: Any, said: str) -> None:
