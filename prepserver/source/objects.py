@@ -19,7 +19,7 @@ from prepserver.pipeline.kinds import Boxes
 from prepserver.pipeline.record import Record as Columns
 from prepserver.source.container import Container
 from prepserver.source.errors import SampleError, SourceError
-from prepserver.source.files import FileSource, FileTable, table_meta
+from prepserver.source.files import MASKS, FileSource, FileTable, table_meta
 from prepserver.source.roots import Roots
 from prepserver.source.samples import Record
 
@@ -81,8 +81,10 @@ class ObjectTable:
         self._faults[str(len(self._numbers[0]))] = reason
         self.add((), (0, 0), number)
 
-    def contents(self, files: FileTable, classes: list[str]) -> tuple[dict[str, Any], dict[str, memoryview]]:
-        """Return metadata and sections of the index of `files`, which has as many.
+    def contents(
+        self, files: FileTable, classes: list[str], masks: FileTable | None = None
+    ) -> tuple[dict[str, Any], dict[str, memoryview]]:
+        """Return metadata and sections of the index of `files`, and of a mask for each.
 
         Raises:
             SourceError: All annotations are broken.
@@ -90,7 +92,8 @@ class ObjectTable:
         if len(self._faults) == len(files):
             raise SourceError(f"the annotations of no image can be used. The first one: {self._faults['0']}")
         sections = {**files.sections(*self._numbers), "objects": memoryview(self._rows)}
-        meta = table_meta(files, classes, None) | {"faults": self._faults}
+        sections |= {} if masks is None else masks.sections(prefix=MASKS)
+        meta = table_meta(files, classes, masks) | {"faults": self._faults}
         digest = hashlib.sha256(f"{meta['content_digest']} {self.form} {self._faults}".encode())
         for column in self._numbers:
             digest.update(memoryview(column))
@@ -113,7 +116,7 @@ class BoxSource(FileSource):
 
     Args:
         container: The index.
-        base: Absolute path that relative paths of images begin at.
+        base: Absolute path that relative paths of images and masks begin at.
         columns: Columns of the source.
         number: The column with the dataset's own number, if there is one.
         roots: Where files must lie.
@@ -122,7 +125,7 @@ class BoxSource(FileSource):
     def __init__(
         self, container: Container, base: str, columns: Columns, number: str = "", roots: Roots | None = None
     ) -> None:
-        super().__init__(container, base, roots, more=_MORE)
+        super().__init__(container, base, roots, base if "mask" in columns else None, more=_MORE)
         self._form = object_form(columns)
         self._number = number
         self._faults: dict[str, str] = container.meta["faults"]
@@ -134,10 +137,7 @@ class BoxSource(FileSource):
             raise SampleError(fault)
         begin, step = first * self._form.itemsize, self._form.itemsize
         rows = np.frombuffer(self._container.piece("objects", begin, begin + count * step), self._form)
-        record: Record = {
-            "image": super().read(index)["image"],
-            **{name: rows[name] for name in self._form.names or ()},
-        }
+        record = super().read(index) | {name: rows[name] for name in self._form.names or ()}
         if height and width:
             record["boxes"] = record["boxes"], (height, width)
         return record | ({self._number: number} if self._number else {})

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from prepserver.pipeline import checks
 from prepserver.pipeline.errors import SpecError
-from prepserver.pipeline.kinds import Boxes, Image, PerBox
+from prepserver.pipeline.kinds import Boxes, Image, Mask, PerBox
 from prepserver.pipeline.record import Record
 from prepserver.pipeline.source import PathLike, SourceSpec, absolute
 
@@ -35,6 +35,8 @@ class Voc(SourceSpec):
         split: Name of the list of images, such as "train" or "val".
         classes: Names of the classes by label. None for the 20 of PASCAL VOC, sorted, from 0 (torchvision counts them
             from 1).
+        masks: Read the list in ``ImageSets/Segmentation`` instead, and ``SegmentationClass/<name>.png`` as a column
+            ``mask``: the samples of torchvision's VOCSegmentation, with boxes. False by default.
         difficult: Keep boxes that are marked as difficult, and mark them in a column ``difficult`` (1 or 0). False, the
             default, leaves them out, as training scripts do.
 
@@ -45,6 +47,7 @@ class Voc(SourceSpec):
     paths = ("root",)
     root: str
     split: str
+    masks: bool
     difficult: bool
     classes: tuple[str, ...] | None = None
 
@@ -53,21 +56,27 @@ class Voc(SourceSpec):
         root: str | PathLike,
         split: str = "train",
         classes: Sequence[str] | None = None,
+        masks: bool = False,
         difficult: bool = False,
     ) -> None:
         if not isinstance(split, str) or not split or len(split) > _MOST_CHARS or {*"/\0"} & {*split}:
-            raise SpecError("split", split, "must be the name of a list in ImageSets/Main, such as 'train'")
+            raise SpecError("split", split, "must be the name of a list in ImageSets, such as 'train'")
         if classes is not None:
             classes = _names(classes)
         self._keep(
-            root=absolute("root", root), split=split, classes=classes, difficult=checks.flag("difficult", difficult)
+            root=absolute("root", root),
+            split=split,
+            classes=classes,
+            masks=checks.flag("masks", masks),
+            difficult=checks.flag("difficult", difficult),
         )
 
     @property
     def columns(self) -> Record:
         """As `SourceSpec.columns`."""
         difficult = {"difficult": PerBox()} if self.difficult else {}
-        return {"image": Image(), "boxes": Boxes(), "labels": PerBox(), **difficult}
+        mask = {"mask": Mask()} if self.masks else {}
+        return {"image": Image(), **mask, "boxes": Boxes(), "labels": PerBox(), **difficult}
 
 
 def _names(given: object) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from xml.parsers import expat
 from prepserver.pipeline.sources.voc import CLASSES, Voc
 from prepserver.source.container import Container
 from prepserver.source.errors import SampleError, SourceError, printable
-from prepserver.source.files import FileTable, check_folders
+from prepserver.source.files import MASKS, FileTable, check_folders
 from prepserver.source.objects import MOST_COORDINATE, BoxSource, ObjectTable
 from prepserver.source.places import Places
 from prepserver.source.progress import Progress
@@ -35,7 +35,8 @@ class VocReader(ScanningReader):
 
     @property
     def _list_path(self) -> str:
-        return f"{self.spec.root}/ImageSets/Main/{self.spec.split}.txt"
+        lists = "Segmentation" if self.spec.masks else "Main"
+        return f"{self.spec.root}/ImageSets/{lists}/{self.spec.split}.txt"
 
     def _xml_path(self, name: bytes) -> bytes:
         return os.fsencode(self.spec.root) + b"/Annotations/" + name + b".xml"
@@ -43,6 +44,8 @@ class VocReader(ScanningReader):
     def _names(self, roots: Roots | None = None) -> list[bytes]:
         """Return the names of the images, which the split lists line by line."""
         path = self._list_path
+        if roots is not None:
+            roots.check_path("the list", path)
         try:
             text = read_regular_file(os.fsencode(path), _MOST_LIST_BYTES, roots)
         except SampleError as error:
@@ -60,10 +63,15 @@ class VocReader(ScanningReader):
         classes = self.spec.classes or CLASSES
         labels = {name: label for label, name in enumerate(classes)}
         files, objects = FileTable(), ObjectTable(self.spec.columns)
+        masks = FileTable() if self.spec.masks else None
         for name in self._names(roots):
             folder, slash, last = name.rpartition(b"/")
             files.add(b"JPEGImages/" + folder + slash, last + b".jpg", 0)
+            if masks is not None:
+                masks.add(b"SegmentationClass/" + folder + slash, last + b".png", 0)
             path = self._xml_path(name)
+            if roots is not None:
+                roots.check_path("the annotations", path)
             times.append(_time_ns(path))
             try:
                 root = parsed(read_regular_file(path, _MOST_XML_BYTES, roots))
@@ -72,10 +80,11 @@ class VocReader(ScanningReader):
             except (SampleError, ValueError) as error:
                 objects.add_fault(f"its annotations, {printable(os.fsdecode(path))}: {error}", self.spec.root)
             progress.found(len(files))
-        meta, sections = objects.contents(files, list(classes))
+        meta, sections = objects.contents(files, list(classes), masks)
         sections["watched_times_ns"] = memoryview(times)
         places = Places()
-        files.add_to(places, os.fsencode(self.spec.root) + b"/")
+        for table in filter(None, (files, masks)):
+            table.add_to(places, os.fsencode(self.spec.root) + b"/")
         if roots is not None:
             self.check_roots(sections.__getitem__, roots)
         progress.finished(len(files))
@@ -102,7 +111,8 @@ class VocReader(ScanningReader):
             yield (box, labels[name], *([int(difficult)] if self.spec.difficult else []))
 
     def check_roots(self, sections: Callable[[str], memoryview], roots: Roots) -> None:
-        check_folders(sections, self.spec.root, roots)
+        for prefix in ("", *([MASKS] if self.spec.masks else [])):
+            check_folders(sections, self.spec.root, roots, prefix)
 
     def is_current(self, container: Container) -> bool:
         times = memoryview(container.section("watched_times_ns")).cast("q")

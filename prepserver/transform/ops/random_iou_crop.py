@@ -7,10 +7,11 @@ from functools import partial
 
 import numpy as np
 
+from prepserver.pipeline.kinds import Size
 from prepserver.pipeline.ops.random_iou_crop import RandomIoUCrop
 from prepserver.transform.draw import Draws
 from prepserver.transform.geometry import cut
-from prepserver.transform.objects import Objects, floats
+from prepserver.transform.objects import Objects
 from prepserver.transform.stage import Array, Drawn, Stage
 
 _ROUNDS = 50
@@ -41,27 +42,29 @@ class RandomIoUCropStage(Stage):
             least = op.sampler_options[draws.below(len(op.sampler_options))]
             if least >= 1.0:
                 return None
-            for _ in range(op.trials):
-                top, left, height, width = self._tried(*objects.size, draws)
-                if not height or not width or not op.min_aspect_ratio <= width / height <= op.max_aspect_ratio:
-                    continue
-                near, far = floats(left, top), floats(left + width, top + height)
-                within: Array = np.all((near < middles) & (middles < far), axis=1)
-                if within.any() and _overlaps(boxes[within], areas[within], near, far).max() >= least:
-                    return (top, left, height, width), within
+            corners, sizes = self._tried(objects.size, draws)  # (trials, 2): x and y
+            near, far = (each.astype(np.float32)[:, None] for each in (corners, corners + sizes))
+            within: Array = np.all((near < middles) & (middles < far), axis=2)
+            sides = np.clip(np.minimum(boxes[:, 2:], far) - np.maximum(boxes[:, :2], near), 0, None)
+            shared = sides[..., 0] * sides[..., 1]
+            overlaps = shared / (areas + (far - near).prod(2) - shared)
+            good = np.where(within, overlaps, np.float32(-1)).max(1) >= least
+            if good.any():
+                first = int(good.argmax())
+                (left, top), (width, height) = corners[first].tolist(), sizes[first].tolist()
+                return (top, left, height, width), within[first]
         return None
 
-    def _tried(self, height: int, width: int, draws: Draws) -> tuple[int, int, int, int]:
-        rows, columns = (int(side * draws.uniform(self._op.min_scale, self._op.max_scale)) for side in (height, width))
-        return int((height - rows) * draws.uniform()), int((width - columns) * draws.uniform()), rows, columns
-
-
-def _overlaps(boxes: Array, areas: Array, near: Array, far: Array) -> Array:
-    """Return the intersection over union of each box with one box."""
-    sides = np.clip(np.minimum(boxes[:, 2:], far) - np.maximum(boxes[:, :2], near), 0, None)
-    shared = sides[:, 0] * sides[:, 1]
-    overlaps: Array = shared / (areas + np.prod(far - near) - shared)
-    return overlaps
+    def _tried(self, size: Size, draws: Draws) -> tuple[Array, Array]:
+        """Return corners and sizes of parts in pixels, those of other aspect ratios left out; all trials at once."""
+        op, whole = self._op, np.array([size[1], size[0]])
+        drawn = np.array([draws.uniform() for _ in range(4 * op.trials)]).reshape(2, op.trials, 2)
+        sizes = (whole * (op.min_scale + (op.max_scale - op.min_scale) * drawn[0])).astype(np.int64)
+        corners = ((whole - sizes) * drawn[1]).astype(np.int64)
+        width, height = sizes[:, 0], sizes[:, 1]
+        fits = (op.min_aspect_ratio * height <= width) & (width <= op.max_aspect_ratio * height)
+        fits &= (width > 0) & (height > 0)
+        return corners[fits], sizes[fits]
 
 
 def _marked(within: Array, objects: Objects) -> Objects:

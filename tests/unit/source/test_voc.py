@@ -6,7 +6,9 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image as Picture
 
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.sources import Voc, source_from_wire
@@ -47,6 +49,31 @@ def test_difficult_boxes_are_left_out_by_default(tmp_path: Path) -> None:
     assert opened(spec, tmp_path).read(0)["labels"].tolist() == [14]  # a person; the cat is difficult
     assert list(spec.columns) == ["image", "boxes", "labels"]
     assert source_from_wire(spec.to_wire()) == spec
+
+
+def test_masks_come_with_the_list_of_segmentation(tmp_path: Path) -> None:
+    datasets = torchvision("datasets")
+    spec = voc_tree(tmp_path / "VOCdevkit/VOC2012", 3)
+    (lists, pngs) = (Path(spec.root, name) for name in ("ImageSets/Segmentation", "SegmentationClass"))
+    lists.mkdir()
+    pngs.mkdir()
+    (lists / "val.txt").write_text("1\n0\n")
+    for name in "01":
+        Picture.fromarray(np.full((HEIGHT, WIDTH), int(name), np.uint8)).save(pngs / f"{name}.png")
+    masked = Voc(spec.root, "val", masks=True)
+    assert list(masked.columns) == ["image", "mask", "boxes", "labels"]
+    theirs, ours = datasets.VOCSegmentation(str(tmp_path), year="2012", image_set="val"), opened(masked, tmp_path)
+    assert len(ours) == len(theirs) == 2
+    for index in range(2):
+        assert ours.read(index)["mask"] == Path(theirs.masks[index]).read_bytes()
+        assert ours.read(index)["image"] == Path(theirs.images[index]).read_bytes()
+        assert len(ours.read(index)["labels"]) == 1 - index
+    (pngs / "1.png").unlink()
+    with pytest.raises(SampleError, match=r"its mask SegmentationClass/1.png: the file is gone"):
+        ours.read(0)
+    (lists / "val.txt").write_text("../../../x\n")
+    with pytest.raises(OutsideRootsError):
+        build_index(masked, tmp_path / "cache", roots=Roots([spec.root]))
 
 
 def test_classes_of_ones_own_and_sizes_that_are_unknown(tmp_path: Path) -> None:
@@ -118,12 +145,18 @@ def test_lists_that_name_nothing_or_lie_outside_are_refused(tmp_path: Path) -> N
         build_index(Voc(spec.root, "val"), tmp_path / "cache")
     roots = Roots([spec.root])
     names = Path(spec.root, "ImageSets/Main/train.txt")
-    for text, error in (("\n\n", SourceError), ("a/\n", SourceError), ("../../x\n0\n", OutsideRootsError)):
+    for text, error in (("\n\n", SourceError), ("a/\n", SourceError), ("../../x\n", OutsideRootsError)):
         names.write_text(text)
         with pytest.raises(error):
             build_index(spec, tmp_path / "cache", roots=roots)
     names.write_text("0\n")
     assert len(opened(spec, tmp_path, roots)) == 1
+    for path in (Path(spec.root, "Annotations/0.xml"), names):
+        path.rename(tmp_path / path.name)
+        path.symlink_to(tmp_path / path.name)
+        with pytest.raises(OutsideRootsError):
+            build_index(spec, tmp_path / "new", roots=roots)
+    assert len(opened(spec, tmp_path)) == 1
 
 
 @pytest.mark.parametrize(
