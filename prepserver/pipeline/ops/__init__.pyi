@@ -14,6 +14,7 @@ from prepserver.pipeline.ops.only import Only as Only
 from prepserver.pipeline.ops.pad import Pad as Pad
 from prepserver.pipeline.ops.pad_boxes import PadBoxes as PadBoxes
 from prepserver.pipeline.ops.pad_keypoints import PadKeypoints as PadKeypoints
+from prepserver.pipeline.ops.pad_tokens import PadTokens as PadTokens
 from prepserver.pipeline.ops.plugin_op import PluginOp as PluginOp
 from prepserver.pipeline.ops.random_crop import RandomCrop as RandomCrop
 from prepserver.pipeline.ops.random_horizontal_flip import RandomHorizontalFlip as RandomHorizontalFlip
@@ -25,6 +26,8 @@ from prepserver.pipeline.ops.resize import Resize as Resize
 from prepserver.pipeline.ops.sanitize_boxes import SanitizeBoxes as SanitizeBoxes
 from prepserver.pipeline.ops.to_dtype import ToDtype as ToDtype
 from prepserver.pipeline.ops.to_layout import ToLayout as ToLayout
+from prepserver.pipeline.ops.tokenize import Tokenize as Tokenize
+from prepserver.pipeline.ops.truncate import Truncate as Truncate
 
 OPS: dict[str, type[Op]]
 
@@ -42,6 +45,7 @@ __all__ = [
     "Pad",
     "PadBoxes",
     "PadKeypoints",
+    "PadTokens",
     "PluginOp",
     "RandomCrop",
     "RandomHorizontalFlip",
@@ -53,4 +57,6 @@ __all__ = [
     "SanitizeBoxes",
     "ToDtype",
     "ToLayout",
+    "Tokenize",
+    "Truncate",
 ]
