@@ -4,19 +4,26 @@ from typing import Any
 
 from prepserver.pipeline.op import Op as Op
 from prepserver.pipeline.ops.center_crop import CenterCrop as CenterCrop
+from prepserver.pipeline.ops.clamp_boxes import ClampBoxes as ClampBoxes
 from prepserver.pipeline.ops.color_jitter import ColorJitter as ColorJitter
+from prepserver.pipeline.ops.convert_boxes import ConvertBoxes as ConvertBoxes
 from prepserver.pipeline.ops.decode import Decode as Decode
 from prepserver.pipeline.ops.grayscale import Grayscale as Grayscale
 from prepserver.pipeline.ops.normalize import Normalize as Normalize
 from prepserver.pipeline.ops.only import Only as Only
 from prepserver.pipeline.ops.pad import Pad as Pad
+from prepserver.pipeline.ops.pad_boxes import PadBoxes as PadBoxes
+from prepserver.pipeline.ops.pad_keypoints import PadKeypoints as PadKeypoints
 from prepserver.pipeline.ops.pad_tokens import PadTokens as PadTokens
 from prepserver.pipeline.ops.plugin_op import PluginOp as PluginOp
 from prepserver.pipeline.ops.random_crop import RandomCrop as RandomCrop
 from prepserver.pipeline.ops.random_horizontal_flip import RandomHorizontalFlip as RandomHorizontalFlip
+from prepserver.pipeline.ops.random_iou_crop import RandomIoUCrop as RandomIoUCrop
 from prepserver.pipeline.ops.random_resized_crop import RandomResizedCrop as RandomResizedCrop
 from prepserver.pipeline.ops.random_vertical_flip import RandomVerticalFlip as RandomVerticalFlip
+from prepserver.pipeline.ops.random_zoom_out import RandomZoomOut as RandomZoomOut
 from prepserver.pipeline.ops.resize import Resize as Resize
+from prepserver.pipeline.ops.sanitize_boxes import SanitizeBoxes as SanitizeBoxes
 from prepserver.pipeline.ops.to_dtype import ToDtype as ToDtype
 from prepserver.pipeline.ops.to_layout import ToLayout as ToLayout
 from prepserver.pipeline.ops.tokenize import Tokenize as Tokenize
@@ -28,19 +35,26 @@ def op_from_wire(wire: Mapping[str, Any]) -> Op: ...
 
 __all__ = [
     "CenterCrop",
+    "ClampBoxes",
     "ColorJitter",
+    "ConvertBoxes",
     "Decode",
     "Grayscale",
     "Normalize",
     "Only",
     "Pad",
+    "PadBoxes",
+    "PadKeypoints",
     "PadTokens",
     "PluginOp",
     "RandomCrop",
     "RandomHorizontalFlip",
+    "RandomIoUCrop",
     "RandomResizedCrop",
     "RandomVerticalFlip",
+    "RandomZoomOut",
     "Resize",
+    "SanitizeBoxes",
     "ToDtype",
     "ToLayout",
     "Tokenize",

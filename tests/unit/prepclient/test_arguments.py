@@ -174,7 +174,7 @@ def test_a_runtime_directory_is_a_path() -> None:
     ("op", "instead"),
     [
         (CenterCrop, r"is a class: write CenterCrop\(\.\.\.\)"), (lambda image: image, "apply it to the batches"),
-        (torch.nn.Identity(), "apply it to the batches, or choose among CenterCrop, ColorJitter"),
+        (torch.nn.Identity(), "apply it to the batches, or choose among CenterCrop, "),
     ],
 )  # fmt: skip
 def test_what_is_no_op_says_what_to_write(op: Any, instead: str) -> None:
