@@ -19,15 +19,25 @@ def key_of(draws: Draws) -> int:
     return draws.word() << 64 | draws.word()
 
 
-def uniform_bytes(key: int, count: int) -> Array:
-    """Return bytes of any value, all alike: (count,) uint8."""
-    return np.random.Philox(key=key).random_raw(-(-count // 8)).astype("<u8", copy=False).view(np.uint8)[:count]
+class Noise:
+    """An endless sequence of random values.
 
+    Args:
+        key: From `key_of`.
+    """
 
-def normal(key: int, count: int) -> Array:
-    """Return numbers of a normal distribution of mean 0 and standard deviation 1: (count,) float32, within +-4.4."""
-    result: Array = _quantiles()[uniform_bytes(key, 2 * count).view("<u2")]
-    return result
+    def __init__(self, key: int) -> None:
+        self._words = np.random.Philox(key=key)
+
+    def uniform(self, count: int) -> Array:
+        """Return the next bytes of any value: (count,) uint8."""
+        words = self._words.random_raw(-(-count // 8))
+        return words.astype("<u8", copy=False).view(np.uint8)[:count]
+
+    def normal(self, count: int) -> Array:
+        """Return the next numbers of mean 0 and standard deviation 1: (count,) float32, within +-4.4."""
+        result: Array = _quantiles()[self.uniform(2 * count).view("<u2")]
+        return result
 
 
 @cache

@@ -89,9 +89,8 @@ def _blended(image: Array, across: Array, down: Array) -> Array:
     """Return the mean of the four pixels around each point, in steps of a 256th of a pixel."""
     left, right, near_right = _between(across, image.shape[1])
     above, below, near_below = _between(down, image.shape[0])
-    pixels = image.astype(np.int32)
-    upper = pixels[above, left] * (256 - near_right) + pixels[above, right] * near_right
-    lower = pixels[below, left] * (256 - near_right) + pixels[below, right] * near_right
+    upper = image[above, left] * (256 - near_right) + image[above, right] * near_right
+    lower = image[below, left] * (256 - near_right) + image[below, right] * near_right
     blended: Array = (upper * (256 - near_below) + lower * near_below + (1 << 15)) >> 16
     return blended
 
@@ -100,7 +99,7 @@ def _between(at: Array, length: int) -> tuple[Array, Array, Array]:
     """Return the pixels before and after each place on a line, and how near the latter is, in 256ths."""
     steps = np.floor((at - 0.5) * 256.0 + 0.5).astype(np.int64)
     first = steps >> 8
-    return first.clip(0, length - 1), (first + 1).clip(0, length - 1), (steps & 255)[:, None]
+    return first.clip(0, length - 1), (first + 1).clip(0, length - 1), (steps & 255).astype(np.int32)[:, None]
 
 
 def affine(
@@ -145,9 +144,8 @@ def turned_size(matrix: Matrix, full: tuple[int, int]) -> tuple[int, int]:
     corners = [(side * full[1] * 0.5, other * full[0] * 0.5) for side in (-1, 1) for other in (-1, 1)]
     across = [a * x + b * y + full[1] * 0.5 for x, y in corners]
     down = [c * x + d * y + full[0] * 0.5 for x, y in corners]
-    height, width = (
-        math.ceil(int(max(places) * 1e4) / 1e4) - math.floor(int(min(places) * 1e4) / 1e4) for places in (down, across)
-    )
+    # Rounded, so that the last bits of a quarter turn's sine add no line.
+    height, width = (math.ceil(round(max(at), 4)) - math.floor(round(min(at), 4)) for at in (down, across))
     return height, width
 
 

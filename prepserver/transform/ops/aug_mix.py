@@ -17,6 +17,7 @@ from prepserver.transform.stage import Array, Drawn, Stage, delivered
 
 _NAMES = (*GEOMETRY, *TABLES, *COLOURS)
 _STEPS = 10
+_BAND_ROWS = 64
 _NORMAL = NormalDist()
 
 
@@ -50,8 +51,10 @@ def _mixed(
     total = image.astype(np.float32) * np.float32(original)
     for weight, chain in zip(weights, chains, strict=True):
         changed = image if chain.step is None else chain.step(image, None)
-        total += changed.astype(np.float32) * np.float32(weight)
-    return delivered(total.clip(0.0, 255.0).astype(np.uint8), into)
+        for row in range(0, len(total), _BAND_ROWS):  # floats of a whole large image are much memory
+            band = slice(row, row + _BAND_ROWS)
+            total[band] += changed[band].astype(np.float32) * np.float32(weight)
+    return delivered(total.clip(0.0, 255.0, out=total).astype(np.uint8), into)
 
 
 def _weights(count: int, alpha: float, draws: Draws) -> list[float]:

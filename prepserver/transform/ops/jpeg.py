@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 from functools import partial
 
 import numpy as np
 import simplejpeg
+from PIL import Image as Picture
 
 from prepserver.pipeline.ops.jpeg import JPEG
 from prepserver.transform.draw import Draws
@@ -23,6 +25,8 @@ class JPEGStage(Stage):
 
 
 def _compressed(quality: int, image: Array, into: Array | None) -> Array:
-    colours, subsampling = ("RGB", "420") if image.shape[2] == 3 else ("GRAY", "Gray")
-    data = simplejpeg.encode_jpeg(np.ascontiguousarray(image), quality, colours, subsampling)
-    return delivered(simplejpeg.decode_jpeg(data, colours), into)
+    file = io.BytesIO()
+    Picture.fromarray(np.ascontiguousarray(image.squeeze(2) if image.shape[2] == 1 else image)).save(
+        file, "JPEG", quality=quality
+    )
+    return delivered(simplejpeg.decode_jpeg(file.getvalue(), "RGB" if image.shape[2] == 3 else "GRAY"), into)

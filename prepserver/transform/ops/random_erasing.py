@@ -9,7 +9,7 @@ import numpy as np
 
 from prepserver.pipeline.ops.random_erasing import RandomErasing
 from prepserver.transform.draw import Draws
-from prepserver.transform.noise import key_of, normal, uniform_bytes
+from prepserver.transform.noise import Noise, key_of
 from prepserver.transform.stage import Array, Box, Drawn, Stage
 
 
@@ -40,8 +40,9 @@ class RandomErasingStage(Stage):
         np.copyto(result, image)
         part = box.of(result)
         if isinstance(self._op.value, str):
-            made = uniform_bytes if part.dtype == np.uint8 else normal
-            part[...] = made(key, part.size).reshape(part.shape)
+            noise = Noise(key)
+            made = noise.uniform if part.dtype == np.uint8 else noise.normal
+            part[...] = made(part.size).reshape(part.shape)
         else:
             part[...] = self._op.value
         return result
