@@ -314,7 +314,7 @@ def test_photometric_distortion_draws_each_change(photo: Photo) -> None:
         "saturation": (0, 0),
         "hue": (0.3, 0.3),
     }.items():
-        op = RandomPhotometricDistort(**{**none, "hue": (0.0, 0.0), name: value}, p=1)  # type: ignore[arg-type]
+        op = RandomPhotometricDistort(**{**none, "hue": (0.0, 0.0), name: value}, p=1)
         assert not np.array_equal(np.sort(row_of(image, op), axis=2), np.sort(image, axis=2))
     assert len({row_of(image, RandomPhotometricDistort(), index=n).tobytes() for n in range(30)}) > 20
 
