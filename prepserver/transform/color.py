@@ -35,7 +35,7 @@ def contrast(image: Array, factor: float) -> Array:
     The mean is exact, because a float32 mean depends on the order of its sum.
     """
     total = 0.0
-    for band in _bands(_planar(image)):
+    for _, band in _bands(image):
         grey = _luma(band).floor_() if band.shape[0] == 3 else band
         total += grey.sum(dtype=torch.float64).item()
     mean = total / (image.shape[0] * image.shape[1])
@@ -46,31 +46,31 @@ def saturation(image: Array, factor: float) -> Array:
     """Return `image` blended with its grey; factor 0 is grey, 1 changes nothing. One channel stays as it is."""
     if image.shape[2] == 1:
         return image
-    pixels = _planar(image)
-    for band in _bands(pixels):
+    result = np.empty_like(image)
+    for rows, band in _bands(image):
         grey = _luma(band).floor_().mul_(1.0 - factor)
-        band.copy_(band.to(torch.float32).mul_(factor).add_(grey).clamp_(0.0, 255.0))
-    return _interleaved(pixels)
+        _put(result[rows], band.to(torch.float32).mul_(factor).add_(grey).clamp_(0.0, 255.0))
+    return result
 
 
 def hue(image: Array, shift: float) -> Array:
     """Return `image` with its hue turned by `shift` of a full turn, through HSV. One channel stays as it is."""
     if image.shape[2] == 1:
         return image
-    pixels = _planar(image)
-    for band in _bands(pixels):
+    result = np.empty_like(image)
+    for rows, band in _bands(image):
         turn, chroma, value = _to_hsv(band.to(torch.float32).mul_(1.0 / 255.0))
         rgb = _from_hsv(turn.add_(shift).remainder_(1.0), chroma, value)
-        band.copy_(rgb.mul_(256.0 - 1e-3))  # as torchvision: 1.0 is 255, steps of equal width
-    return _interleaved(pixels)
+        _put(result[rows], rgb.mul_(256.0 - 1e-3))  # as torchvision: 1.0 is 255, steps of equal width
+    return result
 
 
 def grey(image: Array, channels: int) -> Array:
     """Return 0.2989 R + 0.587 G + 0.114 B, cut to bytes, in 1 or 3 equal channels."""
-    pixels = _planar(image)
-    if pixels.shape[0] == 3:
-        pixels = torch.cat([_luma(band).to(torch.uint8) for band in _bands(pixels)], dim=1)
-    return _interleaved(pixels.expand(channels, -1, -1))
+    result = np.empty((*image.shape[:2], channels), np.uint8)
+    for rows, band in _bands(image):
+        _put(result[rows], _luma(band) if band.shape[0] == 3 else band)
+    return result
 
 
 def mapped(image: Array, table: Array) -> Array:
@@ -87,19 +87,17 @@ def _linear(factor: float, offset: float) -> Array:
     return (_BYTES * np.float32(factor) + np.float32(offset)).clip(0.0, 255.0).astype(np.uint8)
 
 
-def _planar(image: Array) -> Tensor:
-    """Return a copy of (H, W, C) pixels as a contiguous (C, H, W) tensor."""
-    return torch.from_numpy(image).permute(2, 0, 1).clone(memory_format=torch.contiguous_format)
+def _bands(image: Array) -> Iterator[tuple[slice, Tensor]]:
+    """Yield rows of `image`, at most `_BAND_PIXELS` pixels but at least one row, each with a (C, rows, W) copy."""
+    rows = max(1, _BAND_PIXELS // image.shape[1])
+    for top in range(0, len(image), rows):
+        band = slice(top, top + rows)
+        yield band, torch.from_numpy(image[band]).permute(2, 0, 1).clone(memory_format=torch.contiguous_format)
 
 
-def _interleaved(pixels: Tensor) -> Array:
-    result: Array = pixels.permute(1, 2, 0).contiguous().numpy()
-    return result
-
-
-def _bands(image: Tensor) -> Iterator[Tensor]:
-    """Yield `image` in views of at most `_BAND_PIXELS` pixels, whole rows, at least one."""
-    return iter(torch.split(image, max(1, _BAND_PIXELS // image.shape[2]), dim=1))
+def _put(rows: Array, values: Tensor) -> None:
+    """Write (C, rows, W) values, cut to bytes, to rows of an image, which may have more channels."""
+    torch.from_numpy(rows).permute(2, 0, 1).copy_(values.to(torch.uint8))
 
 
 def _luma(image: Tensor) -> Tensor:

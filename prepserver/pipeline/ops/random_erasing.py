@@ -38,9 +38,7 @@ class RandomErasing(Op):
         scale: Sequence[float] = (0.02, 0.33),
         ratio: Sequence[float] = (0.3, 3.3),
         value: float | Sequence[float] | str = 0,
-        inplace: bool = False,
     ) -> None:
-        checks.flag("inplace", inplace)  # torchvision's: rows are always made in place
         if isinstance(value, str) and value != "random":
             raise SpecError("value", value, 'must be a number, one for each channel, or "random"')
         self._keep(

@@ -115,7 +115,7 @@ def rows_of(pipeline: Pipeline, record: dict[str, Any], key: SampleKey) -> dict[
 
 @settings(max_examples=30, deadline=None)
 @given(ops=st.lists(OP, min_size=1, max_size=4), last=LAST, seed=st.integers(0, 99))
-def test_any_pipeline_makes_one_row_on_both_paths_and_by_plain_arrays(
+def test_any_pipeline_makes_the_same_row_on_both_paths(
     path_of: PathOf, ops: list[Op], last: tuple[Op, ...], seed: int
 ) -> None:
     pipeline = Pipeline.from_ops([*ops, Resize((16, 16)), *last], 1, COLUMNS)
