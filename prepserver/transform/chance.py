@@ -45,13 +45,12 @@ def shuffled(count: int, draws: Draws) -> list[int]:
 
 def in_turn(decisions: Sequence[Drawn], height: int, width: int) -> Drawn:
     """Return several decisions as one; `height` and `width` are those before all of them."""
+    moves = tuple(move for each in decisions for move in each.moves)
     kept = [each for each in decisions if each.step is not None or each.part is not None]
     if not kept:
-        return Drawn(None, height, width)
-    first, last = kept[0], decisions[-1]
-    steps = [first._replace(part=None), *kept[1:]]
-    moves = tuple(move for each in kept for move in each.moves)
-    return Drawn(partial(_all_of, steps), last.height, last.width, first.part, moves=moves)
+        return Drawn(None, height, width, moves=moves)
+    steps = [kept[0]._replace(part=None), *kept[1:]]
+    return Drawn(partial(_all_of, steps), decisions[-1].height, decisions[-1].width, kept[0].part, moves=moves)
 
 
 def _all_of(decisions: Sequence[Drawn], image: Array, into: Array | None) -> Array:

@@ -48,13 +48,13 @@ class AugMixStage(Stage):
 def _mixed(
     original: float, weights: Sequence[float], chains: Sequence[Drawn], image: Array, into: Array | None
 ) -> Array:
-    total = image.astype(np.float32) * np.float32(original)
-    for weight, chain in zip(weights, chains, strict=True):
-        changed = image if chain.step is None else chain.step(image, None)
-        for row in range(0, len(total), _BAND_ROWS):  # floats of a whole large image are much memory
+    total = np.zeros(image.shape, np.uint16)  # in 256ths of a level: floats of a large image take twice the memory
+    for weight, chain in zip((original, *weights), (None, *chains), strict=True):
+        mixed = image if chain is None or chain.step is None else chain.step(image, None)
+        for row in range(0, len(total), _BAND_ROWS):
             band = slice(row, row + _BAND_ROWS)
-            total[band] += changed[band].astype(np.float32) * np.float32(weight)
-    return delivered(total.clip(0.0, 255.0, out=total).astype(np.uint8), into)
+            total[band] += (mixed[band].astype(np.float32) * np.float32(weight * 256.0)).astype(np.uint16)
+    return delivered(np.right_shift(total, 8, out=total).astype(np.uint8), into)
 
 
 def _weights(count: int, alpha: float, draws: Draws) -> list[float]:
