@@ -48,7 +48,8 @@ class AugMixStage(Stage):
 def _mixed(
     original: float, weights: Sequence[float], chains: Sequence[Drawn], image: Array, into: Array | None
 ) -> Array:
-    total = np.zeros(image.shape, np.uint16)  # in 256ths of a level: floats of a large image take twice the memory
+    # In 256ths of a level, from a half on: floats of a large image would take twice the memory.
+    total = np.full(image.shape, 128, np.uint16)
     for weight, chain in zip((original, *weights), (None, *chains), strict=True):
         mixed = image if chain is None or chain.step is None else chain.step(image, None)
         for row in range(0, len(total), _BAND_ROWS):
