@@ -174,3 +174,15 @@ def perspective(full: tuple[int, int], corners: Sequence[tuple[float, float]]) -
         (f * g - d) * down, (a - c * g) * down, (c * d - a * f) * down,
         (d * h - e * g) / last, (b * g - a * h) / last,
     )  # fmt: skip
+
+
+def moved_points(points: Array, matrix: Matrix) -> Array:
+    """Return where points (..., 2), x and y in pixels, of the plane before a `Warp` are after it: (..., 2), float64."""
+    a, b, c, d, e, f, g, h = matrix
+    # The adjugate is the inverse up to a factor, which a point does not see.
+    x, y = points[..., 0].astype(np.float64), points[..., 1].astype(np.float64)
+    across = (e - f * h) * x + (c * h - b) * y + (b * f - c * e)
+    down = (f * g - d) * x + (a - c * g) * y + (c * d - a * f)
+    scale = (d * h - e * g) * x + (b * g - a * h) * y + (a * e - b * d)
+    moved: Array = np.stack([across, down], axis=-1) / scale[..., None]
+    return moved

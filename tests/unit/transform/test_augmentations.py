@@ -63,7 +63,7 @@ from prepserver.pipeline.ops import (
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.transform import RowMaker, SampleKey, make_rows, native, row_makers
 from prepserver.transform.ops import STAGES, stage_of
-from prepserver.transform.warp import affine, warp
+from prepserver.transform.warp import affine, moved_points, perspective, warp
 
 Pixels = npt.NDArray[np.uint8]
 PathOf = Callable[..., AbstractContextManager[None]]
@@ -191,6 +191,21 @@ def test_a_warp_has_the_same_bytes_with_compiled_code(path_of: PathOf, shape: tu
                 assert (around[::2] == 77).all()
                 made.append(around[1])
         assert np.array_equal(*made)
+
+
+def test_points_go_where_the_pixels_go() -> None:
+    corners: list[tuple[float, float]] = [(5, 3), (70, 8), (80, 55), (2, 50)]
+    matrix = perspective((60, 90), corners)
+    assert matrix is not None
+    pixels = np.array([(0, 0), (89, 0), (89, 59), (0, 59)])
+    assert np.allclose(moved_points(pixels, matrix), corners)
+    for matrix in (affine((60, 90), 20, (5, -3), 1.3, (4, 9)), matrix):
+        for x, y in ((45, 30), (40, 20), (60, 35)):
+            image = np.zeros((60, 90, 1), np.uint8)
+            image[y - 1 : y + 2, x - 1 : x + 2] = 255
+            rows, columns = warp(image, matrix, (60, 90), "bilinear", (0.0,), None)[..., 0].nonzero()
+            middle = moved_points(np.array([x + 0.5, y + 0.5]), matrix)
+            assert np.abs(middle - (columns.mean() + 0.5, rows.mean() + 0.5)).max() < 0.6
 
 
 def test_compiled_code_refuses_what_it_cannot_warp(path_of: PathOf) -> None:
