@@ -199,12 +199,12 @@ def test_points_go_where_the_pixels_go() -> None:
     assert matrix is not None
     pixels = np.array([(0, 0), (89, 0), (89, 59), (0, 59)])
     assert np.allclose(moved_points(pixels, matrix), corners)
-    for matrix in (affine((60, 90), 20, (5, -3), 1.3, (4, 9)), matrix):
+    for each in (affine((60, 90), 20, (5, -3), 1.3, (4, 9)), matrix):
         for x, y in ((45, 30), (40, 20), (60, 35)):
             image = np.zeros((60, 90, 1), np.uint8)
             image[y - 1 : y + 2, x - 1 : x + 2] = 255
-            rows, columns = warp(image, matrix, (60, 90), "bilinear", (0.0,), None)[..., 0].nonzero()
-            middle = moved_points(np.array([x + 0.5, y + 0.5]), matrix)
+            rows, columns = warp(image, each, (60, 90), "bilinear", (0.0,), None)[..., 0].nonzero()
+            middle = moved_points(np.array([x + 0.5, y + 0.5]), each)
             assert np.abs(middle - (columns.mean() + 0.5, rows.mean() + 0.5)).max() < 0.6
 
 
