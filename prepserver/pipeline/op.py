@@ -19,14 +19,14 @@ class Op(Spec):
     Attributes:
         moves: The op moves pixels, and with them everything on the same plane.
         needs_uint8: The op mixes pixel values, which must still be bytes.
-        names_column: The op says itself which column it changes.
+        nests: The op can be part of another op: it names no column by itself, and a stage does it.
     """
 
     __slots__ = ()
     wire_key = "op"
     moves: ClassVar[bool] = False
     needs_uint8: ClassVar[bool] = False
-    names_column: ClassVar[bool] = False
+    nests: ClassVar[bool] = True
 
     def image_after(self, image: Image) -> Image:
         """Return what is known of an image after this op, apart from its size."""
@@ -59,7 +59,7 @@ class BoxOp(Op):
     """
 
     __slots__ = ()
-    names_column = True
+    nests = False
     takes_any_form: ClassVar[bool] = False
 
     def after(self, record: Record) -> Record:
