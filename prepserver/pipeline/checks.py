@@ -113,6 +113,15 @@ def point(field: str, value: object) -> tuple[float, float] | None:
     return x, y
 
 
+def pairs(field: str, value: object, count: int) -> tuple[tuple[int, int], ...]:
+    """Return pairs of places among `count`, at most as many."""
+    found = []
+    for pair in items(field, value, range(count + 1)) if isinstance(value, list | tuple) else (value,):
+        one, other = (integer(field, place, 0, count - 1) for place in items(field, pair, (2,)))
+        found.append((one, other))
+    return tuple(found)
+
+
 def side(field: str, value: object) -> int:
     """Return a length in pixels, 1 to `MAX_SIDE_PX`."""
     return integer(field, value, 1, MAX_SIDE_PX)

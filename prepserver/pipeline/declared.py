@@ -199,6 +199,7 @@ _CHECKS: dict[str, Callable[[str, object, tuple[str, ...]], Any]] = {
     "size": lambda field, value, _: None if value is None else checks.size(field, value),
     "count": lambda field, value, _: None if value is None else checks.side(field, value),
     "each": lambda field, value, _: None if value is None else checks.integer(field, value, 1, 1000),
+    "pairs": lambda field, value, _: checks.pairs(field, value, 1000),
     "channels": lambda field, value, _: _channels(field, value),
     "dtype": checks.choice,
     "shape": _shape,

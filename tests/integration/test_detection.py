@@ -44,7 +44,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Coco:
     content = json.loads(path.read_text())
     content["annotations"].append(annotation(999, spec, BAD, (0, 0, float("nan"), 1)))
     path.write_text(json.dumps(content))
-    return spec
+    return Coco(spec.root, spec.annotations, keypoints=17)
 
 
 def epoch(make: Callable[..., PrepClient], source: SourceSpec, **more: Any) -> list[Any]:
@@ -73,6 +73,7 @@ def test_a_batch_is_the_same_as_inline_on_any_device(server: Server, source: Coc
         "image": ((8, 3, 16, 16), torch.uint8),
         "boxes": ((8, 4, 4), torch.float32),
         "labels": ((8, 4), torch.int64),
+        "keypoints": ((8, 4, 17, 3), torch.float32),
         "image_id": ((8,), torch.int64),
         "index": ((8,), torch.int64),
         "count": ((8,), torch.int64),
@@ -91,7 +92,7 @@ def test_each_view_has_its_own_boxes_and_lanes_share_the_decode(server: Server, 
     assert not torch.equal(*expected[0]["boxes"])
     other = [RandomResizedCrop(8), PadBoxes(2)]
     with PrepClient(source, other, runtime_dir=server.runtime_dir, on_error="skip", **SPEC) as client:
-        images, boxes, _labels, _numbers, counts = next(iter(client))
+        images, boxes, _labels, _points, _numbers, counts = next(iter(client))
         assert (images.shape[2:], boxes.shape[1:], counts.shape) == ((8, 8), (2, 4), (8,))
         there = epoch(PrepClient, source, joining=Joining(start="first"), views=2, runtime_dir=server.runtime_dir)
         assert_equal(there, expected)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import random
 import sys
 from collections.abc import Callable, Iterator
@@ -311,7 +312,7 @@ def test_a_dataset_that_has_another_length_is_listed_anew(module: Callable[[str,
 OBJECTS: dict[str, kinds.Kind] = {
     "boxes": kinds.Boxes(),
     "labels": kinds.PerBox(),
-    "points": kinds.Keypoints(each=2),
+    "points": kinds.Keypoints(each=2, pairs=((0, 1),)),
 }
 
 
@@ -342,7 +343,9 @@ def test_boxes_that_a_dataset_does_not_declare_are_refused(change: dict[str, Any
     sample = {"boxes": np.zeros((2, 4)), "labels": [1, 2], "points": np.zeros((2, 2, 3))} | change
     with pytest.raises(PluginError, match=f"declares .* and gives {given}"):
         PluginSource(Plugin("mine", columns=OBJECTS), [sample], 1, []).read(0)
-    assert source_from_wire(Plugin("mine", columns=OBJECTS).to_wire()) == Plugin("mine", columns=OBJECTS)
+    spec = Plugin("mine", columns=OBJECTS)
+    assert source_from_wire(spec.to_wire()) == spec
+    assert source_from_wire(json.loads(json.dumps(spec.to_wire()))) == spec
 
 
 def test_masks_that_are_arrays_follow_their_image() -> None:

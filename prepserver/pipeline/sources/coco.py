@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from prepserver.pipeline import checks
-from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import Boxes, Image, Keypoints, PerBox, Scalar
 from prepserver.pipeline.record import Record
 from prepserver.pipeline.source import PathLike, SourceSpec, absolute
@@ -60,7 +59,7 @@ class Coco(SourceSpec):
             annotations=absolute("annotations", annotations),
             crowd=checks.flag("crowd", crowd),
             keypoints=keypoints,
-            flip_pairs=None if flip_pairs is None else _pairs(flip_pairs, keypoints or 0),
+            flip_pairs=None if flip_pairs is None else checks.pairs("flip_pairs", flip_pairs, keypoints or 0),
         )
 
     @property
@@ -74,15 +73,3 @@ class Coco(SourceSpec):
             **({"keypoints": Keypoints(each=self.keypoints, pairs=self.flip_pairs or ())} if self.keypoints else {}),
             "image_id": Scalar("int64"),
         }
-
-
-def _pairs(given: object, points: int) -> tuple[tuple[int, int], ...]:
-    if not isinstance(given, list | tuple) or len(given) > points:
-        raise SpecError("flip_pairs", given, "must be a list of pairs of keypoints, such as [(1, 2)]")
-    pairs = []
-    for pair in given:
-        one, other = (
-            checks.integer("flip_pairs", point, 0, points - 1) for point in checks.items("flip_pairs", pair, (2,))
-        )
-        pairs.append((one, other))
-    return tuple(pairs)
