@@ -63,7 +63,7 @@ from prepserver.pipeline.ops import (
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.transform import RowMaker, SampleKey, make_rows, native, row_makers
 from prepserver.transform.ops import STAGES, stage_of
-from prepserver.transform.warp import affine, moved_points, perspective, warp
+from prepserver.transform.warp import affine, perspective, warp, warped_points
 
 Pixels = npt.NDArray[np.uint8]
 PathOf = Callable[..., AbstractContextManager[None]]
@@ -198,13 +198,13 @@ def test_points_go_where_the_pixels_go() -> None:
     matrix = perspective((60, 90), corners)
     assert matrix is not None
     pixels = np.array([(0, 0), (89, 0), (89, 59), (0, 59)])
-    assert np.allclose(moved_points(pixels, matrix), corners)
+    assert np.allclose(warped_points(pixels, matrix), corners)
     for each in (affine((60, 90), 20, (5, -3), 1.3, (4, 9)), matrix):
         for x, y in ((45, 30), (40, 20), (60, 35)):
             image = np.zeros((60, 90, 1), np.uint8)
             image[y - 1 : y + 2, x - 1 : x + 2] = 255
             rows, columns = warp(image, each, (60, 90), "bilinear", (0.0,), None)[..., 0].nonzero()
-            middle = moved_points(np.array([x + 0.5, y + 0.5]), each)
+            middle = warped_points(np.array([x + 0.5, y + 0.5]), each)
             assert np.abs(middle - (columns.mean() + 0.5, rows.mean() + 0.5)).max() < 0.6
 
 
