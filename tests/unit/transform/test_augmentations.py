@@ -100,6 +100,11 @@ OP = st.one_of(
 LAST = st.sampled_from([(), (Grayscale(1),), (ToDtype("float32", scale=True), RandomErasing(1)), (ToLayout("CHW"),)])
 
 
+OF_BOXES = {
+    "ClampBoxes", "ConvertBoxes", "PadBoxes", "PadKeypoints", "RandomIoUCrop", "RandomZoomOut", "SanitizeBoxes",
+}  # fmt: skip
+
+
 def png(image: Pixels) -> bytes:
     file = io.BytesIO()
     Picture.fromarray(image).save(file, "PNG")
@@ -142,7 +147,7 @@ def test_any_pipeline_makes_the_same_row_on_both_paths(
 
 
 def test_the_random_pipelines_have_all_ops() -> None:
-    elsewhere = {"Only", "PluginOp", "Normalize", "Decode"}
+    elsewhere = {"Only", "PluginOp", "Normalize", "Decode", *OF_BOXES}
     text = repr(OP) + repr(LAST) + repr(SIMPLE)
     assert [name for name in OPS if name not in elsewhere and f"{name}" not in text] == []
 
@@ -231,7 +236,7 @@ def test_an_op_that_says_that_it_works_in_place_does(name: str) -> None:
         "RandomErasing": (1,),
     }  # fmt: skip
     op_class = OPS[name]
-    if STAGES[op_class].settles:
+    if STAGES[op_class].settles or name in OF_BOXES:
         return
     try:
         op = op_class(*arguments.get(name, ()))
@@ -261,9 +266,9 @@ def test_an_op_that_says_that_it_works_in_place_does(name: str) -> None:
     ("make", "said"),
     [
         (lambda: RandomApply([]), "1 to 32 values"),
-        (lambda: RandomApply([Decode()]), r"transforms\[0\] = .*none of Decode, ToLayout, Only and PluginOp"),
-        (lambda: RandomApply([Only("image", Grayscale())]), "none of Decode"),
-        (lambda: RandomChoice([ToLayout()]), "none of Decode"),
+        (lambda: RandomApply([Decode()]), r"transforms\[0\] = .*must be an op that names no column by itself"),
+        (lambda: RandomApply([Only("image", Grayscale())]), "names no column"),
+        (lambda: RandomChoice([ToLayout()]), "names no column"),
         (lambda: RandomOrder([RandomApply([RandomApply([Grayscale()])])]), "nested more than 2 deep"),
         (lambda: RandomChoice([Grayscale(3)], p=[0]), "leave one op to choose"),
         (lambda: RandomChoice([Grayscale(3)], p=[1, 2]), "list of 1 values"),
