@@ -83,7 +83,7 @@ def _ops(field: str, transform: Any) -> list[Op]:
             return [ToDtype(getattr(transform, "dtype", "float32"), scale=True)]
         if name in _BOXES:
             return [_BOXES[name](transform)]
-        if name in OPS and OPS[name].nests:
+        if name in OPS:
             return [_same(field, transform, OPS[name])]
     except SpecError as error:
         raise _refused(f"{field}.{error.field}", transform, f"{error.value!r} {error.reason}") from error

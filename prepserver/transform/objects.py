@@ -63,7 +63,7 @@ class Objects:
                 boxes = self.boxes * _ratios(self.size, size, 2)
             case Warp(matrix, height, width):
                 size = (height, width)
-                boxes = clamped(_around(warp.moved_points(self.boxes[:, _CORNERS], matrix)), size)
+                boxes = clamped(_around(warp.warped_points(self.boxes[:, _CORNERS], matrix)), size)
             case Mirror(axis):
                 near, far = (0, 2) if axis == COLUMNS else (1, 3)
                 boxes = self.boxes.copy()
@@ -119,7 +119,7 @@ def moved_points(points: Array, move: Move, size: Size, pairs: Pairs = ()) -> Ar
     match move:
         case Cut(_, _, height, width) | Warp(_, height, width):
             if isinstance(move, Warp):
-                points[..., :2] = np.nan_to_num(warp.moved_points(points[..., :2], move.matrix), nan=-1)
+                points[..., :2] = np.nan_to_num(warp.warped_points(points[..., :2], move.matrix), nan=-1)
             else:
                 points[..., :2] -= floats(move.left, move.top)
             outside = (points[..., :2] < 0) | (points[..., :2] >= floats(width, height))

@@ -176,7 +176,7 @@ def perspective(full: tuple[int, int], corners: Sequence[tuple[float, float]]) -
     )  # fmt: skip
 
 
-def moved_points(points: Array, matrix: Matrix) -> Array:
+def warped_points(points: Array, matrix: Matrix) -> Array:
     """Return where points (..., 2), x and y in pixels, of the plane before a `Warp` are after it: (..., 2), float64."""
     a, b, c, d, e, f, g, h = matrix
     # The adjugate is the inverse up to a factor, which a point does not see.

@@ -18,7 +18,7 @@ from prepserver.source import OutsideRootsError, Roots, SampleError, Source, Sou
 from prepserver.source import objects as objects_module
 from prepserver.source.readers import coco as coco_module
 from tests.support.detection import annotation, coco_tree
-from tests.support.vision import torchvision
+from tests.support.oracle import torchvision
 
 
 def opened(spec: Coco, tmp_path: Path, roots: Roots | None = None) -> Source:

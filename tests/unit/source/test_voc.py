@@ -14,7 +14,7 @@ from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.sources import Voc, source_from_wire
 from prepserver.source import OutsideRootsError, Roots, SampleError, Source, SourceError, build_index, open_source
 from tests.support.detection import HEIGHT, WIDTH, voc_object, voc_tree, voc_xml
-from tests.support.vision import torchvision
+from tests.support.oracle import torchvision
 
 
 def opened(spec: Voc, tmp_path: Path, roots: Roots | None = None) -> Source:

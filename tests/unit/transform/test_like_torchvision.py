@@ -50,7 +50,7 @@ from prepserver.transform.draw import Draws
 from prepserver.transform.ops import stage_of
 from prepserver.transform.ops.auto_augment import AutoAugmentStage
 from prepserver.transform.warp import perspective
-from tests.support.vision import torchvision
+from tests.support.oracle import torchvision
 
 Pixels = npt.NDArray[np.uint8]
 Photo = Callable[..., Pixels]
