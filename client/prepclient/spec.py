@@ -131,7 +131,7 @@ def check_fields(fields: object, on_error: str, pipeline: Pipeline) -> tuple[str
         InvalidSpec: Neither "tuple", "dict" nor a sequence of names.
     """
     masked = (VALID,) if on_error == "mask" else ()
-    columns = tuple(dict.fromkeys(field.column for field in pipeline.fields if field.column != INDEX))
+    columns = list(dict.fromkeys(each.column for each in pipeline.fields if each.column != INDEX))
     known = (*columns, INDEX, VALID)
     if fields == "dict":
         return None

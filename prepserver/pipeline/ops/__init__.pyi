@@ -19,6 +19,7 @@ from prepserver.pipeline.ops.only import Only as Only
 from prepserver.pipeline.ops.pad import Pad as Pad
 from prepserver.pipeline.ops.pad_boxes import PadBoxes as PadBoxes
 from prepserver.pipeline.ops.pad_keypoints import PadKeypoints as PadKeypoints
+from prepserver.pipeline.ops.pad_tokens import PadTokens as PadTokens
 from prepserver.pipeline.ops.plugin_op import PluginOp as PluginOp
 from prepserver.pipeline.ops.rand_augment import RandAugment as RandAugment
 from prepserver.pipeline.ops.random_adjust_sharpness import RandomAdjustSharpness as RandomAdjustSharpness
@@ -50,7 +51,9 @@ from prepserver.pipeline.ops.sanitize_boxes import SanitizeBoxes as SanitizeBoxe
 from prepserver.pipeline.ops.scale_jitter import ScaleJitter as ScaleJitter
 from prepserver.pipeline.ops.to_dtype import ToDtype as ToDtype
 from prepserver.pipeline.ops.to_layout import ToLayout as ToLayout
+from prepserver.pipeline.ops.tokenize import Tokenize as Tokenize
 from prepserver.pipeline.ops.trivial_augment_wide import TrivialAugmentWide as TrivialAugmentWide
+from prepserver.pipeline.ops.truncate import Truncate as Truncate
 
 OPS: dict[str, type[Op]]
 
@@ -73,6 +76,7 @@ __all__ = [  # noqa: RUF022 -- in the order of their modules
     "Pad",
     "PadBoxes",
     "PadKeypoints",
+    "PadTokens",
     "PluginOp",
     "RandAugment",
     "RandomAdjustSharpness",
@@ -104,5 +108,7 @@ __all__ = [  # noqa: RUF022 -- in the order of their modules
     "ScaleJitter",
     "ToDtype",
     "ToLayout",
+    "Tokenize",
     "TrivialAugmentWide",
+    "Truncate",
 ]

@@ -12,7 +12,8 @@ from prepserver.pack.plan import LISTING_NAME
 from prepserver.pack.report import Report
 from prepserver.pack.run import Options, Summary, pack
 from prepserver.pack.transcode import Transcoder
-from prepserver.pipeline.sources import Coco, FileList, ImageFolder, Packed, SourceSpec, SyntheticImages, Tar
+from prepserver.pipeline import kinds
+from prepserver.pipeline.sources import Arrays, Coco, FileList, ImageFolder, Packed, SourceSpec, SyntheticImages, Tar
 from prepserver.source import SourceError, build_index, open_source
 from tests.support.photos import jpeg, pixels, saved
 
@@ -144,6 +145,16 @@ def test_a_packed_dataset_is_not_packed_again(tmp_path: Path) -> None:
         do(Packed(str(tmp_path / "out")), tmp_path / "again")
 
 
+def test_rows_that_need_no_decoding_are_not_packed(tmp_path: Path) -> None:
+    number, pixels = {"x": kinds.Scalar()}, {"x": kinds.Array((4, 4, 3), "uint8"), "y": kinds.Label()}
+    for columns in (number, pixels):
+        spec = Arrays(columns=columns, **dict.fromkeys(columns, "/data/x.npz"))
+        with pytest.raises(PackError, match=f"has the columns {', '.join(columns)}, and images, masks and") as refused:
+            do(spec, tmp_path / "out")
+        assert refused.value.usage
+    assert not (tmp_path / "out").exists()
+
+
 def test_an_unreadable_file_ends_the_run_and_keeps_what_is_done(tmp_path: Path) -> None:
     spec = tree(tmp_path / "data")
     bad = tmp_path / "data" / "dogs" / "4.jpg"
@@ -241,6 +252,6 @@ def test_masks_that_were_not_packed_are_missed_by_name(tmp_path: Path) -> None:
 
 
 def test_boxes_are_not_packed_yet(tmp_path: Path) -> None:
-    with pytest.raises(PackError, match="has boxes or keypoints, which cannot be packed yet") as refused:
+    with pytest.raises(PackError, match="images, masks and labels can be packed") as refused:
         do(Coco(tmp_path, tmp_path / "instances.json"), tmp_path / "out")
     assert refused.value.usage
