@@ -41,7 +41,7 @@ _TRANSFORMS = {
     "SanitizeBoundingBoxes": "write prepclient.SanitizeBoxes(min_size, min_area)",
     "ClampBoundingBoxes": "write prepclient.ClampBoxes()",
     "ConvertBoundingBoxFormat": "write prepclient.ConvertBoxes('xywh')",
-    "Compose": "pass the list of its transforms, with prepclient's ops in their place",
+    "Compose": "pass prepclient.from_torchvision(transform), which translates it",
     "ToTensor": _SCALES,
     "ConvertImageDtype": _SCALES,
     "ToDtype": f"{_SCALES}; prepclient.ToDtype stores rows as floats, at four times the memory",
@@ -76,19 +76,20 @@ def refuse_torchvision(source: object, ops: object) -> None:
     Raises:
         InvalidSpec: Naming prepclient's equivalent.
     """
-    if _is_torchvision(source):
+    if is_torchvision(source):
         name = type(source).__name__
         equal = _DATASETS.get(name, "prepclient.FileList(path)")
         raise InvalidSpec(f"source is a torchvision {name}: name the files by {equal}", "source")
-    if _is_torchvision(ops):
+    if is_torchvision(ops):
         raise _refusal("ops", ops)
     if isinstance(ops, Sequence):
         for place, op in enumerate(ops):
-            if _is_torchvision(op):
+            if is_torchvision(op):
                 raise _refusal(f"pipeline[{place}]", op)
 
 
-def _is_torchvision(value: object) -> bool:
+def is_torchvision(value: object) -> bool:
+    """Say whether a value is an object of a class of torchvision."""
     return type(value).__module__.partition(".")[0] == "torchvision"
 
 
@@ -97,7 +98,7 @@ def _refusal(field: str, transform: object) -> InvalidSpec:
     if name in _TRANSFORMS:
         instead = _TRANSFORMS[name]
     elif name in OPS:
-        instead = f"write prepclient.{name} with the same arguments"
+        instead = f"write prepclient.{name} with the same arguments, or prepclient.from_torchvision(transform)"
     else:
         instead = f"prepclient has no equivalent; apply it to the batches, or choose among {', '.join(OPS)}"
     return InvalidSpec(f"{field} is torchvision's {name}: {instead}", field)

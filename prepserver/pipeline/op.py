@@ -21,7 +21,7 @@ class Op(Spec):
     Attributes:
         moves: The op moves pixels, and with them everything on the same plane.
         needs_uint8: The op mixes pixel values, which must still be bytes.
-        names_column: The op says itself which column it changes.
+        nests: The op can be part of another op: it names no column by itself, and a stage does it.
         paths: Parameters that are paths of files on the daemon's machine. What such a file holds is part of what the op
             is; the parameter ``code`` has its digest, see `Spec.with_code`.
     """
@@ -30,7 +30,7 @@ class Op(Spec):
     wire_key = "op"
     moves: ClassVar[bool] = False
     needs_uint8: ClassVar[bool] = False
-    names_column: ClassVar[bool] = False
+    nests: ClassVar[bool] = True
     paths: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
@@ -70,7 +70,7 @@ class BoxOp(Op):
     """
 
     __slots__ = ()
-    names_column = True
+    nests = False
     takes_any_form: ClassVar[bool] = False
 
     def after(self, record: Record) -> Record:

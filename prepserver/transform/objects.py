@@ -10,11 +10,15 @@ from typing import Any
 import numpy as np
 
 from prepserver.pipeline.kinds import Size
+from prepserver.transform import warp
 from prepserver.transform.draw import Draws
-from prepserver.transform.moves import COLUMNS, Cut, Mirror, Move, Scale
+from prepserver.transform.moves import COLUMNS, Cut, Mirror, Move, Scale, Warp
 from prepserver.transform.stage import Array, Drawn, Stage
 
 Pairs = tuple[tuple[int, int], ...]
+
+_CORNERS = np.array([[0, 1], [2, 1], [2, 3], [0, 3]])
+"""Places of x and y in a box."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +50,7 @@ class Objects:
 
     def moved(self, move: Move) -> Objects:
         """Return them after a move. A cut clamps boxes to its window, as in torchvision."""
-        if not isinstance(move, Cut | Scale | Mirror):
+        if not isinstance(move, Cut | Scale | Mirror | Warp):
             return move(self)
         points = {name: moved_points(each, move, self.size, self.pairs[name]) for name, each in self.points.items()}
         size = self.size
@@ -57,6 +61,9 @@ class Objects:
             case Scale(height, width):
                 size = (height, width)
                 boxes = self.boxes * _ratios(self.size, size, 2)
+            case Warp(matrix, height, width):
+                size = (height, width)
+                boxes = clamped(_around(warp.warped_points(self.boxes[:, _CORNERS], matrix)), size)
             case Mirror(axis):
                 near, far = (0, 2) if axis == COLUMNS else (1, 3)
                 boxes = self.boxes.copy()
@@ -87,6 +94,12 @@ def clamped(boxes: Array, size: Size) -> Array:
     return found
 
 
+def _around(corners: Array) -> Array:
+    """Return boxes around points, (count, points, 2); a point that perspective moves nowhere is at 0."""
+    corners = np.nan_to_num(corners, nan=0)
+    return np.concatenate((corners.min(1), corners.max(1)), 1).astype(np.float32)
+
+
 def extent(size: Size) -> Array:
     """Return the greatest coordinates of a box on a plane."""
     return floats(size[1], size[0], size[1], size[0])
@@ -104,8 +117,11 @@ def moved_points(points: Array, move: Move, size: Size, pairs: Pairs = ()) -> Ar
     """
     points = points.copy()
     match move:
-        case Cut(top, left, height, width):
-            points[..., :2] -= floats(left, top)
+        case Cut(_, _, height, width) | Warp(_, height, width):
+            if isinstance(move, Warp):
+                points[..., :2] = np.nan_to_num(warp.warped_points(points[..., :2], move.matrix), nan=-1)
+            else:
+                points[..., :2] -= floats(move.left, move.top)
             outside = (points[..., :2] < 0) | (points[..., :2] >= floats(width, height))
             points[..., 2][outside.any(-1)] = 0
         case Scale(height, width):

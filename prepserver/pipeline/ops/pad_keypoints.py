@@ -21,7 +21,7 @@ class PadKeypoints(Op):
         n: Most points of a row, up to 10,000; further ones are left out.
     """
 
-    names_column = True
+    nests = False
 
     n: int
 

@@ -32,7 +32,7 @@ class PluginOp(PluginSpec, Op):
         code: Digest of the code, as `prepserver status --json` shows it; empty for any code.
     """
 
-    names_column = True
+    nests = False
     role = "op"
     own = ("column", "returns", "code")
 

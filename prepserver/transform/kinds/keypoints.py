@@ -8,7 +8,7 @@ from typing import Any
 from prepserver.pipeline.kinds import Keypoints, Kind, Size
 from prepserver.transform.follower import Follower
 from prepserver.transform.kinds.boxes import checked_floats
-from prepserver.transform.moves import Cut, Move, Scale
+from prepserver.transform.moves import Cut, Move, Scale, Warp
 from prepserver.transform.objects import moved_points, write_points
 from prepserver.transform.stage import Array
 
@@ -32,6 +32,6 @@ class KeypointsFollower(Follower):
         points = self._points
         for move in moves:
             points = moved_points(points, move, size)
-            size = (move.height, move.width) if isinstance(move, Cut | Scale) else size
+            size = (move.height, move.width) if isinstance(move, Cut | Scale | Warp) else size
         (out,) = outs.values()
         write_points(points, out)

@@ -10,9 +10,10 @@ import numpy as np
 from prepserver.pipeline.kinds import Kind, Mask, Size
 from prepserver.transform.errors import BadSample
 from prepserver.transform.follower import Follower
-from prepserver.transform.moves import Cut, Mirror, Move, Scale
+from prepserver.transform.moves import Cut, Mirror, Move, Scale, Warp
 from prepserver.transform.pillow import PillowImage
 from prepserver.transform.stage import Array
+from prepserver.transform.warp import warp
 from prepserver.transform.window import window
 
 
@@ -62,6 +63,8 @@ def _moved(mask: Array, move: Move) -> Array:
             return mask[_nearest(mask.shape[0], height)][:, _nearest(mask.shape[1], width)]
         case Mirror(axis):
             return np.flip(mask, axis)
+        case Warp(matrix, height, width, fill):
+            return warp(mask, matrix, (height, width), "nearest", _class_of(fill), None)
         case _:
             return mask
 

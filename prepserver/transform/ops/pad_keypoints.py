@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from prepserver.pipeline.ops.pad_keypoints import PadKeypoints
-from prepserver.transform.draw import Draws
-from prepserver.transform.stage import Drawn, Stage
+from prepserver.transform.objects import BoxStage, Objects
 
 
-class PadKeypointsStage(Stage):
+class PadKeypointsStage(BoxStage):
     op = PadKeypoints
-    settles = False
 
-    def draw(self, height: int, width: int, draws: Draws) -> Drawn:
-        return Drawn(None, height, width)
+    def change(self, objects: Objects) -> Objects:
+        return objects

@@ -30,10 +30,13 @@ from prepserver.pipeline.ops import (
     PadBoxes,
     PadKeypoints,
     PluginOp,
+    RandomAffine,
+    RandomApply,
     RandomCrop,
     RandomHorizontalFlip,
     RandomIoUCrop,
     RandomResizedCrop,
+    RandomRotation,
     RandomVerticalFlip,
     RandomZoomOut,
     Resize,
@@ -44,7 +47,8 @@ from prepserver.pipeline.ops import (
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.transform import BadSample, SampleKey, make_rows, row_makers
 from prepserver.transform.kinds.boxes import BoxesFollower
-from prepserver.transform.moves import COLUMNS, Cut, Mirror, Scale
+from prepserver.transform.moves import COLUMNS, Cut, Mirror, Scale, Warp
+from prepserver.transform.warp import affine, perspective
 from tests.support.oracle import torchvision
 
 Floats = npt.NDArray[np.float32]
@@ -147,6 +151,45 @@ def test_boxes_move_by_the_bits_of_torchvision(name: str) -> None:
         assert not visible[(x < 0) | (x >= width) | (y < 0) | (y >= height)].any()
 
 
+@pytest.mark.parametrize("way", ["turned", "sheared", "moved", "expanded", "perspective"])
+def test_boxes_follow_a_matrix_as_by_torchvision(way: str) -> None:
+    v2, tv = torchvision("transforms.v2.functional"), torchvision("tv_tensors")
+    full, size = (HEIGHT, WIDTH), (HEIGHT, WIDTH)
+    changes: dict[str, dict[str, Any]] = {
+        "turned": {"angle": 30.0, "translate": [0, 0], "scale": 1.0, "shear": [0.0, 0.0]},
+        "sheared": {"angle": -10.0, "translate": [3, -4], "scale": 1.3, "shear": [10.0, 5.0]},
+        "moved": {"angle": 0.0, "translate": [13, -7], "scale": 0.5, "shear": [0.0, 0.0]},
+    }
+    for index in range(5):
+        record = sample(boxes_of(index))
+        found = tv.BoundingBoxes(torch.from_numpy(record["boxes"][0]), format="XYXY", canvas_size=full)
+        points = tv.KeyPoints(torch.from_numpy(record["keypoints"][..., :2].copy()), canvas_size=full)
+        if way in changes:
+            found, points = (v2.affine(each, **changes[way]) for each in (found, points))
+            given = changes[way]
+            matrix = affine(full, given["angle"], tuple(given["translate"]), given["scale"], tuple(given["shear"]))
+        elif way == "expanded":
+            found, points = (v2.rotate(each, 90.0, expand=True) for each in (found, points))
+            size = (WIDTH, HEIGHT)
+            matrix = affine(full, -90.0, size=size)
+        else:
+            start = [[0, 0], [WIDTH - 1, 0], [WIDTH - 1, HEIGHT - 1], [0, HEIGHT - 1]]
+            end = [[5, 3], [70, 8], [80, 55], [2, 50]]
+            found, points = (v2.perspective(each, start, end) for each in (found, points))
+            matrix = perspective(full, [(x, y) for x, y in end]) or ()
+        objects = BoxesFollower({name: record[name] for name in COLUMNS_OF if name != "image"}, COLUMNS_OF).objects(
+            full
+        )
+        moved = objects.moved(Warp(matrix, *size))
+        assert moved.size == tuple(found.canvas_size)
+        tolerance = 1.5 if way == "perspective" else 0.01  # torchvision's corners are at the middles of pixels there
+        assert np.abs(moved.boxes - found.numpy()).max() < tolerance
+        visible = moved.points["keypoints"][..., 2] > 0
+        if visible.any():
+            away = moved.points["keypoints"][..., :2][visible] - points.numpy()[visible]
+            assert np.abs(away).max() < tolerance
+
+
 @pytest.mark.parametrize("least", [(1.0, 1.0), (3.5, 20.0)])
 def test_boxes_are_sanitized_and_clamped_as_by_torchvision(least: tuple[float, float]) -> None:
     v2 = torchvision("transforms.v2.functional")
@@ -242,6 +285,19 @@ def test_parts_that_show_a_box_fit_what_is_seen() -> None:
         made = rows_of(ops, record, index, columns=columns)
         assert made["count"] == 1
         assert np.abs(made["boxes"][0] - seen(made["image"])).max() <= 3
+
+
+@pytest.mark.parametrize("op", [RandomRotation(40), RandomRotation(30, expand=True), RandomAffine(20, (0.1, 0.1))])
+def test_a_box_around_what_turns_fits_what_is_seen(op: Op) -> None:
+    box = (30, 22, 55, 40)
+    record = {
+        "image": bytes(simplejpeg.encode_jpeg(bright(box, HEIGHT, WIDTH), quality=95)),
+        "boxes": (np.array([box], np.float32), (HEIGHT, WIDTH)),
+    }
+    columns: dict[str, Kind] = {"image": Image(), "boxes": Boxes()}
+    for index in range(10):
+        made = rows_of([op, CenterCrop(80), PadBoxes(1)], record, index, columns=columns)
+        assert np.abs(made["boxes"][0] - seen(made["image"])).max() <= 2
 
 
 def places() -> npt.NDArray[np.uint8]:
@@ -398,6 +454,7 @@ def test_a_pipeline_that_cannot_be_names_the_way_out(ops: Any, said: str) -> Non
         (lambda: SanitizeBoxes(min_size=0.5), "between 1 and inf"),
         (lambda: ConvertBoxes("xxyy"), "'xyxy' or 'xywh' or 'cxcywh'"),
         (lambda: Only("boxes", SanitizeBoxes()), "names no column by itself"),
+        (lambda: RandomApply([PadBoxes(3)]), "names no column by itself"),
         (lambda: RandomIoUCrop(min_scale=0.5, max_scale=0.4), "must not be below min_scale"),
         (lambda: RandomIoUCrop(min_aspect_ratio=3), "must not be below min_aspect_ratio"),
         (lambda: RandomZoomOut(side_range=(0.5, 2)), "between 1 and 16"),
