@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 
 from prepserver.config import Settings
 from prepserver.memory.errors import MemoryShort
+from prepserver.pipeline.declared import PluginSpec
+from prepserver.pipeline.source import SourceSpec
 from prepserver.schedule.events import Limits
 
 
@@ -61,8 +63,8 @@ class Access:
         """Whether a user may end the daemon."""
         return uid in (0, self.own_uid)
 
-    def reading(self, uid: int, kind: str) -> Reading:
-        """How a source of this kind is read for a user.
+    def reading(self, uid: int, source: SourceSpec) -> Reading:
+        """How a source is read for a user.
 
         For root and the daemon's user, too, a source below the roots is read by their rule, so that all users share
         one stream. A source elsewhere is read only for those two.
@@ -71,15 +73,14 @@ class Access:
             Denied: The user may not read it.
         """
         is_trusted = uid in (0, self.own_uid)
-        if kind == "SyntheticImages" or (
-            kind == "Plugin" and is_trusted
-        ):  # reads no files, or those that the sandbox allows
-            return Reading()
-        if kind == "Plugin":
+        parts = list(source.parts())
+        if not is_trusted and any(isinstance(part, PluginSpec) for part in parts):
             raise Denied(
                 f"this daemon runs as uid {self.own_uid} and makes no Dataset of a plug-in for uid {uid}, because its "
                 "parameters say what it reads. Everyone may use plug-in ops"
             )
+        if not any(part.paths for part in parts):  # reads no files, or those that the sandbox allows
+            return Reading()
         if is_trusted:
             return Reading(self.roots, roots_only=False)
         if not self.roots:

@@ -6,9 +6,9 @@ checks it again on arrival. `prepserver.source` reads it.
 
 from __future__ import annotations
 
+import inspect
 import posixpath
-from collections.abc import Mapping
-from dataclasses import fields
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Protocol, Self
 
 from prepserver.pipeline.errors import SpecError
@@ -53,10 +53,18 @@ class SourceSpec(Spec):
             if name in params and not (isinstance(path := params[name], str) and path.startswith("/")):
                 raise SpecError(name, path, "must be an absolute path, because the server runs in another directory")
         # A default that changes between two releases must not change a dataset.
-        for field in fields(cls):  # type: ignore[arg-type]  # every subclass is a dataclass
-            if field.name not in params and field.default is not None:
-                raise SpecError(field.name, None, f"{cls.__name__} needs this field")
+        for name, parameter in inspect.signature(cls).parameters.items():
+            if name not in params and parameter.default is not None:
+                raise SpecError(name, None, f"{cls.__name__} needs this field")
         return super().from_params(params)
+
+    def parts(self) -> Iterator[SourceSpec]:
+        """Yield this source and, at any depth, those that it is composed of."""
+        yield self
+
+    def placeless(self) -> list[tuple[str, Any]]:
+        """Return the wire form without paths, sorted: equal for copies of a dataset in different places."""
+        return sorted((name, value) for name, value in self.to_wire().items() if name not in self.paths)
 
     @property
     def digest(self) -> str:

@@ -44,9 +44,7 @@ class Spec:
         wire: dict[str, Any] = {self.wire_key: type(self).__name__}
         for field in dataclasses.fields(self):  # type: ignore[arg-type]  # every subclass is a dataclass
             value = getattr(self, field.name)
-            if isinstance(value, Spec):
-                value = value.to_wire()
-            wire[field.name] = list(value) if isinstance(value, tuple) else value
+            wire[field.name] = [_plain(each) for each in value] if isinstance(value, tuple) else _plain(value)
         return wire
 
     @classmethod
@@ -64,6 +62,10 @@ class Spec:
             if parameter.default is parameter.empty and name not in params:
                 raise SpecError(name, None, f"{cls.__name__} needs it")
         return cls(**params)
+
+
+def _plain(value: object) -> Any:
+    return value.to_wire() if isinstance(value, Spec) else value
 
 
 def digest_of(wire: object) -> str:

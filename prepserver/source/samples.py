@@ -7,6 +7,9 @@ import os
 import stat
 from typing import Any, Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 from prepserver.source.errors import SampleError
 from prepserver.source.roots import OutsideRootsError, Roots, open_below
 
@@ -41,6 +44,10 @@ class Source(Protocol):
 
     def label(self, index: int) -> int:
         """Return the label of a sample without reading the sample."""
+
+    def labels(self, start: int, stop: int) -> npt.NDArray[np.int64]:
+        """Return the labels of the samples in [start, stop)."""
+        return np.fromiter(map(self.label, range(start, stop)), np.int64, stop - start)
 
     def name(self, index: int) -> str:
         """Return what messages call a sample: the path below the source's folder, or as the list gives it.

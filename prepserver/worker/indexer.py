@@ -62,7 +62,7 @@ def _answer(job: BuildIndex, sock: socket.socket, seal: Seal) -> Indexed | Index
     roots = job.roots
     try:
         spec = source_from_wire(job.source)
-        seal.close(["/"] if spec.paths else [], writable=[job.cache_dir])
+        seal.close(["/"] if any(part.paths for part in spec.parts()) else [], writable=[job.cache_dir])
         try:
             info = build_index(spec, Path(job.cache_dir), report, Roots(roots) if roots else None)
         except OutsideRootsError:

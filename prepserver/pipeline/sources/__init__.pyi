@@ -2,12 +2,21 @@
 from collections.abc import Mapping
 
 from prepserver.pipeline.source import SourceSpec as SourceSpec
+from prepserver.pipeline.sources.concat import Concat as Concat
 from prepserver.pipeline.sources.file_list import FileList as FileList
+from prepserver.pipeline.sources.filter import Filter as Filter
 from prepserver.pipeline.sources.hugging_face import HuggingFace as HuggingFace
 from prepserver.pipeline.sources.image_folder import ImageFolder as ImageFolder
+from prepserver.pipeline.sources.interleave import Interleave as Interleave
+from prepserver.pipeline.sources.mix import Mix as Mix
 from prepserver.pipeline.sources.packed import Packed as Packed
 from prepserver.pipeline.sources.plugin import Plugin as Plugin
+from prepserver.pipeline.sources.repeat import Repeat as Repeat
+from prepserver.pipeline.sources.skip import Skip as Skip
+from prepserver.pipeline.sources.split import Split as Split
+from prepserver.pipeline.sources.subset import Subset as Subset
 from prepserver.pipeline.sources.synthetic_images import SyntheticImages as SyntheticImages
+from prepserver.pipeline.sources.take import Take as Take
 from prepserver.pipeline.sources.tar import Tar as Tar
 
 SOURCES: dict[str, type[SourceSpec]]
@@ -16,11 +25,20 @@ def source_from_wire(wire: object) -> SourceSpec: ...
 def place_of(wire: Mapping[str, object]) -> str: ...
 
 __all__ = [
+    "Concat",
     "FileList",
+    "Filter",
     "HuggingFace",
     "ImageFolder",
+    "Interleave",
+    "Mix",
     "Packed",
     "Plugin",
+    "Repeat",
+    "Skip",
+    "Split",
+    "Subset",
     "SyntheticImages",
+    "Take",
     "Tar",
 ]
