@@ -58,6 +58,11 @@ class SourceSpec(Spec):
                 raise SpecError(name, None, f"{cls.__name__} needs this field")
         return super().from_params(params)
 
+    @property
+    def pattern(self) -> tuple[int, ...]:
+        """The kinds of its samples, which repeat: shuffling keeps them in place. Empty for one kind; see `Mix`."""
+        return ()
+
     def parts(self) -> Iterator[SourceSpec]:
         """Yield this source and, at any depth, those that it is composed of."""
         yield self

@@ -175,10 +175,8 @@ class ComposedSource(Source):
         self._tables: Tables = listing.meta["tables"]
         self._label = next((name for name, kind in spec.columns.items() if isinstance(kind, Label)), "")
         # Files of equal names may lie in several places.
-        several = len({part.digest for part in spec.parts() if not isinstance(part, Composed)}) > 1
-        self._prefixes = [
-            f"{each.place}/" if several and not isinstance(each, Composed) else "" for each in spec.sources
-        ]
+        self._is_several = len({part.digest for part in spec.parts() if not isinstance(part, Composed)}) > 1
+        self._suffixes = [f" in {each.place}" for each in spec.sources]
 
     def __len__(self) -> int:
         return self._count
@@ -197,9 +195,14 @@ class ComposedSource(Source):
         return self._relabel(source, self._sources[source].label(place))
 
     def name(self, index: int) -> str:
-        """As `Source.name`: the name in its source, after the source's place if there are several sources."""
+        """As `Source.name`: the name in its source, and where that is if there are several."""
+        name, where = self._named(index)
+        return name + where if self._is_several else name
+
+    def _named(self, index: int) -> tuple[str, str]:
         source, place = self._at(index)
-        return self._prefixes[source] + self._sources[source].name(place)
+        inner = self._sources[source]
+        return inner._named(place) if isinstance(inner, ComposedSource) else (inner.name(place), self._suffixes[source])
 
     def classes(self) -> list[str]:
         """As `Source.classes`."""
