@@ -46,7 +46,7 @@ class SubsetReader(PickingReader):
     def _loaded(self, content: bytes) -> npt.NDArray[Any]:
         try:
             indices = np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
-        except (ValueError, TypeError, SyntaxError, OverflowError, MemoryError, EOFError) as error:
+        except Exception as error:  # numpy parses the header as Python, and lets errors of that through
             raise SourceError(f"{self.spec.file} is no .npy file: {error}; write it with numpy.save") from error
         if indices.ndim != 1 or indices.dtype.kind not in "iu" or not indices.size:
             found = f"{indices.dtype} of shape {indices.shape}"

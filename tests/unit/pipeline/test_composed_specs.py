@@ -70,7 +70,7 @@ def test_what_is_equal_is_equal_data() -> None:
     assert Subset(A, np.arange(3)) == Subset(A, [0, 1, 2])  # type: ignore[arg-type]
 
 
-def test_copies_of_a_composition_elsewhere_are_equal_but_for_paths() -> None:
+def test_copies_of_a_composition_are_equal_but_for_paths() -> None:
     here, there = (Concat([ImageFolder(f"/{at}/a"), Subset(A, file=f"/{at}/i.npy")]) for at in ("here", "there"))
     assert here.placeless() == there.placeless()
     assert here.digest != there.digest
