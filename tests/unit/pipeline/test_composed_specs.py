@@ -25,6 +25,7 @@ from prepserver.pipeline.sources import (
     Subset,
     SyntheticImages,
     Take,
+    pattern_of,
     source_from_wire,
 )
 from prepserver.protocol.codec import decode, encode
@@ -68,6 +69,13 @@ def test_what_is_equal_is_equal_data() -> None:
     assert Mix([A, B], [1 / 3, 2 / 3]).weights == (1, 2)
     assert Filter(A, ["b", 3, "a", 2, 3]).labels == (2, 3, "a", "b")
     assert Subset(A, np.arange(3)) == Subset(A, [0, 1, 2])  # type: ignore[arg-type]
+
+
+def test_only_a_mix_has_a_pattern_which_is_spread() -> None:
+    assert Mix([A, B], [3, 1]).pattern == (0, 0, 1, 0)
+    assert pattern_of(Mix([A, B, A], [2, 2, 4]).to_wire()) == (2, 0, 1, 2)
+    assert A.pattern == pattern_of(Concat([A, B]).to_wire()) == ()
+    assert pattern_of({"source": "OfAnotherRelease"}) == ()
 
 
 def test_copies_of_a_composition_are_equal_but_for_paths() -> None:
