@@ -47,7 +47,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         metavar="SOURCE",
         nargs="?",
         help="a folder of class folders of images, a list of files ('path label' per line, or a .csv file), or "
-        "WebDataset shards ('train-{000..127}.tar', with their .cls)",
+        "WebDataset shards ('train-{000..127}.tar', with their .cls), or any source as in Python, such as "
+        "'HuggingFace(\"/data/food101/train\")'",
     )
     p.add_argument("out", metavar="OUT", help="the folder to write: new, empty, or of an earlier run")
     p.add_argument(
@@ -128,18 +129,18 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _spec(arguments: argparse.Namespace) -> SourceSpec:
-    from prepserver.pipeline.sources import FileList, ImageFolder, Packed, SyntheticImages, Tar
+    from prepserver.pack.expression import source_from
+    from prepserver.pipeline.sources import FileList, ImageFolder, Packed, Tar
     from prepserver.source.readers.packed import PLAN_NAME
 
     if (arguments.source is None) == (arguments.synthetic is None):
         raise PackError("needs SOURCE and OUT, or --synthetic N and OUT", usage=True)
     if arguments.synthetic is not None:
+        return _synthetic(arguments)
+    if (written := source_from(arguments.source)) is not None:
         if arguments.masks is not None:
-            raise PackError("--masks: synthetic photos have none", usage=True)
-        height, _, width = arguments.size.partition("x")
-        if not (height.isdigit() and width.isdigit()):
-            raise PackError(f"--size {arguments.size}: needs HEIGHTxWIDTH, such as 375x500", usage=True)
-        return SyntheticImages(arguments.synthetic, (int(height), int(width)), arguments.seed, arguments.classes)
+            raise PackError(f"--masks: say it in the source, as in {type(written).__name__}(...)", usage=True)
+        return written
     path = os.path.abspath(os.path.expanduser(arguments.source))
     if path.endswith(".tar"):
         if arguments.masks is True:
@@ -154,6 +155,17 @@ def _spec(arguments: argparse.Namespace) -> SourceSpec:
     if arguments.masks is True:
         raise PackError("--masks: needs the folder of the masks", usage=True)
     return Packed(path) if os.path.exists(f"{path}/{PLAN_NAME}") else ImageFolder(path, masks=arguments.masks)
+
+
+def _synthetic(arguments: argparse.Namespace) -> SourceSpec:
+    from prepserver.pipeline.sources import SyntheticImages
+
+    if arguments.masks is not None:
+        raise PackError("--masks: synthetic photos have none", usage=True)
+    height, _, width = arguments.size.partition("x")
+    if not (height.isdigit() and width.isdigit()):
+        raise PackError(f"--size {arguments.size}: needs HEIGHTxWIDTH, such as 375x500", usage=True)
+    return SyntheticImages(arguments.synthetic, (int(height), int(width)), arguments.seed, arguments.classes)
 
 
 def _options(arguments: argparse.Namespace) -> Options:

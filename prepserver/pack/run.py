@@ -97,8 +97,9 @@ def pack(spec: SourceSpec, folder: Path, options: Options, report: Report) -> Su
     Raises:
         PackError: Packing cannot begin or go on; what is done stays.
     """
-    if isinstance(spec, Packed):
-        raise PackError(f"{spec.root} is a packed dataset; pack the dataset that it was made from", usage=True)
+    for part in spec.parts():
+        if isinstance(part, Packed):
+            raise PackError(f"{part.root} is a packed dataset; pack the dataset that it was made from", usage=True)
     if options.transcoder.max_side is not None and len(_packed_columns(spec)) > 1:
         raise PackError("--max-side makes images smaller but not their masks: leave out one of the two", usage=True)
     place = Workplace(folder)

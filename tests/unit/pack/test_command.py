@@ -40,9 +40,27 @@ def test_a_folder_is_packed_and_the_text_says_how_to_use_it(tmp_path: Path, caps
     assert f'Packed("{tmp_path}/out")' in out
 
 
+def test_any_source_is_packed_as_python_writes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    written = "Take(Concat([SyntheticImages(2, 40), SyntheticImages(3, size=(40, 60), num_classes=2)]), n=4)"
+    assert run(written, str(tmp_path / "out"), "--transcoder", "pillow", "--json") == exits.OK
+    assert json.loads(capsys.readouterr().out)["samples"] == 4
+    assert run(f"Packed('{tmp_path}/out')", str(tmp_path / "again")) == exits.USAGE
+    assert "is a packed dataset" in capsys.readouterr().err
+    assert run(f"Skip(Packed('{tmp_path}/out'), 1)", str(tmp_path / "again")) == exits.USAGE
+    assert "is a packed dataset" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "text"),
     [
+        (("Take(SyntheticImages(3), 0)", "OUT"), "n = 0: must lie between"),
+        (("Take(SyntheticImages(3), open('x'))", "OUT"), "malformed node"),
+        (("Take(SyntheticImages(3), 1 +)", "OUT"), "invalid syntax"),
+        (("Take(SyntheticImages(3), m=1)", "OUT"), "unexpected keyword argument 'm'"),
+        (("Take(**{})", "OUT"), "keywords must be strings"),
+        (("Take(" * 9000 + ")", "OUT"), "Take(Take("),
+        (("Concat([" + "1," * 40000 + "])", "OUT"), "has 80010 characters, more than 65536"),
+        (("ImageFolder('/d', masks='/m')", "OUT", "--masks", "/m"), "--masks: say it in the source"),
         (("OUT",), "needs SOURCE and OUT"),
         (("SOURCE", "OUT", "--synthetic", "3"), "needs SOURCE and OUT"),
         (("OUT", "--synthetic", "0"), "n = 0"),
