@@ -9,12 +9,14 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from collections.abc import Sequence
+from typing import ClassVar
 
 from prepserver.source.errors import SampleError
 from prepserver.source.roots import OutsideRootsError, Roots, open_below
 from prepserver.source.samples import NOT_THE_SAMPLE, OUTSIDE
 
-# Of a soft limit of 1024 descriptors that a worker may live under; 400 shards of 256 MiB are 100 GB.
+# Of all datasets in a process, of a soft limit of 1024 descriptors that a worker may live under; 400 shards of 256 MiB
+# are 100 GB.
 _OPEN_AT_MOST = 400
 
 
@@ -28,11 +30,13 @@ class Shards:
         mtimes_ns: Time of each shard when the dataset was listed; None to compare sizes only.
     """
 
+    _open: ClassVar[OrderedDict[tuple[int, int], int]] = OrderedDict()
+    """Descriptors by dataset and shard."""
+
     def __init__(
         self, paths: Sequence[str], sizes: Sequence[int], roots: Roots | None, mtimes_ns: Sequence[int] | None = None
     ) -> None:
         self._paths, self._sizes, self._roots, self._mtimes_ns = paths, sizes, roots, mtimes_ns
-        self._open: OrderedDict[int, int] = OrderedDict()
 
     def read(self, shard: int, offset: int, length: int) -> bytes:
         """Read a range, which is shorter if the shard ends inside it.
@@ -58,7 +62,7 @@ class Shards:
 
     def _descriptor(self, shard: int) -> int:
         """Return an open shard; shards stay open, and are checked once."""
-        descriptor = self._open.get(shard)
+        descriptor = self._open.get((id(self), shard))
         if descriptor is not None:
             return descriptor
         if not shard < len(self._sizes):
@@ -75,10 +79,10 @@ class Shards:
             raise SampleError(f"{self.name(shard)} has changed since the dataset was listed; attach again")
         if len(self._open) >= _OPEN_AT_MOST:
             os.close(self._open.popitem(last=False)[1])
-        self._open[shard] = descriptor
+        self._open[id(self), shard] = descriptor
         return descriptor
 
     def __del__(self) -> None:
         # A source has no close of its own: it lives as long as its worker, or as the client's iterator.
-        for descriptor in self.__dict__.get("_open", {}).values():
-            os.close(descriptor)
+        for key in [key for key in self._open if key[0] == id(self)]:
+            os.close(self._open.pop(key))

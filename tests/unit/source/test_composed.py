@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
+import tarfile
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -30,8 +32,18 @@ from prepserver.pipeline.sources import (
     Subset,
     SyntheticImages,
     Take,
+    Tar,
 )
-from prepserver.source import OutsideRootsError, Roots, SampleError, Source, SourceError, build_index, open_source
+from prepserver.source import (
+    OutsideRootsError,
+    Roots,
+    SampleError,
+    Source,
+    SourceError,
+    build_index,
+    open_source,
+    shards,
+)
 from prepserver.source.composed import unified
 from prepserver.source.draw import drawn
 
@@ -354,3 +366,21 @@ def test_a_label_without_a_name_is_a_bad_sample(home: Path) -> None:
     source._tables[1] = []  # type: ignore[attr-defined]
     with pytest.raises(SampleError, match="its label 0 is none of 0 classes"):
         source.read(5)
+
+
+def test_sources_share_the_number_of_open_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shards, "_OPEN_AT_MOST", 5)
+    for number in range(12):
+        with tarfile.open(tmp_path / f"{number}.tar", "w") as archive:
+            member = tarfile.TarInfo("one.jpg")
+            member.size = 1
+            archive.addfile(member, BytesIO(b"%x" % number))
+    tars = [Tar(tmp_path / f"{{{first}..{first + 3}}}.tar", label=None) for first in (0, 4, 8)]
+    source = opened(Concat(tars), tmp_path)
+    before = len(os.listdir("/proc/self/fd"))
+    for index in (*range(12), *range(11, -1, -1)):
+        assert source.read(index) == {"image": b"%x" % index}
+        assert len(os.listdir("/proc/self/fd")) <= before + 5
+    del source
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) < before
