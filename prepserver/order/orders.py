@@ -8,6 +8,7 @@ position costs one window.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from functools import lru_cache
@@ -199,15 +200,30 @@ class WovenOrder(Order):
 
 
 class ShardOrder(Order):
-    """One shard of another order: in each pass, every `count`-th place."""
+    """One shard of another order: in each pass, one of every `count` places.
 
-    def __init__(self, base: Order, shard: Shard) -> None:
+    That is always the one with the shard's index. Where samples have a pattern, shards would then take some kinds more
+    often than others. So they change their turns each time that pattern and shards begin at one place again.
+
+    Args:
+        base: The order.
+        shard: The shard.
+        period: Length of the pattern; 1 for none.
+    """
+
+    def __init__(self, base: Order, shard: Shard, period: int = 1) -> None:
         super().__init__(shard.positions(base.n), base.samples)
         self._base = base
         self._shard = shard
+        self._turn = np.uint64(period // math.gcd(period, shard.count))
+        # Which shards are one sample short of a pass depends on their indices only.
+        self._changing = base.n // shard.count if period > 1 else 0
 
     def _segment_values(self, pass_: int, segment: int, places: U64Array) -> npt.NDArray[Any]:
-        of_all = places * np.uint64(self._shard.count) + np.uint64(self._shard.index)
+        count, mine = np.uint64(self._shard.count), np.full(len(places), self._shard.index, np.uint64)
+        changed = places < self._changing
+        mine[changed] = (mine[changed] + places[changed] // self._turn) % count
+        of_all = places * count + mine
         values = np.full(len(places), NO_SAMPLE, np.int64)
         there = of_all < self._base.n
         values[there] = self._base.at(pass_, of_all[there])
@@ -273,7 +289,7 @@ def make_order(
         raise ValueError(f"n = {n}: is no multiple of the {len(pattern)} samples of a pattern")
     base = _base_order("none" if batch_rows else shuffle, n, seed, pattern)
     if shard.count > 1:
-        base = ShardOrder(base, shard)
+        base = ShardOrder(base, shard, max(1, len(pattern)))
     return BatchOrder(base, shard, seed, batch_rows) if batch_rows else base
 
 

@@ -25,3 +25,7 @@ class Repeat(Composed):
 
     def __init__(self, source: SourceSpec, k: int) -> None:
         self._compose([source], k=integer("k", k, 1, 1 << 20))
+
+    @property
+    def pattern(self) -> tuple[int, ...]:
+        return self.sources[0].pattern

@@ -25,3 +25,8 @@ class Take(Composed):
 
     def __init__(self, source: SourceSpec, n: int) -> None:
         self._compose([source], n=integer("n", n, 1, 1 << 40))
+
+    @property
+    def pattern(self) -> tuple[int, ...]:
+        found = self.sources[0].pattern
+        return found if found and self.n % len(found) == 0 else ()

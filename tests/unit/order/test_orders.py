@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import math
 import tracemalloc
+from collections import Counter
 from typing import get_args
 
 import pytest
@@ -349,3 +351,24 @@ def test_a_pattern_stays_in_every_block_too() -> None:
 def test_a_pattern_must_divide_the_samples() -> None:
     with pytest.raises(ValueError, match="n = 10: is no multiple of the 3 samples of a pattern"):
         make_order("full", 10, 0, pattern=(0, 0, 1))
+
+
+@given(
+    st.integers(1, 200), st.lists(st.integers(0, 2), min_size=1, max_size=6), st.integers(1, 6), st.sampled_from(KINDS)
+)
+def test_every_shard_has_all_kinds_of_a_pattern_as_often(
+    periods: int, kinds: list[int], shards: int, kind: Shuffle
+) -> None:
+    pattern = tuple(sorted(set(kinds)).index(each) for each in kinds)
+    n = periods * len(pattern)
+    dealt = [make_order(kind, n, 1, Shard(shards, s), pattern=pattern) for s in range(shards)]
+    lines = [order.indices(3 * order.n, order.n) for order in dealt]
+    whole = make_order(kind, n, 1, pattern=pattern).indices(3 * n, n)
+    for taken in range(dealt[0].n + 1):  # all shards together stand where the whole pass does
+        assert {*whole[: taken * shards]} == {index for line in lines for index in line[:taken]} - {NO_SAMPLE}
+    assert [NO_SAMPLE in line for line in lines] == [Shard(shards, s).is_short(n) for s in range(shards)]
+    window = len(pattern) // math.gcd(len(pattern), shards) * shards
+    for line in lines:
+        for start in range(0, n // shards - window + 1, window):
+            found = Counter(pattern[index % len(pattern)] for index in line[start : start + window])
+            assert found == {each: pattern.count(each) * window // len(pattern) for each in set(pattern)}

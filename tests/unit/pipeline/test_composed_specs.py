@@ -74,6 +74,8 @@ def test_what_is_equal_is_equal_data() -> None:
 def test_only_a_mix_has_a_pattern_which_is_spread() -> None:
     assert Mix([A, B], [3, 1]).pattern == (0, 0, 1, 0)
     assert pattern_of(Mix([A, B, A], [2, 2, 4]).to_wire()) == (2, 0, 1, 2)
+    assert Repeat(Mix([A, B], [3, 1]), 2).pattern == Take(Mix([A, B], [3, 1]), 8).pattern == (0, 0, 1, 0)
+    assert Take(Mix([A, B], [3, 1]), 7).pattern == Take(A, 8).pattern == ()
     assert A.pattern == pattern_of(Concat([A, B]).to_wire()) == ()
     assert pattern_of({"source": "OfAnotherRelease"}) == ()
 
