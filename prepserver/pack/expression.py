@@ -1,6 +1,6 @@
 """A source on the command line, as a training script writes it: ``Take(ImageFolder("/data/train"), 1000)``.
 
-The text is parsed and never evaluated: it can call sources with plain values, and nothing else.
+The text is parsed and never evaluated: it can call sources and kinds with plain values, and nothing else.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import ast
 from typing import Any
 
 from prepserver.pack.errors import PackError
+from prepserver.pipeline.declared import KINDS
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.sources import SOURCES, SourceSpec
 
@@ -42,6 +43,10 @@ def _value(node: ast.expr) -> Any:
             # A ** has no name; TypeError says that a keyword must be a string.
             named: dict[Any, Any] = {each.arg: _value(each.value) for each in node.keywords}
             return SOURCES[name](*map(_value, node.args), **named)
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="kinds"), attr=name)) if name in KINDS:
+            return KINDS[name](**{str(each.arg): _value(each.value) for each in node.keywords})
+        case ast.Dict(keys=keys, values=values) if None not in keys:
+            return {_value(key): _value(value) for key, value in zip(keys, values, strict=True) if key is not None}
         case ast.List(elts=items) | ast.Tuple(elts=items):
             return [_value(item) for item in items]
         case _:
