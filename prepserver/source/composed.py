@@ -64,13 +64,14 @@ class ComposedReader(Reader):
             infos[digest] = reader.index(cache_dir, partial(_report, report, found), roots)
         listed = [infos[each.digest] for each in self.spec.sources]
         extra = self._read(roots)
-        digest = _digest(_VERSION, self.spec.digest, [[each.digest, str(each.path)] for each in listed], _sha256(extra))
-        cache = IndexCache(cache_dir)
-        known = (each for each in cache.candidates(self._key) if each[1].meta.get("digest") == digest)
+        paths = [str(each.path) for each in listed]
+        digest = _digest(_VERSION, self.spec.digest, [each.digest for each in listed], _sha256(extra))
+        cache, wanted = IndexCache(cache_dir), {"digest": digest, "paths": paths}
+        known = (each for each in cache.candidates(self._key) if wanted.items() <= each[1].meta.items())
         path, container = next(known, (None, None))
         if path is None or container is None:
-            meta, sections = self._made(listed, extra, Progress(report), roots)
-            path = cache.publish(self._key, meta["content_digest"], {**meta, "digest": digest}, sections)
+            meta, sections = self._made(listed, self._opened(paths, roots), extra, Progress(report))
+            path = cache.publish(self._key, digest, {**meta, **wanted}, sections)
             container = Container(path)
         n = len(self.map(container))
         if not 1 <= n <= _MAX_SAMPLES:
@@ -103,18 +104,15 @@ class ComposedReader(Reader):
         return b""
 
     def _made(
-        self, listed: Sequence[IndexInfo], extra: bytes, progress: Progress, roots: Roots | None
+        self, listed: Sequence[IndexInfo], opened: Sequence[Source], extra: bytes, progress: Progress
     ) -> tuple[dict[str, Any], dict[str, memoryview]]:
         """Return the metadata and sections of a new listing."""
-        paths = [str(each.path) for each in listed]
-        opened = self._opened(paths, roots)
         sections = self._sections(opened, extra, progress)
         names, tables = unified([each.place for each in self.spec.sources], [each.classes() for each in opened])
         content = [each.content_digest for each in listed]
         numbers = [each.num_classes for each, table in zip(listed, tables, strict=True) if table is None]
         return {
             "key": self._key,
-            "paths": paths,
             "lengths": [each.n for each in listed],
             "classes": names,
             "tables": tables,

@@ -328,6 +328,9 @@ def test_sources_are_listed_once_for_all(home: Path, tmp_path: Path) -> None:
     build_index(Concat([spec, Take(spec, 3), Mix([spec, spec], [1, 2])]), tmp_path, found.append)
     assert found == [12]
     build_index(spec, tmp_path, lambda _: pytest.fail("listed again"))
+    here, there = (build_index(Take(spec, 3), tmp_path / name) for name in ("one", "other"))
+    assert here.digest == there.digest  # in whatever cache
+    assert here.path != there.path
 
 
 def test_a_change_of_a_source_is_seen(home: Path, tmp_path: Path) -> None:
