@@ -7,6 +7,7 @@ they are opened: see `prepserver.source.roots`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from prepserver.config import Settings
@@ -63,8 +64,8 @@ class Access:
         """Whether a user may end the daemon."""
         return uid in (0, self.own_uid)
 
-    def reading(self, uid: int, source: SourceSpec) -> Reading:
-        """How a source is read for a user.
+    def reading(self, uid: int, source: SourceSpec, files: Sequence[str] = ()) -> Reading:
+        """How a source, and `files` of the ops of a pipeline, are read for a user.
 
         For root and the daemon's user, too, a source below the roots is read by their rule, so that all users share
         one stream. A source elsewhere is read only for those two.
@@ -74,12 +75,14 @@ class Access:
         """
         is_trusted = uid in (0, self.own_uid)
         parts = list(source.parts())
-        if not is_trusted and any(isinstance(part, PluginSpec) for part in parts):
+        is_plugin = any(isinstance(part, PluginSpec) for part in parts)
+        if is_plugin and not is_trusted:
             raise Denied(
                 f"this daemon runs as uid {self.own_uid} and makes no Dataset of a plug-in for uid {uid}, because its "
                 "parameters say what it reads. Everyone may use plug-in ops"
             )
-        if not any(part.paths for part in parts):  # reads no files, or those that the sandbox allows
+        # They read no files, or those that the sandbox allows.
+        if not any(part.named_paths() for part in parts) and (is_plugin or not files):
             return Reading()
         if is_trusted:
             return Reading(self.roots, roots_only=False)

@@ -134,9 +134,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _spec(arguments: argparse.Namespace) -> SourceSpec:
     from prepserver.pack.expression import source_from
-    from prepserver.pipeline.sources import FileList, ImageFolder, Packed, Tar
     from prepserver.plugins import codes, load
-    from prepserver.source.readers.packed import PLAN_NAME
 
     if (arguments.source is None) == (arguments.synthetic is None):
         raise PackError("needs SOURCE and OUT, or --synthetic N and OUT", usage=True)
@@ -147,11 +145,23 @@ def _spec(arguments: argparse.Namespace) -> SourceSpec:
         if arguments.masks is not None:
             raise PackError(f"--masks: say it in the source, as in {type(written).__name__}(...)", usage=True)
         return written.with_code(codes())
+    return _at_path(arguments)
+
+
+def _at_path(arguments: argparse.Namespace) -> SourceSpec:
+    from prepserver.pipeline.arrayfile import SUFFIXES
+    from prepserver.pipeline.sources import FileList, ImageFolder, Packed, Tar
+    from prepserver.source.readers.packed import PLAN_NAME
+
     path = os.path.abspath(os.path.expanduser(arguments.source))
     if path.endswith(".tar"):
         if arguments.masks is True:
             raise PackError("--masks: needs the extension of the masks in the tars, such as seg.png", usage=True)
         return Tar(path, mask=arguments.masks)
+    if path.endswith(SUFFIXES):
+        raise PackError(
+            f"{path} holds arrays: their rows need no decoding, so packing gains nothing. Use Arrays(...)", usage=True
+        )
     if os.path.isfile(path):
         if isinstance(arguments.masks, str):
             raise PackError(

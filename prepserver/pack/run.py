@@ -24,7 +24,7 @@ from prepserver.pack.plan import LISTING_NAME, Workplace
 from prepserver.pack.report import Report
 from prepserver.pack.shards import ShardWriter
 from prepserver.pack.transcode import DAMAGED, NO_IMAGE, ODD, Transcoded, Transcoder, transcode
-from prepserver.pipeline.kinds import Image, Kind
+from prepserver.pipeline.kinds import Array, Image, Kind, Scalar
 from prepserver.pipeline.record import Record, images
 from prepserver.pipeline.sources import Packed, SourceSpec
 from prepserver.plugins import PluginError
@@ -108,6 +108,12 @@ def pack(spec: SourceSpec, folder: Path, options: Options, report: Report) -> Su
     columns = _packed_columns(spec)
     if not columns:
         raise PackError(f"{spec.place} has nothing but labels", usage=True)
+    if all(isinstance(kind, Scalar | Array) for kind in columns.values()):
+        raise PackError(
+            f"{spec.place} has the columns {', '.join(spec.columns)}, and images, masks and texts are worth packing: "
+            "rows of numbers are read where they are",
+            usage=True,
+        )
     if options.transcoder.max_side is not None and any(kind.is_spatial for kind in list(columns.values())[1:]):
         raise PackError("--max-side makes images smaller but not their masks: leave out one of the two", usage=True)
     place = Workplace(folder)

@@ -44,9 +44,8 @@ def build_index(
     if roots is not None:
         # Comes first, so that no later error tells anything about what is outside.
         for part in spec.parts():
-            for name in part.paths:
-                if (path := getattr(part, name)) is not None:
-                    roots.check_path(f"the {name} of {type(part).__name__}", path)
+            for name, path in part.named_paths():
+                roots.check_path(f"the {name} of {type(part).__name__}", path)
     return READERS[type(spec)](spec).index(cache_dir, report, roots)
 
 

@@ -149,6 +149,7 @@ def test_every_kind_of_column_is_packed_as_it_is(
         (("SOURCE", "OUT", "--max-side", "0"), "--max-side 0"),
         (("OUT", "--synthetic", "3", "--masks", "M"), "--masks: synthetic photos have none"),
         (("--masks", "--", "a-{0..1}.tar", "OUT"), "--masks: needs the extension of the masks"),
+        (("x.npz", "OUT"), "x.npz holds arrays: their rows need no decoding"),
         (("--masks", "--", "SOURCE", "OUT"), "--masks: needs the folder of the masks"),
     ],
 )
