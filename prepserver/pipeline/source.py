@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Protocol, Self
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.record import Record, images
 from prepserver.pipeline.spec import Spec, digest_of
+from prepserver.pipeline.urls import canonical, is_url
 
 
 class PathLike(Protocol):
@@ -50,7 +51,9 @@ class SourceSpec(Spec):
     def from_params(cls, params: Mapping[str, Any]) -> Self:
         """As `Spec.from_params`; paths must be absolute, and only what is None by default may be missing."""
         for name in cls.paths:
-            if name in params and not (isinstance(path := params[name], str) and path.startswith("/")):
+            if name in params and not (
+                isinstance(path := params[name], str) and (path.startswith("/") or is_url(path))
+            ):
                 raise SpecError(name, path, "must be an absolute path, because the server runs in another directory")
         # A default that changes between two releases must not change a dataset.
         for field in fields(cls):  # type: ignore[arg-type]  # every subclass is a dataclass
@@ -67,7 +70,8 @@ class SourceSpec(Spec):
 def absolute(field: str, value: object) -> str:
     """Return a path as an absolute path in one spelling: `/data/`, `/data` and `data` seen from `/` are one source.
 
-    ``..`` stays in a path that was absolute: its meaning depends on links that only the server sees.
+    ``..`` stays in a path that was absolute: its meaning depends on links that only the server sees. A URL is returned
+    in one spelling, too: see `prepserver.pipeline.urls`.
 
     Raises:
         SpecError: `value` is no path, or one that cannot travel in a message.
@@ -83,6 +87,8 @@ def absolute(field: str, value: object) -> str:
     except UnicodeEncodeError:
         # Names below the root may be any bytes; the root itself travels in a message as text.
         raise SpecError(field, value, "must be valid UTF-8; give the folder a UTF-8 name or a link") from None
+    if (url := canonical(field, value)) is not None:
+        return url
     if not value.startswith("/"):
         value = posixpath.abspath(posixpath.expanduser(value))  # the only look at the client's machine
     return "/" + "/".join(part for part in value.split("/") if part not in ("", "."))

@@ -9,12 +9,13 @@ import itertools
 import os
 from abc import abstractmethod
 from array import array
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
 from prepserver.pipeline.kinds import Label
+from prepserver.pipeline.spec import digest_of
+from prepserver.pipeline.urls import is_url
 from prepserver.source.container import Container
 from prepserver.source.errors import SampleError, SourceError
 from prepserver.source.files import FileTable, Listing, table_meta
@@ -23,15 +24,14 @@ from prepserver.source.progress import Progress
 from prepserver.source.reader import Scan, ScanningReader
 from prepserver.source.roots import Roots
 from prepserver.source.samples import MAX_ENCODED_BYTES, Record, Source
-from prepserver.source.shards import Shards
+from prepserver.source.shards import open_shards
+from prepserver.source.storage import File, statuses
 
 MISSING = (1 << 64) - 1
 """Instead of an offset: the sample has no such column."""
 
 _AT_ONCE = 8
-"""Files that are listed in parallel: listing waits for storage more than it computes."""
-
-_LOOK_S = 0.1
+"""Files that are listed in parallel."""
 
 
 @dataclass(slots=True)
@@ -40,22 +40,22 @@ class Listed:
 
     Attributes:
         size: Bytes of the file.
-        mtime_ns: Time of the file, taken before it was listed.
+        version: `File.version`, taken before it was listed.
         keys: Names of the samples.
         labels: Class numbers of the samples; 0 without labels.
         places: For each column that is read from the file, (offsets, lengths) by sample; see `MISSING`.
     """
 
     size: int
-    mtime_ns: int
+    version: int
     keys: list[bytes] = field(default_factory=list)
     labels: array[int] = field(default_factory=lambda: array("q"))
     places: list[tuple[array[int], array[int]]] = field(default_factory=list)
 
     @classmethod
-    def of(cls, status: os.stat_result, columns: int) -> Self:
-        """Return an empty listing of a file with this status."""
-        return cls(status.st_size, status.st_mtime_ns, places=[(array("Q"), array("Q")) for _ in range(columns)])
+    def of(cls, file: File, columns: int) -> Self:
+        """Return an empty listing of a file."""
+        return cls(file.size, file.version, places=[(array("Q"), array("Q")) for _ in range(columns)])
 
 
 class RangesReader(ScanningReader):
@@ -99,7 +99,7 @@ class RangesReader(ScanningReader):
         files = self._listed(paths, progress, roots)
         for number, (path, listed) in enumerate(zip(paths, files, strict=True)):
             places.add_file(os.fsencode(path))
-            folder = os.fsencode(path.lstrip("/")) + b"/"
+            folder = os.fsencode(path.partition("://")[2] or path.lstrip("/")) + b"/"
             for key, label in zip(listed.keys, listed.labels, strict=True):
                 below, slash, name = key.rpartition(b"/")
                 table.add(folder + below + slash, name, label)
@@ -110,9 +110,12 @@ class RangesReader(ScanningReader):
             raise SourceError(f"{self.spec.place} holds no samples with {' or '.join(self.columns)}")
         progress.finished(len(table))
         meta: dict[str, Any] = table_meta(table, self.classes(roots), None)
-        times = [listed.mtime_ns for listed in files]
-        meta |= {"files": paths, "sizes": [listed.size for listed in files], "mtimes_ns": times}
-        return Scan(meta, table.sections(*more), times, places.found())
+        versions = [listed.version for listed in files]
+        meta |= {"files": paths, "sizes": [listed.size for listed in files], "versions": versions}
+        meta |= {"urls": False}  # names are not opened
+        remotely = is_url(paths[0])
+        state = digest_of([meta["sizes"], versions]) if remotely else ""
+        return Scan(meta, table.sections(*more), [] if remotely else versions, places.found(), state)
 
     def _listed(self, paths: list[str], progress: Progress, roots: Roots | None) -> list[Listed]:
         samples = 0
@@ -121,27 +124,14 @@ class RangesReader(ScanningReader):
             nonlocal samples
             samples += 1  # only for people: threads may lose a count
 
-        with ThreadPoolExecutor(_AT_ONCE) as threads:
-            futures = [threads.submit(self.list_file, path, roots, found) for path in paths]
-            try:
-                left = set(futures)
-                while left:
-                    done, left = wait(left, _LOOK_S)
-                    for future in done:
-                        future.result()
-                    progress.found(samples)
-            except BaseException:
-                threads.shutdown(wait=True, cancel_futures=True)
-                raise
-        return [future.result() for future in futures]
+        return progress.over(lambda path: self.list_file(path, roots, found), paths, _AT_ONCE, lambda: samples)
 
     def is_current(self, container: Container) -> bool:
         """As `ScanningReader.is_current`."""
         meta = container.meta
         if meta["files"] != self.files():
             return False
-        found = [(status.st_size, status.st_mtime_ns) for status in map(os.stat, meta["files"])]
-        return found == list(zip(meta["sizes"], meta["mtimes_ns"], strict=True))
+        return statuses(meta["files"]) == list(zip(meta["sizes"], meta["versions"], strict=True))
 
     def check_roots(self, sections: Callable[[str], memoryview], roots: Roots) -> None:
         """As `ScanningReader.check_roots`."""
@@ -171,7 +161,18 @@ class RangesSource(Listing):
         super().__init__(container, more="I" + "QQ" * len(columns))
         self._columns, self._has_label = columns, has_label
         meta = container.meta
-        self._shards = Shards(meta["files"], meta["sizes"], roots, meta["mtimes_ns"])
+        self._shards = open_shards(meta["files"], meta["sizes"], roots, meta["versions"])
+
+    def prefetch(self, indices: Sequence[int]) -> None:
+        """As `Source.prefetch`."""
+        if self._shards.wants:
+            self._shards.want(itertools.chain.from_iterable(map(self._ranges, indices)))
+
+    def _ranges(self, index: int) -> Iterator[tuple[int, int, int]]:
+        _, _, file, *places = self.entry(index)
+        for offset, length in zip(places[::2], places[1::2], strict=True):
+            if offset != MISSING and 0 < length <= MAX_ENCODED_BYTES:
+                yield file, offset, length
 
     def read(self, index: int) -> Record:
         """As `Source.read`."""

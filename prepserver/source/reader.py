@@ -56,12 +56,14 @@ class Scan:
         sections: Bytes by name.
         mtimes_ns: The times of all files and folders that it was made from.
         places: See `Places.found`.
+        state: Differs between states of objects on the network that have equal names; empty for local files.
     """
 
     meta: dict[str, Any]
     sections: dict[str, memoryview]
     mtimes_ns: list[int]
     places: dict[str, str]
+    state: str = ""
 
 
 class Reader(ABC):
@@ -154,8 +156,12 @@ class ScanningReader(Reader):
         settled = not any(
             started_ns - _COARSEST_TIME_NS <= mtime_ns <= ended_ns + _COARSEST_TIME_NS for mtime_ns in scan.mtimes_ns
         )
-        meta = {"key": self.key, "settled": settled, "places": scan.places, **scan.meta}
-        return self._info(cache.publish(self.key, meta["content_digest"], meta, scan.sections), meta)
+        meta = {"key": self.key, "settled": settled, "places": scan.places, "state": scan.state, **scan.meta}
+        if scan.state:
+            for path, container in cache.candidates(self.key):
+                if _identity(container.meta) == _identity(meta):
+                    return self._info(path, container.meta)
+        return self._info(cache.publish(self.key, _identity(meta), meta, scan.sections), meta)
 
     def open(self, index_path: Path, roots: Roots | None) -> Source:
         """As `Reader.open`."""
@@ -179,8 +185,16 @@ class ScanningReader(Reader):
 
     def _info(self, path: Path, meta: Mapping[str, Any]) -> IndexInfo:
         content = meta["content_digest"]
-        digest = hashlib.sha256(f"{self.spec.digest} {content}".encode()).hexdigest()
+        digest = hashlib.sha256(f"{self.spec.digest} {_identity(meta)}".encode()).hexdigest()
         return IndexInfo(path, *self.counts(meta), digest, content, (*meta["places"], str(path.parent)))
+
+
+def _identity(meta: Mapping[str, Any]) -> str:
+    """Return the content digest, or for objects on the network a digest of it and their state."""
+    content: str = meta["content_digest"]
+    if not (state := meta.get("state")):
+        return content
+    return hashlib.sha256(f"{content} {state}".encode()).hexdigest()
 
 
 def _section(container: Container, name: str) -> memoryview:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from prepserver.source.errors import SampleError
@@ -41,6 +42,10 @@ class Source(Protocol):
 
     def label(self, index: int) -> int:
         """Return the label of a sample without reading the sample."""
+
+    def prefetch(self, indices: Sequence[int]) -> None:
+        """Begin to read samples that `read` will be asked for soon, if that takes time; returns at once."""
+        return None
 
     def name(self, index: int) -> str:
         """Return what messages call a sample: the path below the source's folder, or as the list gives it.

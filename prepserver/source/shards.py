@@ -6,13 +6,16 @@ The copy takes a fiftieth of a decode.
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
+from prepserver.pipeline.urls import is_url
 from prepserver.source.errors import SampleError
 from prepserver.source.roots import OutsideRootsError, Roots, open_below
-from prepserver.source.samples import NOT_THE_SAMPLE, OUTSIDE
+from prepserver.source.samples import MAX_ENCODED_BYTES, NOT_THE_SAMPLE, OUTSIDE
+from prepserver.source.storage import remote
 
 # Of a soft limit of 1024 descriptors that a worker may live under; 400 shards of 256 MiB are 100 GB.
 _OPEN_AT_MOST = 400
@@ -25,13 +28,18 @@ class Shards:
         paths: Absolute paths.
         sizes: Bytes of each shard when the dataset was listed.
         roots: Where shards must lie.
-        mtimes_ns: Time of each shard when the dataset was listed; None to compare sizes only.
+        versions: `File.version` of each shard when the dataset was listed; None to compare sizes only.
+
+    Attributes:
+        wants: Whether `want` is of use.
     """
 
+    wants = False
+
     def __init__(
-        self, paths: Sequence[str], sizes: Sequence[int], roots: Roots | None, mtimes_ns: Sequence[int] | None = None
+        self, paths: Sequence[str], sizes: Sequence[int], roots: Roots | None, versions: Sequence[int] | None = None
     ) -> None:
-        self._paths, self._sizes, self._roots, self._mtimes_ns = paths, sizes, roots, mtimes_ns
+        self._paths, self._sizes, self._roots, self._versions = paths, sizes, roots, versions
         self._open: OrderedDict[int, int] = OrderedDict()
 
     def read(self, shard: int, offset: int, length: int) -> bytes:
@@ -52,6 +60,9 @@ class Shards:
                 raise
             raise SampleError(f"cannot read {self.name(shard)}: {error.strerror}") from error
 
+    def want(self, ranges: Iterable[tuple[int, int, int]]) -> None:
+        """Begin to read (shard, offset, length), each of which `read` will be asked for soon."""
+
     def name(self, shard: int) -> str:
         """Return the file name of a shard."""
         return os.path.basename(self._paths[shard])
@@ -70,7 +81,7 @@ class Shards:
             raise SampleError(
                 f"{self.name(shard)} has {status.st_size} bytes and should have {self._sizes[shard]}: it has changed"
             )
-        if self._mtimes_ns is not None and status.st_mtime_ns != self._mtimes_ns[shard]:
+        if self._versions is not None and status.st_mtime_ns != self._versions[shard]:
             os.close(descriptor)
             raise SampleError(f"{self.name(shard)} has changed since the dataset was listed; attach again")
         if len(self._open) >= _OPEN_AT_MOST:
@@ -82,3 +93,40 @@ class Shards:
         # A source has no close of its own: it lives as long as its worker, or as the client's iterator.
         for descriptor in self.__dict__.get("_open", {}).values():
             os.close(descriptor)
+
+
+class RemoteShards(Shards):
+    """Shards that are objects on the network; each answer says whether its shard has changed."""
+
+    wants = True
+
+    def read(self, shard: int, offset: int, length: int) -> bytes:
+        """As `Shards.read`."""
+        try:
+            return remote.link().read(self._wanted(shard, offset, length), MAX_ENCODED_BYTES)
+        except OutsideRootsError:
+            raise SampleError(OUTSIDE) from None
+        except SampleError as error:
+            raise SampleError(f"{self.name(shard)}: {error.reason}") from None
+
+    def want(self, ranges: Iterable[tuple[int, int, int]]) -> None:
+        """As `Shards.want`."""
+        remote.link().want(itertools.starmap(self._wanted, ranges))
+
+    def name(self, shard: int) -> str:
+        """Return the URL of a shard."""
+        return self._paths[shard]
+
+    def _wanted(self, shard: int, offset: int, length: int) -> remote.Wanted:
+        if not shard < len(self._sizes):
+            raise SampleError(f"the index names shard {shard} of {len(self._sizes)}")
+        size = self._sizes[shard]
+        length = max(0, min(length, size - offset))
+        return remote.Wanted(self._paths[shard], offset, length, size, self._versions[shard] if self._versions else 0)
+
+
+def open_shards(
+    paths: Sequence[str], sizes: Sequence[int], roots: Roots | None, versions: Sequence[int] | None = None
+) -> Shards:
+    """Return the `Shards` for where they lie: on this machine, or all on the network."""
+    return (RemoteShards if paths and is_url(paths[0]) else Shards)(paths, sizes, roots, versions)
