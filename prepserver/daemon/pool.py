@@ -98,17 +98,22 @@ class WorkerPool:
         sandbox: See `Settings`.
         plugins: See `Settings`.
         plugin_read: See `Settings`.
+        url_roots: See `Settings`.
     """
 
     def __init__(
         self, poll: Poll, events: PoolEvents, workers: int, sample_timeout_s: float, nice: int, log_level: str,
         sandbox: str = "auto",
-        plugins: Sequence[str] = (), plugin_read: Sequence[str] = (),
+        plugins: Sequence[str] = (), plugin_read: Sequence[str] = (), url_roots: Sequence[str] = (),
     ) -> None:  # fmt: skip
         self._poll = poll
         self._events = events
         self._sample_timeout_ns = int(sample_timeout_s * 1e9)
-        self._make_zygote: Callable[[], Zygote] = lambda: Zygote(nice, log_level.upper(), sandbox, plugins, plugin_read)
+        # Half, so that a worker that waits for a dead store is not taken for one that hangs.
+        remote = (tuple(url_roots), sample_timeout_s / 2)
+        self._make_zygote: Callable[[], Zygote] = lambda: Zygote(
+            nice, log_level.upper(), sandbox, plugins, plugin_read, *remote
+        )
         self._zygote = self._make_zygote()
         self._plugins: work.Plugins = []
         self._sandbox = sandbox

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Protocol, Self
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.record import Record, images
 from prepserver.pipeline.spec import Spec, digest_of
-from prepserver.pipeline.urls import canonical, is_url
+from prepserver.pipeline.urls import canonical, is_url, split
 
 
 class PathLike(Protocol):
@@ -42,6 +42,12 @@ class SourceSpec(Spec):
     def place(self) -> str:
         """Where the dataset is, for people; its class's name if it has no path."""
         return str(getattr(self, self.paths[0])) if self.paths else type(self).__name__
+
+    @property
+    def stores(self) -> tuple[str, ...]:
+        """Buckets and hosts of its paths that are URLs, such as ``s3://bucket``."""
+        paths = (getattr(self, name) for name in self.paths)
+        return tuple(dict.fromkeys(split(path)[0] for path in paths if path is not None and is_url(path)))
 
     def to_wire(self) -> dict[str, Any]:
         """As `Spec.to_wire`, without what is None."""

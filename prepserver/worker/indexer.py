@@ -14,6 +14,7 @@ from pathlib import Path
 
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.sources import source_from_wire
+from prepserver.pipeline.urls import is_url
 from prepserver.protocol.schema import ProtocolError
 from prepserver.protocol.work import TO_INDEXER, BuildIndex, Indexed, IndexFailed, Indexing
 from prepserver.source import OutsideRootsError, Roots, SourceError, build_index
@@ -62,7 +63,8 @@ def _answer(job: BuildIndex, sock: socket.socket, seal: Seal) -> Indexed | Index
     roots = job.roots
     try:
         spec = source_from_wire(job.source)
-        seal.close(["/"] if spec.paths else [], writable=[job.cache_dir])
+        local = any(path and not is_url(path) for path in (getattr(spec, name) for name in spec.paths))
+        seal.close(["/"] if local else [], writable=[job.cache_dir])
         try:
             info = build_index(spec, Path(job.cache_dir), report, Roots(roots) if roots else None)
         except OutsideRootsError:

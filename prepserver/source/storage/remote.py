@@ -12,6 +12,8 @@ request, because its URL may be signed.
 from __future__ import annotations
 
 import asyncio
+import atexit
+import contextlib
 import datetime
 import errno
 import hashlib
@@ -39,8 +41,9 @@ HELD_BYTES = 256 << 20
 _HELD = 4 * IN_FLIGHT
 _UNKNOWN_BYTES = 1 << 20  # how much a read counts whose size is not known yet
 _WINDOW_BYTES = 8 << 20  # a listing reads 100 MB/s at 50 ms with this, from one file
-_DOWN_WAIT_S = 0.1
+_DOWN_WAIT_S = 0.25
 _DEADLINE_S = 15.0
+_END_S = 2.0
 
 INSTALL = "reading it needs obstore where the daemon runs: pip install 'prepserver[remote]'"
 
@@ -52,6 +55,10 @@ _UNAVAILABLE = ("5", "429")
 
 class RemoteError(SampleError):
     """An object cannot be read; the reason does not name it."""
+
+
+class Unavailable(RemoteError):
+    """The store is of no use now, whatever is asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +82,20 @@ def configure(roots: Sequence[str], deadline_s: float) -> None:
     """
     global _rules  # a process has one network
     _rules = _Rules(tuple(roots), deadline_s)
+
+
+def load() -> Any:
+    """Import obstore; no thread starts before the first read.
+
+    Raises:
+        SourceError: It is not installed.
+    """
+    try:
+        import obstore
+        import obstore.store
+    except ImportError as error:
+        raise SourceError(f"{INSTALL} ({error})") from error
+    return obstore
 
 
 def check_allowed(url: str) -> None:
@@ -139,22 +160,35 @@ class Link:
     """
 
     def __init__(self) -> None:
-        try:
-            import obstore
-            import obstore.store
-        except ImportError as error:
-            raise SourceError(f"{INSTALL} ({error})") from error
         self.pid = os.getpid()
-        self._obstore = obstore
+        self._obstore = load()
         self._rules = _rules
         self._stores: dict[str, Any] = {}
-        self._down: set[str] = set()
+        self._down: dict[str, str] = {}  # why
         self._answered_s: dict[str, float] = {}
         self._begun: OrderedDict[Wanted, _Begun] = OrderedDict()
         self._making = threading.Lock()
         self._loop = asyncio.new_event_loop()
         self._gate = asyncio.Semaphore(IN_FLIGHT)
-        threading.Thread(target=self._loop.run_forever, name="remote", daemon=True).start()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="remote", daemon=True)
+        self._thread.start()
+        atexit.register(self._end)
+
+    def _end(self) -> None:
+        """Cancel what is in flight: an answer that comes while Python ends would find no interpreter."""
+        if self.pid != os.getpid():
+            return
+
+        async def cancel() -> None:
+            tasks = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+        with contextlib.suppress(TimeoutError):
+            self._submit(cancel()).result(_END_S)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_END_S)
 
     def want(self, reads: Iterable[Wanted]) -> None:
         """Begin reads that will be asked for soon, as far as the bounds allow; each is to be read as often."""
@@ -190,11 +224,11 @@ class Link:
         else:
             check_allowed(wanted.url)
             future = self._submit(self._get(wanted, limit_bytes))
-        down = split(wanted.url)[0] in self._down
+        why = self._down.get(split(wanted.url)[0])
         try:
-            found = future.result(_DOWN_WAIT_S if down else self._rules.deadline_s)
+            found = future.result(self._rules.deadline_s if why is None else _DOWN_WAIT_S)
         except TimeoutError:
-            found = self._unanswered()
+            found = self._unanswered() if why is None else RemoteError(f"{why}, and nothing since")
         if isinstance(found, RemoteError):
             raise found
         return found
@@ -260,13 +294,14 @@ class Link:
         options = {
             "timeout": limit,
             "connect_timeout": min(limit, datetime.timedelta(seconds=5)),
-            "read_timeout": limit / 3,  # a stalled answer is asked for again
+            "read_timeout": limit / 2,  # a stalled answer is asked for again
             "allow_http": scheme == "http" or os.environ.get(_ALLOW_HTTP.get(scheme, ""), "").lower() in ("1", "true"),
         }
         stores = self._obstore.store
         make = stores.HTTPStore.from_url if scheme in ("http", "https") else stores.from_url
-        backoff = {"max_backoff": limit / 5}
-        return make(name, client_options=options, retry_config={"retry_timeout": limit, "backoff": backoff})
+        # It gives up before the deadline, so that the error says what the store answered.
+        retry = {"retry_timeout": limit / 2, "backoff": {"max_backoff": limit / 5}}
+        return make(name, client_options=options, retry_config=retry)
 
     def _submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
@@ -299,46 +334,42 @@ class Link:
             async with asyncio.timeout(self._rules.deadline_s):
                 found = await ask()
         except RemoteError as error:
-            answer: T | RemoteError = RemoteError(error.reason)
-            is_down = False
+            answer: RemoteError = RemoteError(error.reason)
         except TimeoutError:
-            answer, is_down = self._unanswered(), True
+            answer = self._unanswered()
         except Exception as error:  # noqa: BLE001 - obstore has many, and its runtime more
             answer = self._failed(error)
-            is_down = answer.errno == errno.EAGAIN
-            answer.errno = None if is_down else answer.errno
         else:
-            answer, is_down = found, False
-        if not is_down:
             self._answered_s[name] = self._loop.time()
-            self._down.discard(name)
+            self._down.pop(name, None)
+            return found
+        if not isinstance(answer, Unavailable):
+            self._answered_s[name] = self._loop.time()
+            self._down.pop(name, None)
         elif self._answered_s.get(name, -1.0) < began_s:
-            self._down.add(name)
+            self._down[name] = answer.reason
         return answer
 
     def _unanswered(self) -> RemoteError:
-        return RemoteError(f"no answer in {self._rules.deadline_s:g} s, half of the server's sample_timeout_s")
+        return Unavailable(f"no answer in {self._rules.deadline_s:g} s, half of the server's sample_timeout_s")
 
     def _failed(self, error: Exception) -> RemoteError:
-        """Return an error of obstore in our words; errno EAGAIN says that the store is of no use now."""
+        """Return an error of obstore in our words."""
         text = str(error)
         status, code = _STATUS.search(text), _CODE.search(text)
         if "169.254.169.254" in text:
             made = RemoteError("the server's environment holds no credentials for it")
         elif status is not None:
             said = status[1].strip() + (f" ({code[1]})" if code is not None else "")
-            made = RemoteError(f"the store answers {said}")
-            if status[1].startswith(_UNAVAILABLE):
-                made.errno = errno.EAGAIN
-            elif status[1].startswith("404"):
+            made = (Unavailable if said.startswith(_UNAVAILABLE) else RemoteError)(f"the store answers {said}")
+            if said.startswith("404"):
                 made.errno = errno.ENOENT
         elif isinstance(error, self._obstore.exceptions.NotSupportedError):
             made = RemoteError("the store gives no ranges of it")
         elif isinstance(error, ValueError):
             made = RemoteError("the store takes no such name")
         else:
-            made = RemoteError("the store cannot be reached, or breaks off its answer")
-            made.errno = errno.EAGAIN
+            made = Unavailable("the store cannot be reached, or breaks off its answers")
         return made
 
 
