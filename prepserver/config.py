@@ -98,7 +98,7 @@ class Settings:
         _within("limits.memory_per_uid", self.memory_per_uid_bytes, 0, 1 << 50)
         _within("limits.jobs_per_uid", self.jobs_per_uid, 0, 1 << 20)
         _within("limits.streams_per_uid", self.streams_per_uid, 0, 1 << 20)
-        _check_folders("sources.roots", tuple(root for root in self.source_roots if not is_url(root)))
+        _check_folders("sources.roots", self.source_roots, or_urls=True)
         _check_folders("plugins.read", self.plugin_read)
         if len(self.plugins) > MAX_PLUGINS or not all(self.plugins):
             raise ConfigError(f"plugins.load = {list(self.plugins)}: at most {MAX_PLUGINS} names, none of them empty")
@@ -243,10 +243,12 @@ def _parse_mode(value: Any, where: str) -> int:
     return value
 
 
-def _check_folders(name: str, folders: tuple[str, ...]) -> None:
+def _check_folders(name: str, folders: tuple[str, ...], *, or_urls: bool = False) -> None:
     if len(folders) > MAX_FOLDERS:
         raise ConfigError(f"{name}: {len(folders)} folders are more than {MAX_FOLDERS}")
     for folder in folders:
+        if or_urls and is_url(folder):
+            continue
         if not folder.startswith("/") or "\0" in folder or len(os.fsencode(folder)) > _MAX_ROOT_BYTES:
             raise ConfigError(f"{name}: {folder!r} is not an absolute path of at most {_MAX_ROOT_BYTES} bytes")
 

@@ -56,8 +56,9 @@ def canonical(field: str, value: str) -> str | None:
     if web:
         authority = authority.lower().removesuffix(_PORTS[scheme])
     parts = key.removesuffix("/").split("/") if key else []
-    if any(part in ("", ".", "..") or "\0" in part for part in map(unquote if web else str, parts)):
-        raise SpecError(field, value, "must have no empty part and no . or .. in its path")
+    plain = map(unquote, parts) if web else iter(parts)
+    if any(part in ("", ".", "..") or "\0" in part or "/" in part for part in plain):
+        raise SpecError(field, value, "must have no empty part, no . and no .. in its path")
     return "/".join((f"{scheme}://{authority}", *parts))
 
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 SECRET = "never-to-be-shown"
 """Part of the credentials of the environment, which must be in no log and no error."""
@@ -47,8 +48,7 @@ class ObjectStore:
         )
         assert self._moto.stdout is not None
         self.upstream = int(self._moto.stdout.readline())
-        self._proxy = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
-        self._proxy.daemon_threads = True
+        self._proxy = _Proxy(self)
         threading.Thread(target=self._proxy.serve_forever, args=(0.05,), daemon=True).start()
         self.request("PUT", f"/{self.bucket}")
 
@@ -80,7 +80,7 @@ class ObjectStore:
 
     def put(self, key: str, content: bytes) -> None:
         """Writes an object."""
-        self.request("PUT", f"/{self.bucket}/{key}", content)
+        self.request("PUT", f"/{self.bucket}/{quote(key)}", content)
 
     def upload(self, folder: Path, prefix: str) -> str:
         """Writes all files below a folder; returns their URL."""
@@ -116,44 +116,54 @@ def object_store() -> Iterator[ObjectStore]:
         store.close()
 
 
-def _handler(store: ObjectStore) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+class _Proxy(ThreadingHTTPServer):
+    daemon_threads = True
 
-        def do_GET(self) -> None:
-            if "list-type" not in self.path and self.command == "GET":
-                store.asked.append(self.path)
-            fault = store.fault(self.path)
-            if isinstance(fault, float):
-                time.sleep(fault)
-            elif fault == "never":
-                store.ended.wait()
-                self.close_connection = True
-                return
-            elif isinstance(fault, int):
-                self._answer(fault, {}, b"")
-                return
-            connection = http.client.HTTPConnection("127.0.0.1", store.upstream)
-            connection.request(self.command, self.path, headers=dict(self.headers))
-            answer = connection.getresponse()
-            self._answer(answer.status, dict(answer.headers), answer.read(), broken=fault in ("cut", "stall"))
-            if fault == "stall":
-                store.ended.wait()
-            connection.close()
+    def __init__(self, store: ObjectStore) -> None:
+        self.store = store
+        super().__init__(("127.0.0.1", 0), _Handler)
 
-        do_HEAD = do_GET
+    def handle_error(self, *_: Any) -> None:
+        """A client that hangs up is what faults make."""
 
-        def _answer(self, status: int, headers: Mapping[str, str], body: bytes, broken: bool = False) -> None:
-            self.send_response_only(status)
-            kept = {name: value for name, value in headers.items() if name.lower() not in ("connection", "date")}
-            for name, value in ({"Content-Length": str(len(body))} | kept).items():
-                self.send_header(name, value)
-            self.end_headers()
-            self.close_connection = broken
-            if self.command == "GET":
-                self.wfile.write(body[: len(body) // 2] if broken else body)
 
-        def log_message(self, *_: Any) -> None:
-            pass
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: _Proxy
 
-    return Handler
+    def do_GET(self) -> None:
+        store = self.server.store
+        if "list-type" not in self.path and self.command == "GET":
+            store.asked.append(self.path)
+        fault = store.fault(self.path)
+        if isinstance(fault, float):
+            time.sleep(fault)
+        elif fault == "never":
+            store.ended.wait()
+            self.close_connection = True
+            return
+        elif isinstance(fault, int):
+            self._answer(fault, {}, b"")
+            return
+        connection = http.client.HTTPConnection("127.0.0.1", store.upstream)
+        connection.request(self.command, self.path, headers=dict(self.headers))
+        answer = connection.getresponse()
+        self._answer(answer.status, dict(answer.headers), answer.read(), broken=fault in ("cut", "stall"))
+        if fault == "stall":
+            store.ended.wait()
+        connection.close()
+
+    do_HEAD = do_GET
+
+    def _answer(self, status: int, headers: Mapping[str, str], body: bytes, broken: bool = False) -> None:
+        self.send_response_only(status)
+        kept = {name: value for name, value in headers.items() if name.lower() not in ("connection", "date")}
+        for name, value in ({"Content-Length": str(len(body))} | kept).items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.close_connection = broken
+        if self.command == "GET":
+            self.wfile.write(body[: len(body) // 2] if broken else body)
+
+    def log_message(self, *_: Any) -> None:
+        """Says nothing."""
