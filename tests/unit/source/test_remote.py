@@ -140,7 +140,7 @@ def test_a_list_on_disk_names_images_anywhere(store: ObjectStore, tmp_path: Path
     assert [source.name(k) for k in range(4)] == names
 
 
-def test_a_bucket_is_listed_each_time_and_kept_while_it_is_unchanged(
+def test_an_unchanged_bucket_is_listed_again_and_kept(
     photos: tuple[ImageFolder, ImageFolder], store: ObjectStore, tmp_path: Path
 ) -> None:
     found: list[int] = []
