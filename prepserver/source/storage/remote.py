@@ -1,9 +1,10 @@
 """Objects on the network, by obstore: Amazon S3 and what speaks like it, Google Cloud Storage, Azure, web servers.
 
-A process has one link. Its thread keeps up to 64 reads in flight, begun when a chunk is queued (`Link.want`) and waited
-for when a sample is made (`Link.read`). obstore repeats a failed request with growing pauses until the deadline of its
-read. A store that does not answer for a whole deadline is down: until it answers, reads that are under way go on, but
-nobody waits for them, so that a chunk of a dead bucket takes one deadline and not one for each sample.
+A process has one link. Its threads keep up to 64 reads in flight, begun when a chunk is queued (`Link.want`) and waited
+for when a sample is made (`Link.read`). Threads cost half the CPU time of an event loop here. obstore repeats a failed
+request with growing pauses, for half of the deadline of a read. A store that fails so, or does not answer for a whole
+deadline, is down: until it answers, reads that are under way go on, but nobody waits for them, so that a chunk of a
+dead bucket takes one deadline and not one for each sample.
 
 Credentials come from the environment of the daemon, where obstore finds them. No error shows what a library says of a
 request, because its URL may be signed.
@@ -11,18 +12,16 @@ request, because its URL may be signed.
 
 from __future__ import annotations
 
-import asyncio
-import atexit
-import contextlib
 import datetime
 import errno
 import hashlib
 import os
 import re
 import threading
+import time
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
@@ -30,6 +29,7 @@ from prepserver.pipeline.urls import lies_below, split
 from prepserver.source.errors import SampleError, SourceError
 from prepserver.source.roots import OutsideRootsError
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 IN_FLIGHT = 64
@@ -43,7 +43,6 @@ _UNKNOWN_BYTES = 1 << 20  # how much a read counts whose size is not known yet
 _WINDOW_BYTES = 8 << 20  # a listing reads 100 MB/s at 50 ms with this, from one file
 _DOWN_WAIT_S = 0.25
 _DEADLINE_S = 15.0
-_END_S = 2.0
 
 INSTALL = "reading it needs obstore where the daemon runs: pip install 'prepserver[remote]'"
 
@@ -71,6 +70,7 @@ class _Rules:
 
 _rules = _Rules()
 _link: Link | None = None
+_making_link = threading.Lock()
 
 
 def configure(roots: Sequence[str], deadline_s: float) -> None:
@@ -168,27 +168,7 @@ class Link:
         self._answered_s: dict[str, float] = {}
         self._begun: OrderedDict[Wanted, _Begun] = OrderedDict()
         self._making = threading.Lock()
-        self._loop = asyncio.new_event_loop()
-        self._gate = asyncio.Semaphore(IN_FLIGHT)
-        self._thread = threading.Thread(target=self._loop.run_forever, name="remote", daemon=True)
-        self._thread.start()
-        atexit.register(self._end)
-
-    def _end(self) -> None:
-        """Cancel what is in flight: an answer that comes while Python ends would find no interpreter."""
-        if self.pid != os.getpid():
-            return
-
-        async def cancel() -> None:
-            tasks = asyncio.all_tasks() - {asyncio.current_task()}
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
-        with contextlib.suppress(TimeoutError):
-            self._submit(cancel()).result(_END_S)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(_END_S)
+        self._threads = ThreadPoolExecutor(IN_FLIGHT, "remote")  # which Python joins when it ends
 
     def want(self, reads: Iterable[Wanted]) -> None:
         """Begin reads that will be asked for soon, as far as the bounds allow; each is to be read as often."""
@@ -205,7 +185,7 @@ class Link:
                     return
                 held -= self._begun.pop(first).nbytes
             if self._rules.roots is None or lies_below(wanted.url, self._rules.roots):
-                self._begun[wanted] = _Begun(self._submit(self._get(wanted)), wanted.nbytes, 1)
+                self._begun[wanted] = _Begun(self._threads.submit(self._get, wanted), wanted.nbytes, 1)
                 held += wanted.nbytes
 
     def read(self, wanted: Wanted, limit_bytes: int) -> bytes:
@@ -223,37 +203,37 @@ class Link:
             future = begun.future
         else:
             check_allowed(wanted.url)
-            future = self._submit(self._get(wanted, limit_bytes))
-        why = self._down.get(split(wanted.url)[0])
+            future = self._threads.submit(self._get, wanted, limit_bytes)
+        name, began_s = split(wanted.url)[0], time.monotonic()
+        why = self._down.get(name)
         try:
             found = future.result(self._rules.deadline_s if why is None else _DOWN_WAIT_S)
         except TimeoutError:
-            found = self._unanswered() if why is None else RemoteError(f"{why}, and nothing since")
+            found = RemoteError(f"{why}, and nothing since")
+            if why is None:
+                found = RemoteError(f"no answer in {self._rules.deadline_s:g} s, half of sample_timeout_s")
+                self._note_down(name, began_s, found.reason)
         if isinstance(found, RemoteError):
             raise found
         return found
 
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Wait for work of the link's thread."""
-        return self._submit(work).result()
+    def each(self, work: Callable[[S], T], items: Iterable[S]) -> list[T]:
+        """Do work that waits for answers in the threads of the link."""
+        return list(self._threads.map(work, items))
 
-    async def get(self, wanted: Wanted) -> bytes:
-        """Read for a listing; raises as `read`."""
+    def get(self, wanted: Wanted) -> bytes:
+        """Read in the calling thread, for a listing; raises as `read`."""
         check_allowed(wanted.url)
-        found = await self._get(wanted)
+        found = self._get(wanted)
         if isinstance(found, RemoteError):
             raise found
         return found
 
-    async def status(self, url: str) -> tuple[int, int]:
+    def status(self, url: str) -> tuple[int, int]:
         """Return size and version of an object; raises as `read`."""
         check_allowed(url)
         store, key = split(url)
-
-        async def ask() -> Any:
-            return await self._obstore.head_async(self.store(store), key)
-
-        meta = await self._answer(store, ask)
+        meta = self._answer(store, lambda: self._obstore.head(self.store(store), key))
         if isinstance(meta, RemoteError):
             raise meta
         return meta["size"], version_of(meta)
@@ -303,55 +283,47 @@ class Link:
         retry = {"retry_timeout": limit / 2, "backoff": {"max_backoff": limit / 5}}
         return make(name, client_options=options, retry_config=retry)
 
-    def _submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
-
-    async def _get(self, wanted: Wanted, limit_bytes: int = HELD_BYTES) -> bytes | RemoteError:
+    def _get(self, wanted: Wanted, limit_bytes: int = HELD_BYTES) -> bytes | RemoteError:
         name, key = split(wanted.url)
 
-        async def ask() -> bytes:
+        def ask() -> bytes:
             end = wanted.offset + wanted.length
             options = {"range": (wanted.offset, end)} if wanted.length >= 0 else None
-            found = await self._obstore.get_async(self.store(name), key, options=options)
+            found = self._obstore.get(self.store(name), key, options=options)
             size, version = found.meta["size"], version_of(found.meta)
             changed = (wanted.version and version != wanted.version) or (wanted.size >= 0 and size != wanted.size)
             if changed:
                 raise RemoteError("it has changed since the dataset was listed; attach again")
             if wanted.length < 0 and size > limit_bytes:
                 raise RemoteError(f"{size} bytes are more than the limit of {limit_bytes} for an encoded image")
-            return bytes((await found.bytes_async()).to_bytes())
+            data: bytes = found.bytes().to_bytes()
+            return data
 
-        async with self._gate:
-            return await self._answer(name, ask)
+        return self._answer(name, ask)
 
-    async def _answer(self, name: str, ask: Callable[[], Coroutine[Any, Any, T]]) -> T | RemoteError:
-        """Return what a store answers before the deadline, or why it does not; an error is returned, not raised.
+    def _answer(self, name: str, ask: Callable[[], T]) -> T | RemoteError:
+        """Return what a store answers, or why it does not; an error is returned, not raised.
 
-        Errors that are raised keep their traceback and with it a cycle, and workers collect garbage rarely.
+        An error that was raised keeps its traceback and with it a cycle, and workers collect garbage rarely.
         """
-        began_s = self._loop.time()
+        began_s = time.monotonic()
+        answer: T | RemoteError
         try:
-            async with asyncio.timeout(self._rules.deadline_s):
-                found = await ask()
+            answer = ask()
         except RemoteError as error:
-            answer: RemoteError = RemoteError(error.reason)
-        except TimeoutError:
-            answer = self._unanswered()
+            answer = RemoteError(error.reason)
         except Exception as error:  # noqa: BLE001 - obstore has many, and its runtime more
             answer = self._failed(error)
+        if isinstance(answer, Unavailable):
+            self._note_down(name, began_s, answer.reason)
         else:
-            self._answered_s[name] = self._loop.time()
+            self._answered_s[name] = time.monotonic()
             self._down.pop(name, None)
-            return found
-        if not isinstance(answer, Unavailable):
-            self._answered_s[name] = self._loop.time()
-            self._down.pop(name, None)
-        elif self._answered_s.get(name, -1.0) < began_s:
-            self._down[name] = answer.reason
         return answer
 
-    def _unanswered(self) -> RemoteError:
-        return Unavailable(f"no answer in {self._rules.deadline_s:g} s, half of the server's sample_timeout_s")
+    def _note_down(self, name: str, since_s: float, why: str) -> None:
+        if self._answered_s.get(name, -1.0) < since_s:
+            self._down[name] = why
 
     def _failed(self, error: Exception) -> RemoteError:
         """Return an error of obstore in our words."""
@@ -381,7 +353,9 @@ def link() -> Link:
     """
     global _link  # a process has one network
     if _link is None or _link.pid != os.getpid():
-        _link = Link()
+        with _making_link:
+            if _link is None or _link.pid != os.getpid():
+                _link = Link()
     return _link
 
 
@@ -391,7 +365,7 @@ class RemoteFile:
     def __init__(self, url: str) -> None:
         self._url = url
         self._link = link()
-        self.size, self.version = self._link.run(self._link.status(url))
+        self.size, self.version = self._link.status(url)
         self._window, self._at = b"", 0
 
     def read(self, length: int, offset: int) -> bytes:
@@ -402,18 +376,14 @@ class RemoteFile:
         if not self._at <= offset <= end <= self._at + len(self._window):
             self._window, self._at = b"", offset  # ORDER: the old one is free before the new one arrives
             span = min(max(length, _WINDOW_BYTES), self.size - offset)
-            self._window = self._link.run(self._link.get(self._part(offset, span)))
+            self._window = self._link.get(self._part(offset, span))
         return self._window[offset - self._at : end - self._at]
 
     def whole(self) -> bytes:
         """As `File.whole`."""
         starts = range(0, self.size, _WINDOW_BYTES)
-        parts = [self._part(start, min(_WINDOW_BYTES, self.size - start)) for start in starts]
-
-        async def get() -> list[bytes]:
-            return await asyncio.gather(*map(self._link.get, parts))
-
-        return b"".join(self._link.run(get()))
+        parts = (self._part(start, min(_WINDOW_BYTES, self.size - start)) for start in starts)
+        return b"".join(self._link.each(self._link.get, parts))
 
     def close(self) -> None:
         """As `File.close`."""
@@ -425,20 +395,14 @@ class RemoteFile:
 
 def statuses(urls: Sequence[str]) -> list[tuple[int, int]]:
     """As `prepserver.source.storage.statuses`."""
-    here = link()
-    gate = asyncio.Semaphore(IN_FLIGHT)
 
-    async def ask(url: str) -> tuple[int, int]:
-        async with gate:
-            try:
-                return await here.status(url)
-            except RemoteError as error:
-                raise RemoteError(f"{url}: {error.reason}") from None
+    def ask(url: str) -> tuple[int, int]:
+        try:
+            return link().status(url)
+        except RemoteError as error:
+            raise RemoteError(f"{url}: {error.reason}") from None
 
-    async def ask_all() -> list[tuple[int, int]]:
-        return await asyncio.gather(*map(ask, urls))
-
-    return here.run(ask_all())
+    return link().each(ask, urls)
 
 
 class Entry(NamedTuple):
