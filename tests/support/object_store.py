@@ -61,7 +61,7 @@ class ObjectStore:
     def environment(self) -> Mapping[str, str]:
         """For a process that reads from it."""
         return {
-            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self._proxy.server_port}",
+            "AWS_ENDPOINT_URL": f"http://localhost:{self._proxy.server_port}",
             "AWS_ALLOW_HTTP": "true",
             "AWS_ACCESS_KEY_ID": f"id-{SECRET}",
             "AWS_SECRET_ACCESS_KEY": SECRET,

@@ -340,6 +340,8 @@ class Link:
             made = RemoteError("the store gives no ranges of it")
         elif isinstance(error, ValueError):
             made = RemoteError("the store takes no such name")
+        elif "InvalidCertificate" in text:
+            made = Unavailable("the store's certificate is not trusted here")
         else:
             made = Unavailable("the store cannot be reached, or breaks off its answers")
         return made
