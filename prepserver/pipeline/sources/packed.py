@@ -14,6 +14,7 @@ class Packed(SourceSpec):
 
     Attributes:
         root: Its folder, as the daemon's machine sees it; a relative path counts from the current directory.
+            A URL names a bucket.
         masks: Serve the masks that were packed with it: samples then have a column ``mask``. None is False.
 
     Raises:
