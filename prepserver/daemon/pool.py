@@ -110,7 +110,8 @@ class WorkerPool:
         self._events = events
         self._sample_timeout_ns = int(sample_timeout_s * 1e9)
         # Half, so that a worker that waits for a dead store is not taken for one that hangs.
-        remote = (tuple(url_roots), sample_timeout_s / 2)
+        self._url_roots = tuple(url_roots)
+        remote = (self._url_roots, sample_timeout_s / 2)
         self._make_zygote: Callable[[], Zygote] = lambda: Zygote(
             nice, log_level.upper(), sandbox, plugins, plugin_read, *remote
         )
@@ -147,6 +148,8 @@ class WorkerPool:
             log.warning('sandbox = "off": workers parse files with all the rights of uid %d', os.getuid())
         elif missing:
             log.warning("the workers' sandbox has only %s: this machine lacks %s", self._zygote.sandbox, missing)
+        if self._url_roots:
+            log.info("workers have a network, to read below %s", ", ".join(self._url_roots))
         self._read_zygote()
 
     @property

@@ -140,7 +140,7 @@ def _spec(arguments: argparse.Namespace) -> SourceSpec:
         if not (height.isdigit() and width.isdigit()):
             raise PackError(f"--size {arguments.size}: needs HEIGHTxWIDTH, such as 375x500", usage=True)
         return SyntheticImages(arguments.synthetic, (int(height), int(width)), arguments.seed, arguments.classes)
-    path = os.path.abspath(os.path.expanduser(arguments.source))
+    path = _path(arguments.source)
     if path.endswith(".tar"):
         if arguments.masks is True:
             raise PackError("--masks: needs the extension of the masks in the tars, such as seg.png", usage=True)
@@ -154,6 +154,14 @@ def _spec(arguments: argparse.Namespace) -> SourceSpec:
     if arguments.masks is True:
         raise PackError("--masks: needs the folder of the masks", usage=True)
     return Packed(path) if os.path.exists(f"{path}/{PLAN_NAME}") else ImageFolder(path, masks=arguments.masks)
+
+
+def _path(source: str) -> str:
+    from prepserver.pipeline.urls import canonical
+
+    if canonical("SOURCE", source) is not None:
+        raise PackError(f"{source} is not on this machine: copy it here, and pack the copy", usage=True)
+    return os.path.abspath(os.path.expanduser(source))
 
 
 def _options(arguments: argparse.Namespace) -> Options:

@@ -348,16 +348,19 @@ class Link:
 
 
 def link() -> Link:
-    """Return the link of this process, made at its first use: its threads would not survive a fork.
+    """Return the link of this process, made at its first use.
 
     Raises:
-        SourceError: obstore is not installed.
+        SourceError: obstore is not installed, or a parent of this process has a link, whose threads it lacks.
     """
     global _link  # a process has one network
-    if _link is None or _link.pid != os.getpid():
+    if _link is None:
         with _making_link:
-            if _link is None or _link.pid != os.getpid():
+            if _link is None:
                 _link = Link()
+    if _link.pid != os.getpid():
+        # obstore would wait for ever for threads that were not forked.
+        raise SourceError("this process was forked from one that has read from the network: start it by spawn instead")
     return _link
 
 

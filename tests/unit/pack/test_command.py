@@ -46,6 +46,7 @@ def test_a_folder_is_packed_and_the_text_says_how_to_use_it(tmp_path: Path, caps
         (("OUT",), "needs SOURCE and OUT"),
         (("SOURCE", "OUT", "--synthetic", "3"), "needs SOURCE and OUT"),
         (("OUT", "--synthetic", "0"), "n = 0"),
+        (("s3://bucket/train", "OUT"), "is not on this machine"),
         (("OUT", "--synthetic", "3", "--size", "big"), "--size big"),
         (("SOURCE", "OUT", "--segment", "9"), "--segment 9"),
         (("SOURCE", "OUT", "--quality", "good"), "--quality good"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import sys
 import tarfile
 from collections.abc import Callable, Iterator
@@ -297,3 +298,12 @@ def test_without_obstore_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, "obstore", None)
     with pytest.raises(SourceError, match=r"pip install 'prepserver\[remote\]'"):
         remote.load()
+
+
+def test_a_process_forked_from_one_that_reads_is_told_so(store: ObjectStore) -> None:
+    """obstore would wait for ever for threads that were not forked."""
+    link, pid = remote.link(), os.getpid()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(link, "pid", pid + 1)
+        with pytest.raises(SourceError, match="spawn"):
+            remote.link()
