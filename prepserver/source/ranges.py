@@ -5,16 +5,17 @@ For each sample the index holds its file, its label, and the place of each other
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+import json
 import os
 from abc import abstractmethod
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 from prepserver.pipeline.kinds import Label
-from prepserver.pipeline.spec import digest_of
 from prepserver.pipeline.urls import is_url
 from prepserver.source.container import Container
 from prepserver.source.errors import SampleError, SourceError
@@ -33,6 +34,8 @@ MISSING = (1 << 64) - 1
 _AT_ONCE = 8
 """Files that are listed in parallel."""
 
+Sections = dict[str, memoryview]
+
 
 @dataclass(slots=True)
 class Listed:
@@ -40,14 +43,14 @@ class Listed:
 
     Attributes:
         size: Bytes of the file.
-        version: `File.version`, taken before it was listed.
+        mtime_ns: `File.version`, taken before it was listed.
         keys: Names of the samples.
         labels: Class numbers of the samples; 0 without labels.
         places: For each column that is read from the file, (offsets, lengths) by sample; see `MISSING`.
     """
 
     size: int
-    version: int
+    mtime_ns: int
     keys: list[bytes] = field(default_factory=list)
     labels: array[int] = field(default_factory=lambda: array("q"))
     places: list[tuple[array[int], array[int]]] = field(default_factory=list)
@@ -58,7 +61,22 @@ class Listed:
         return cls(file.size, file.version, places=[(array("Q"), array("Q")) for _ in range(columns)])
 
 
-class RangesReader(ScanningReader):
+T = TypeVar("T", bound="HasStatus")
+
+
+class HasStatus(Protocol):
+    """The content of a file.
+
+    Attributes:
+        size: Bytes of the file.
+        mtime_ns: Time of the file, taken before it was listed.
+    """
+
+    size: int
+    mtime_ns: int
+
+
+class FilesReader(ScanningReader, Generic[T]):
     """A reader of files that hold many samples; it lists them in parallel."""
 
     @abstractmethod
@@ -70,17 +88,76 @@ class RangesReader(ScanningReader):
         """
 
     @abstractmethod
-    def list_file(self, path: str, roots: Roots | None, found: Callable[[], None]) -> Listed:
+    def list_file(self, path: str, roots: Roots | None, found: Callable[..., None]) -> T:
         """List one file, in a thread.
 
         Args:
             path: One of `files`.
             roots: Where the file must lie.
-            found: Called for each sample.
+            found: Called for each sample, or with the number of some.
 
         Raises:
             SourceError: The file cannot be used; the text names it and says what to do.
         """
+
+    @abstractmethod
+    def table(self, paths: list[str], files: list[T], roots: Roots | None) -> tuple[dict[str, Any], Sections]:
+        """Return metadata and sections of the index, from the content of all files.
+
+        Raises:
+            SourceError: There are no samples.
+        """
+
+    def scan(self, progress: Progress, roots: Roots | None) -> Scan:
+        """As `ScanningReader.scan`."""
+        paths, places = self.files(roots), Places()
+        files = self._listed(paths, progress, roots)
+        for path in paths:
+            places.add_file(os.fsencode(path))
+        for path in self.folders:
+            if roots is not None:
+                roots.check_path("the folder", path)
+            places.add_folder(os.fsencode(path))
+        meta, sections = self.table(paths, files, roots)
+        progress.finished(meta["n"])
+        sizes, times = [listed.size for listed in files], [listed.mtime_ns for listed in files]
+        # A file may be written anew with the same names and sizes inside.
+        state = hashlib.sha256(json.dumps([sizes, times]).encode()).hexdigest()
+        meta |= {"files": paths, "sizes": sizes, "mtimes_ns": times, "state": state}
+        remotely = bool(paths) and is_url(paths[0])
+        return Scan(meta, sections, [] if remotely else times, places.found())
+
+    @property
+    def folders(self) -> list[str]:
+        """Folders whose files samples name."""
+        return []
+
+    def _listed(self, paths: list[str], progress: Progress, roots: Roots | None) -> list[T]:
+        samples = 0
+
+        def found(count: int = 1) -> None:
+            nonlocal samples
+            samples += count  # only for people: threads may lose a count
+
+        return progress.over(lambda path: self.list_file(path, roots, found), paths, _AT_ONCE, lambda: samples)
+
+    def is_current(self, container: Container) -> bool:
+        """As `ScanningReader.is_current`."""
+        meta = container.meta
+        if meta["files"] != self.files():
+            return False
+        return statuses(meta["files"]) == list(zip(meta["sizes"], meta["mtimes_ns"], strict=True))
+
+    def check_roots(self, sections: Callable[[str], memoryview], roots: Roots) -> None:
+        """As `ScanningReader.check_roots`."""
+        for path in self.files(roots):
+            roots.check_path("the file", path)
+        for path in self.folders:
+            roots.check_path("the folder", path)
+
+
+class RangesReader(FilesReader[Listed]):
+    """A reader of files in which each sample has a name, a label, and a range of bytes for each other column."""
 
     def classes(self, roots: Roots | None) -> list[str]:
         """Return the names of the classes by label; empty if labels are only numbers."""
@@ -91,14 +168,11 @@ class RangesReader(ScanningReader):
         """Columns that are read from the files; the label is in the index."""
         return [name for name, kind in self.spec.columns.items() if not isinstance(kind, Label)]
 
-    def scan(self, progress: Progress, roots: Roots | None) -> Scan:
-        """As `ScanningReader.scan`."""
-        paths = self.files(roots)
-        places, table = Places(), FileTable()
+    def table(self, paths: list[str], files: list[Listed], roots: Roots | None) -> tuple[dict[str, Any], Sections]:
+        """As `FilesReader.table`."""
+        table = FileTable()
         more = [array("I"), *(array("Q") for _ in self.columns for _ in range(2))]
-        files = self._listed(paths, progress, roots)
         for number, (path, listed) in enumerate(zip(paths, files, strict=True)):
-            places.add_file(os.fsencode(path))
             folder = os.fsencode(path.partition("://")[2] or path.lstrip("/")) + b"/"
             for key, label in zip(listed.keys, listed.labels, strict=True):
                 below, slash, name = key.rpartition(b"/")
@@ -108,35 +182,7 @@ class RangesReader(ScanningReader):
                 column.extend(found)
         if not len(table):
             raise SourceError(f"{self.spec.place} holds no samples with {' or '.join(self.columns)}")
-        progress.finished(len(table))
-        meta: dict[str, Any] = table_meta(table, self.classes(roots), None)
-        versions = [listed.version for listed in files]
-        meta |= {"files": paths, "sizes": [listed.size for listed in files], "versions": versions}
-        meta |= {"urls": False}  # names are not opened
-        remotely = is_url(paths[0])
-        state = digest_of([meta["sizes"], versions]) if remotely else ""
-        return Scan(meta, table.sections(*more), [] if remotely else versions, places.found(), state)
-
-    def _listed(self, paths: list[str], progress: Progress, roots: Roots | None) -> list[Listed]:
-        samples = 0
-
-        def found() -> None:
-            nonlocal samples
-            samples += 1  # only for people: threads may lose a count
-
-        return progress.over(lambda path: self.list_file(path, roots, found), paths, _AT_ONCE, lambda: samples)
-
-    def is_current(self, container: Container) -> bool:
-        """As `ScanningReader.is_current`."""
-        meta = container.meta
-        if meta["files"] != self.files():
-            return False
-        return statuses(meta["files"]) == list(zip(meta["sizes"], meta["versions"], strict=True))
-
-    def check_roots(self, sections: Callable[[str], memoryview], roots: Roots) -> None:
-        """As `ScanningReader.check_roots`."""
-        for path in self.files(roots):
-            roots.check_path("the file", path)
+        return table_meta(table, self.classes(roots), None), table.sections(*more)
 
     def read_by(self, container: Container, roots: Roots | None) -> Source:
         """As `ScanningReader.read_by`."""
@@ -161,7 +207,7 @@ class RangesSource(Listing):
         super().__init__(container, more="I" + "QQ" * len(columns))
         self._columns, self._has_label = columns, has_label
         meta = container.meta
-        self._shards = open_shards(meta["files"], meta["sizes"], roots, meta["versions"])
+        self._shards = open_shards(meta["files"], meta["sizes"], roots, meta["mtimes_ns"])
 
     def prefetch(self, indices: Sequence[int]) -> None:
         """As `Source.prefetch`."""

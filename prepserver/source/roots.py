@@ -12,6 +12,7 @@ Hard links are not covered: the kernel lets a user make them only to files that 
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterable
 
@@ -97,6 +98,8 @@ def open_below(roots: Roots | None, what: str, path: str | bytes) -> int:
     try:
         descriptor = os.open(path, _FLAGS)
     except OSError:
+        if is_url(path):
+            raise OSError(errno.EOPNOTSUPP, "this source reads only files of the server's machine") from None
         if roots is not None:
             roots.check_path(what, path)
         raise
