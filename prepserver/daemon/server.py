@@ -107,6 +107,7 @@ class Daemon:
         self._pool = self._driver.pool = WorkerPool(
             self._poll, Reports(self._driver, self._coordinator, self._quarantine), workers, settings.sample_timeout_s,
             settings.nice, settings.log_level, settings.sandbox, settings.plugins, settings.plugin_read,
+            settings.url_roots,
         )  # fmt: skip
         self._listings = Listings(self._pool, cache_dir, time.monotonic)
         self._most_clients = most_clients

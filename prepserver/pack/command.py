@@ -153,7 +153,7 @@ def _at_path(arguments: argparse.Namespace) -> SourceSpec:
     from prepserver.pipeline.sources import FileList, ImageFolder, Packed, Tar
     from prepserver.source.readers.packed import PLAN_NAME
 
-    path = os.path.abspath(os.path.expanduser(arguments.source))
+    path = _path(arguments.source)
     if path.endswith(".tar"):
         if arguments.masks is True:
             raise PackError("--masks: needs the extension of the masks in the tars, such as seg.png", usage=True)
@@ -171,6 +171,14 @@ def _at_path(arguments: argparse.Namespace) -> SourceSpec:
     if arguments.masks is True:
         raise PackError("--masks: needs the folder of the masks", usage=True)
     return Packed(path) if os.path.exists(f"{path}/{PLAN_NAME}") else ImageFolder(path, masks=arguments.masks)
+
+
+def _path(source: str) -> str:
+    from prepserver.pipeline.urls import canonical
+
+    if canonical("SOURCE", source) is not None:
+        raise PackError(f"{source} is not on this machine: copy it here, and pack the copy", usage=True)
+    return os.path.abspath(os.path.expanduser(source))
 
 
 def _synthetic(arguments: argparse.Namespace) -> SourceSpec:

@@ -27,6 +27,7 @@ from prepserver.pack.transcode import DAMAGED, NO_IMAGE, ODD, Transcoded, Transc
 from prepserver.pipeline.kinds import Array, Boxes, Image, Keypoints, Kind, PerBox, Scalar
 from prepserver.pipeline.record import Record, images
 from prepserver.pipeline.sources import Packed, SourceSpec
+from prepserver.pipeline.urls import is_url
 from prepserver.plugins import PluginError
 from prepserver.protocol.packed import INDEXED, KEPT, SKIPPED, kept_record, skipped_record
 from prepserver.source import SampleError, Source, SourceError, build_index, open_source
@@ -102,22 +103,7 @@ def pack(spec: SourceSpec, folder: Path, options: Options, report: Report) -> Su
     Raises:
         PackError: Packing cannot begin or go on; what is done stays.
     """
-    for part in spec.parts():
-        if isinstance(part, Packed):
-            raise PackError(f"{part.root} is a packed dataset; pack the dataset that it was made from", usage=True)
-    columns = _packed_columns(spec)
-    if not columns:
-        raise PackError(f"{spec.place} has nothing but labels", usage=True)
-    if all(isinstance(kind, Scalar | Array) for kind in columns.values()):
-        raise PackError(
-            f"{spec.place} has the columns {', '.join(spec.columns)}, and images, masks and texts are worth packing: "
-            "rows of numbers are read where they are",
-            usage=True,
-        )
-    if refused := [name for name, kind in columns.items() if isinstance(kind, Boxes | PerBox | Keypoints)]:
-        raise PackError(f"boxes and keypoints are not packed, and {spec.place} has {', '.join(refused)}", usage=True)
-    if options.transcoder.max_side is not None and any(kind.is_spatial for kind in list(columns.values())[1:]):
-        raise PackError("--max-side makes images smaller but not their masks: leave out one of the two", usage=True)
+    _check(spec, options)
     place = Workplace(folder)
     try:
         return _Packing(spec, place, options, report).run()
@@ -282,6 +268,29 @@ class _StoppedByHand:
         """Restore the handler that Ctrl-C had before."""
         if self._before is not None:
             signal.signal(signal.SIGINT, self._before)
+
+
+def _check(spec: SourceSpec, options: Options) -> None:
+    """Raise `PackError` for what is not packed."""
+    for part in spec.parts():
+        if isinstance(part, Packed):
+            raise PackError(f"{part.root} is a packed dataset; pack the dataset that it was made from", usage=True)
+        for _, path in part.named_paths():
+            if is_url(path):
+                raise PackError(f"{path} is not on this machine: copy it here, and pack the copy", usage=True)
+    columns = _packed_columns(spec)
+    if not columns:
+        raise PackError(f"{spec.place} has nothing but labels", usage=True)
+    if all(isinstance(kind, Scalar | Array) for kind in columns.values()):
+        raise PackError(
+            f"{spec.place} has the columns {', '.join(spec.columns)}, and images, masks and texts are worth packing: "
+            "rows of numbers are read where they are",
+            usage=True,
+        )
+    if refused := [name for name, kind in columns.items() if isinstance(kind, Boxes | PerBox | Keypoints)]:
+        raise PackError(f"boxes and keypoints are not packed, and {spec.place} has {', '.join(refused)}", usage=True)
+    if options.transcoder.max_side is not None and any(kind.is_spatial for kind in list(columns.values())[1:]):
+        raise PackError("--max-side makes images smaller but not their masks: leave out one of the two", usage=True)
 
 
 def _packed_columns(spec: SourceSpec) -> Record:

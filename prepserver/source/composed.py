@@ -12,6 +12,7 @@ import itertools
 import json
 import os
 from abc import abstractmethod
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -186,6 +187,14 @@ class ComposedSource(Source):
         if self._tables[source] is not None:
             record[self._label] = self._relabel(source, record[self._label])
         return record
+
+    def prefetch(self, indices: Sequence[int]) -> None:
+        """As `Source.prefetch`."""
+        wanted: defaultdict[int, list[int]] = defaultdict(list)
+        for source, place in map(self._at, indices):
+            wanted[source].append(place)
+        for source, places in wanted.items():
+            self._sources[source].prefetch(places)
 
     def label(self, index: int) -> int:
         """As `Source.label`."""

@@ -66,6 +66,10 @@ class Source(Protocol):
         """Return the labels of the samples in [start, stop)."""
         return np.fromiter(map(self.label, range(start, stop)), np.int64, stop - start)
 
+    def prefetch(self, indices: Sequence[int]) -> None:
+        """Begin to read samples that `read` will be asked for soon, if that takes time; returns at once."""
+        return None
+
     def name(self, index: int) -> str:
         """Return what messages call a sample: the path below the source's folder, or as the list gives it.
 

@@ -19,6 +19,7 @@ class Packed(SourceSpec):
 
     Attributes:
         root: Its folder, as the daemon's machine sees it; a relative path counts from the current directory.
+            A URL names a bucket.
         masks: Serve the masks that were packed with it: samples then have a column ``mask``. None is False.
         columns: Columns that are served, of those that were packed: a map of names to kinds, as ``prepserver pack``
             shows it at its end. The default is ``image`` and ``label``, and ``mask`` with `masks`.

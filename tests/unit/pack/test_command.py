@@ -141,6 +141,7 @@ def test_every_kind_of_column_is_packed_as_it_is(
         (("OUT",), "needs SOURCE and OUT"),
         (("SOURCE", "OUT", "--synthetic", "3"), "needs SOURCE and OUT"),
         (("OUT", "--synthetic", "0"), "n = 0"),
+        (("s3://bucket/train", "OUT"), "is not on this machine"),
         (("OUT", "--synthetic", "3", "--size", "big"), "--size big"),
         (("SOURCE", "OUT", "--segment", "9"), "--segment 9"),
         (("SOURCE", "OUT", "--quality", "good"), "--quality good"),
