@@ -34,11 +34,11 @@ class PluginOpStage(Stage):
     def draw(self, height: int, width: int, draws: Draws) -> Drawn:
         """As `Stage.draw`: draws the key of the function's generator."""
         size = (height, width) if self._returns is None or self._returns.size is None else self._returns.size
-        return Drawn(partial(self._pixels, size, _key(draws)), *size)
+        return Drawn(partial(self._pixels, size, draws.key()), *size)
 
     def value(self, value: Any, kind: Kind, draws: Draws) -> Any:
         """As `Stage.value`."""
-        return plugins.conform(self._what, self._called(value, _key(draws)), kind)
+        return plugins.conform(self._what, self._called(value, draws.key()), kind)
 
     def _pixels(self, size: tuple[int, int], key: int, image: Array, into: Array | None) -> Array:
         declared = (*size, image.shape[2] if self._returns is None else self._returns.channels)
@@ -59,7 +59,3 @@ class PluginOpStage(Stage):
             raise  # the machine's fault, not the sample's
         except Exception as e:
             raise plugins.PluginError(f"{self._what} raised {type(e).__name__}: {e}") from e
-
-
-def _key(draws: Draws) -> int:
-    return draws.word() << 64 | draws.word()
