@@ -19,6 +19,9 @@ WARPS = ("nearest", "bilinear")
 PADDING_MODES = ("constant", "edge", "reflect", "symmetric")
 DTYPES = ("uint8", "float16", "float32")
 
+MAX_COLUMN_CHARS = 24
+"""Of a column's name: a field of a ring has 32, and views number theirs."""
+
 MAX_SIDE_PX = 16384
 """Longest side that a spec may ask for: beyond it one uint8 RGB row would pass 800 MB."""
 
@@ -81,6 +84,14 @@ def spread(field: str, value: object, low: float, high: float) -> tuple[float, f
         return number_range(field, value, low, high)
     reach = number(field, value, 0.0, high)
     return 0.0 - reach, reach
+
+
+def name(field: str, value: object) -> str:
+    """Return the name of a column: an identifier of at most `MAX_COLUMN_CHARS`."""
+    if not isinstance(value, str) or not value.isidentifier() or len(value) > MAX_COLUMN_CHARS:
+        reason = f"must be the name of a column: an identifier of at most {MAX_COLUMN_CHARS} characters"
+        raise SpecError(field, value, reason)
+    return value
 
 
 def antialias(value: object) -> None:

@@ -15,6 +15,7 @@ from prepserver.pipeline.ops.jpeg import JPEG as JPEG
 from prepserver.pipeline.ops.normalize import Normalize as Normalize
 from prepserver.pipeline.ops.only import Only as Only
 from prepserver.pipeline.ops.pad import Pad as Pad
+from prepserver.pipeline.ops.pad_tokens import PadTokens as PadTokens
 from prepserver.pipeline.ops.plugin_op import PluginOp as PluginOp
 from prepserver.pipeline.ops.rand_augment import RandAugment as RandAugment
 from prepserver.pipeline.ops.random_adjust_sharpness import RandomAdjustSharpness as RandomAdjustSharpness
@@ -43,7 +44,9 @@ from prepserver.pipeline.ops.resize import Resize as Resize
 from prepserver.pipeline.ops.scale_jitter import ScaleJitter as ScaleJitter
 from prepserver.pipeline.ops.to_dtype import ToDtype as ToDtype
 from prepserver.pipeline.ops.to_layout import ToLayout as ToLayout
+from prepserver.pipeline.ops.tokenize import Tokenize as Tokenize
 from prepserver.pipeline.ops.trivial_augment_wide import TrivialAugmentWide as TrivialAugmentWide
+from prepserver.pipeline.ops.truncate import Truncate as Truncate
 
 OPS: dict[str, type[Op]]
 
@@ -62,6 +65,7 @@ __all__ = [  # noqa: RUF022 -- in the order of their modules
     "Normalize",
     "Only",
     "Pad",
+    "PadTokens",
     "PluginOp",
     "RandAugment",
     "RandomAdjustSharpness",
@@ -90,5 +94,7 @@ __all__ = [  # noqa: RUF022 -- in the order of their modules
     "ScaleJitter",
     "ToDtype",
     "ToLayout",
+    "Tokenize",
     "TrivialAugmentWide",
+    "Truncate",
 ]
