@@ -21,7 +21,7 @@ _ARGUMENTS = {
     "generator": "seed= decides the order and the augmentation",
     "worker_init_fn": "workers run no code of yours; seed= decides their random numbers",
     "multiprocessing_context": "leave it out: this process starts no workers",
-    "collate_fn": "batches are tensors already; fields= chooses what a batch has",
+    "collate_fn": "batches are tensors already; fields= chooses what a batch has, collate='list' makes targets",
     "sampler": "shuffle= and seed= decide the order, sharding=Sharding(rank, world_size) the part",
     "batch_sampler": "batch_size=, shuffle= and order= decide the batches",
     "transform": "pass the list of ops as the second argument",
@@ -31,7 +31,16 @@ _ARGUMENTS = {
 _SCALES = "leave it out and pass dtype=torch.float32 to PrepClient, which scales uint8 rows by 1/255"
 _DECODES = "leave it out: images are decoded to RGB without it, and batches are tensors"
 
+_DATASETS = {
+    "ImageFolder": "prepclient.ImageFolder(root)",
+    "CocoDetection": "prepclient.Coco(root, annotations)",
+    "VOCDetection": "prepclient.Voc(root, split)",
+}
+
 _TRANSFORMS = {
+    "SanitizeBoundingBoxes": "write prepclient.SanitizeBoxes(min_size, min_area)",
+    "ClampBoundingBoxes": "write prepclient.ClampBoxes()",
+    "ConvertBoundingBoxFormat": "write prepclient.ConvertBoxes('xywh')",
     "Compose": "pass prepclient.from_torchvision(transform), which translates it",
     "ToTensor": _SCALES,
     "ConvertImageDtype": _SCALES,
@@ -69,7 +78,7 @@ def refuse_torchvision(source: object, ops: object) -> None:
     """
     if is_torchvision(source):
         name = type(source).__name__
-        equal = "prepclient.ImageFolder(root)" if name == "ImageFolder" else "prepclient.FileList(path)"
+        equal = _DATASETS.get(name, "prepclient.FileList(path)")
         raise InvalidSpec(f"source is a torchvision {name}: name the files by {equal}", "source")
     if is_torchvision(ops):
         raise _refusal("ops", ops)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,17 @@ from prepclient.errors import InvalidSpec
 from prepserver.pipeline import checks
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.op import Op
-from prepserver.pipeline.ops import OPS, CenterCrop, Normalize, Resize, ToDtype
+from prepserver.pipeline.ops import (
+    OPS,
+    CenterCrop,
+    ClampBoxes,
+    ConvertBoxes,
+    Normalize,
+    RandomIoUCrop,
+    Resize,
+    SanitizeBoxes,
+    ToDtype,
+)
 
 _SEQUENCES = ("Compose", "Sequential", "ModuleList")
 _NOTHING = ("Identity", "PILToTensor", "RGB", "ToImage", "ToPureTensor")
@@ -27,6 +37,15 @@ _NOTHING = ("Identity", "PILToTensor", "RGB", "ToImage", "ToPureTensor")
 _TO_FLOATS = ("ToTensor", "ConvertImageDtype")
 _MODES = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}  # Pillow's numbers
 _IGNORED = ("inplace",)
+_BOXES: dict[str, Callable[[Any], Op]] = {
+    "RandomIoUCrop": lambda given: RandomIoUCrop(
+        given.min_scale, given.max_scale, given.min_aspect_ratio, given.max_aspect_ratio, given.options, given.trials
+    ),
+    "SanitizeBoundingBoxes": lambda given: SanitizeBoxes(given.min_size, given.min_area),
+    "ClampBoundingBoxes": lambda given: ClampBoxes(),
+    "ConvertBoundingBoxFormat": lambda given: ConvertBoxes(str(getattr(given.format, "name", given.format)).lower()),
+}
+"""By torchvision's names."""
 
 
 def from_torchvision(transform: object) -> list[Op]:
@@ -62,6 +81,8 @@ def _ops(field: str, transform: Any) -> list[Op]:
     try:
         if name in _TO_FLOATS:
             return [ToDtype(getattr(transform, "dtype", "float32"), scale=True)]
+        if name in _BOXES:
+            return [_BOXES[name](transform)]
         if name in OPS:
             return [_same(field, transform, OPS[name])]
     except SpecError as error:

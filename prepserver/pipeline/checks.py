@@ -68,6 +68,14 @@ def choice(field: str, value: object, options: Sequence[str]) -> str:
     return value
 
 
+def name(field: str, value: object) -> str:
+    """Return the name of a column: an identifier of at most `MAX_COLUMN_CHARS`."""
+    if not isinstance(value, str) or not value.isidentifier() or len(value) > MAX_COLUMN_CHARS:
+        reason = f"must be the name of a column: an identifier of at most {MAX_COLUMN_CHARS} characters"
+        raise SpecError(field, value, reason)
+    return value
+
+
 def interpolation(field: str, value: object, options: Sequence[str] = INTERPOLATIONS) -> str:
     """Return the name of a way to resize or to warp: the name itself, or a torchvision ``InterpolationMode``."""
     return choice(field, value.value if isinstance(value, Enum) else value, options)
@@ -84,14 +92,6 @@ def spread(field: str, value: object, low: float, high: float) -> tuple[float, f
         return number_range(field, value, low, high)
     reach = number(field, value, 0.0, high)
     return 0.0 - reach, reach
-
-
-def name(field: str, value: object) -> str:
-    """Return the name of a column: an identifier of at most `MAX_COLUMN_CHARS`."""
-    if not isinstance(value, str) or not value.isidentifier() or len(value) > MAX_COLUMN_CHARS:
-        reason = f"must be the name of a column: an identifier of at most {MAX_COLUMN_CHARS} characters"
-        raise SpecError(field, value, reason)
-    return value
 
 
 def antialias(value: object) -> None:
@@ -122,6 +122,15 @@ def point(field: str, value: object) -> tuple[float, float] | None:
         return None
     x, y = (number(field, item, -MAX_SIDE_PX, MAX_SIDE_PX) for item in items(field, value, (2,)))
     return x, y
+
+
+def pairs(field: str, value: object, count: int) -> tuple[tuple[int, int], ...]:
+    """Return pairs of places among `count`, at most as many."""
+    found = []
+    for pair in items(field, value, range(count + 1)) if isinstance(value, list | tuple) else (value,):
+        one, other = (integer(field, place, 0, count - 1) for place in items(field, pair, (2,)))
+        found.append((one, other))
+    return tuple(found)
 
 
 def side(field: str, value: object) -> int:

@@ -44,9 +44,9 @@ def cut(box: tuple[int, int, int, int], full: tuple[int, int], mode: str, fill: 
     Where the window reaches beyond the image it is padded: `mode` and `fill` as in `Pad`.
     """
     top, left, height, width = box
-    if box == (0, 0, *full):
-        return Drawn(None, height, width)
     moves = (Cut(top, left, height, width, mode, fill),)
+    if box == (0, 0, *full):
+        return Drawn(None, height, width, moves=moves)  # which clamps boxes
     part = Box(max(0, top), max(0, left), min(full[0], top + height), min(full[1], left + width))
     if part == (top, left, top + height, left + width):
         return Drawn(None, height, width, part, moves=moves)

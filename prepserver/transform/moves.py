@@ -1,11 +1,16 @@
 """How an op moves the plane that an image lies on, as data.
 
-An op that moves pixels says so once; each kind of data on the plane, such as masks, knows how it follows a move.
+An op that moves pixels says so once; each kind of data on the plane, such as masks, knows how it follows a move. An op
+that changes boxes takes its place among the moves.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from prepserver.transform.objects import Objects
 
 ROWS, COLUMNS = 0, 1
 
@@ -52,4 +57,7 @@ class Warp(NamedTuple):
     fill: tuple[float, ...] = (0.0,)
 
 
-Move = Cut | Scale | Mirror | Warp
+Change = Callable[["Objects"], "Objects"]
+"""What an op does to boxes and to what there is for each of them, and to nothing else."""
+
+Move = Cut | Scale | Mirror | Warp | Change

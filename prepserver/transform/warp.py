@@ -184,5 +184,6 @@ def warped_points(points: Array, matrix: Matrix) -> Array:
     across = (e - f * h) * x + (c * h - b) * y + (b * f - c * e)
     down = (f * g - d) * x + (a - c * g) * y + (c * d - a * f)
     scale = (d * h - e * g) * x + (b * g - a * h) * y + (a * e - b * d)
-    moved: Array = np.stack([across, down], axis=-1) / scale[..., None]
+    with np.errstate(divide="ignore", invalid="ignore"):  # perspective moves some points to infinity
+        moved: Array = np.stack([across, down], axis=-1) / scale[..., None]
     return moved

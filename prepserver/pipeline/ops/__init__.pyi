@@ -6,7 +6,9 @@ from prepserver.pipeline.op import Op as Op
 from prepserver.pipeline.ops.aug_mix import AugMix as AugMix
 from prepserver.pipeline.ops.auto_augment import AutoAugment as AutoAugment
 from prepserver.pipeline.ops.center_crop import CenterCrop as CenterCrop
+from prepserver.pipeline.ops.clamp_boxes import ClampBoxes as ClampBoxes
 from prepserver.pipeline.ops.color_jitter import ColorJitter as ColorJitter
+from prepserver.pipeline.ops.convert_boxes import ConvertBoxes as ConvertBoxes
 from prepserver.pipeline.ops.decode import Decode as Decode
 from prepserver.pipeline.ops.gaussian_blur import GaussianBlur as GaussianBlur
 from prepserver.pipeline.ops.gaussian_noise import GaussianNoise as GaussianNoise
@@ -15,6 +17,8 @@ from prepserver.pipeline.ops.jpeg import JPEG as JPEG
 from prepserver.pipeline.ops.normalize import Normalize as Normalize
 from prepserver.pipeline.ops.only import Only as Only
 from prepserver.pipeline.ops.pad import Pad as Pad
+from prepserver.pipeline.ops.pad_boxes import PadBoxes as PadBoxes
+from prepserver.pipeline.ops.pad_keypoints import PadKeypoints as PadKeypoints
 from prepserver.pipeline.ops.pad_tokens import PadTokens as PadTokens
 from prepserver.pipeline.ops.plugin_op import PluginOp as PluginOp
 from prepserver.pipeline.ops.rand_augment import RandAugment as RandAugment
@@ -30,6 +34,7 @@ from prepserver.pipeline.ops.random_erasing import RandomErasing as RandomErasin
 from prepserver.pipeline.ops.random_grayscale import RandomGrayscale as RandomGrayscale
 from prepserver.pipeline.ops.random_horizontal_flip import RandomHorizontalFlip as RandomHorizontalFlip
 from prepserver.pipeline.ops.random_invert import RandomInvert as RandomInvert
+from prepserver.pipeline.ops.random_iou_crop import RandomIoUCrop as RandomIoUCrop
 from prepserver.pipeline.ops.random_order import RandomOrder as RandomOrder
 from prepserver.pipeline.ops.random_perspective import RandomPerspective as RandomPerspective
 from prepserver.pipeline.ops.random_photometric_distort import RandomPhotometricDistort as RandomPhotometricDistort
@@ -40,7 +45,9 @@ from prepserver.pipeline.ops.random_rotation import RandomRotation as RandomRota
 from prepserver.pipeline.ops.random_shortest_size import RandomShortestSize as RandomShortestSize
 from prepserver.pipeline.ops.random_solarize import RandomSolarize as RandomSolarize
 from prepserver.pipeline.ops.random_vertical_flip import RandomVerticalFlip as RandomVerticalFlip
+from prepserver.pipeline.ops.random_zoom_out import RandomZoomOut as RandomZoomOut
 from prepserver.pipeline.ops.resize import Resize as Resize
+from prepserver.pipeline.ops.sanitize_boxes import SanitizeBoxes as SanitizeBoxes
 from prepserver.pipeline.ops.scale_jitter import ScaleJitter as ScaleJitter
 from prepserver.pipeline.ops.to_dtype import ToDtype as ToDtype
 from prepserver.pipeline.ops.to_layout import ToLayout as ToLayout
@@ -56,7 +63,9 @@ __all__ = [  # noqa: RUF022 -- in the order of their modules
     "AugMix",
     "AutoAugment",
     "CenterCrop",
+    "ClampBoxes",
     "ColorJitter",
+    "ConvertBoxes",
     "Decode",
     "GaussianBlur",
     "GaussianNoise",
@@ -65,6 +74,8 @@ __all__ = [  # noqa: RUF022 -- in the order of their modules
     "Normalize",
     "Only",
     "Pad",
+    "PadBoxes",
+    "PadKeypoints",
     "PadTokens",
     "PluginOp",
     "RandAugment",
@@ -80,6 +91,7 @@ __all__ = [  # noqa: RUF022 -- in the order of their modules
     "RandomGrayscale",
     "RandomHorizontalFlip",
     "RandomInvert",
+    "RandomIoUCrop",
     "RandomOrder",
     "RandomPerspective",
     "RandomPhotometricDistort",
@@ -90,7 +102,9 @@ __all__ = [  # noqa: RUF022 -- in the order of their modules
     "RandomShortestSize",
     "RandomSolarize",
     "RandomVerticalFlip",
+    "RandomZoomOut",
     "Resize",
+    "SanitizeBoxes",
     "ScaleJitter",
     "ToDtype",
     "ToLayout",

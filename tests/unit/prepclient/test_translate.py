@@ -135,6 +135,19 @@ def test_a_translated_pipeline_makes_torchvisions_pixels(tmp_path: Path) -> None
     assert (images[0] - tree(image)).abs().max() < 0.02
 
 
+def test_transforms_of_boxes_have_names_of_their_own() -> None:
+    t = torchvision("transforms.v2")
+    assert from_torchvision([
+        t.RandomZoomOut(fill=7), t.RandomIoUCrop(0.4, sampler_options=[0.5, 1.0], trials=3), t.ClampBoundingBoxes(),
+        t.SanitizeBoundingBoxes(3, 20), t.ConvertBoundingBoxFormat("CXCYWH"),
+    ]) == [
+        prepclient.RandomZoomOut(fill=7), prepclient.RandomIoUCrop(0.4, sampler_options=[0.5, 1.0], trials=3),
+        prepclient.ClampBoxes(), prepclient.SanitizeBoxes(3, 20), prepclient.ConvertBoxes("cxcywh"),
+    ]  # fmt: skip
+    ours, theirs = (list(inspect.signature(each).parameters) for each in (prepclient.RandomIoUCrop, t.RandomIoUCrop))
+    assert ours == theirs
+
+
 class Theirs:
     """A transform of nobody's."""
 
