@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import posixpath
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Protocol, Self
 
 from prepserver.pipeline.errors import SpecError
@@ -63,6 +63,19 @@ class SourceSpec(Spec):
             if name not in params and parameter.default is not None:
                 raise SpecError(name, None, f"{cls.__name__} needs this field")
         return super().from_params(params)
+
+    @property
+    def pattern(self) -> tuple[int, ...]:
+        """The kinds of its samples, which repeat: shuffling keeps them in place. Empty for one kind; see `Mix`."""
+        return ()
+
+    def parts(self) -> Iterator[SourceSpec]:
+        """Yield this source and, at any depth, those that it is composed of."""
+        yield self
+
+    def placeless(self) -> list[tuple[str, Any]]:
+        """Return the wire form without paths, sorted: equal for copies of a dataset in different places."""
+        return sorted((name, value) for name, value in self.to_wire().items() if name not in self.paths)
 
     @property
     def digest(self) -> str:

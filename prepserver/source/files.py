@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from prepserver.source.container import Container
 from prepserver.source.errors import SampleError, printable
@@ -191,6 +192,10 @@ class Listing(Source):
     def label(self, index: int) -> int:
         """As `Source.label`."""
         return self.entry(index)[0]
+
+    def labels(self, start: int, stop: int) -> npt.NDArray[np.int64]:
+        """As `Source.labels`."""
+        return self._rows.column(start, stop, "=i8", struct.calcsize("=Q"))
 
     def name(self, index: int) -> str:
         """As `Source.name`."""
