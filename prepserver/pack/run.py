@@ -24,7 +24,7 @@ from prepserver.pack.plan import LISTING_NAME, Workplace
 from prepserver.pack.report import Report
 from prepserver.pack.shards import ShardWriter
 from prepserver.pack.transcode import DAMAGED, NO_IMAGE, ODD, Transcoded, Transcoder, transcode
-from prepserver.pipeline.kinds import Array, Image, Kind, Scalar
+from prepserver.pipeline.kinds import Array, Boxes, Image, Keypoints, Kind, PerBox, Scalar
 from prepserver.pipeline.record import Record, images
 from prepserver.pipeline.sources import Packed, SourceSpec
 from prepserver.plugins import PluginError
@@ -114,6 +114,8 @@ def pack(spec: SourceSpec, folder: Path, options: Options, report: Report) -> Su
             "rows of numbers are read where they are",
             usage=True,
         )
+    if refused := [name for name, kind in columns.items() if isinstance(kind, Boxes | PerBox | Keypoints)]:
+        raise PackError(f"boxes and keypoints are not packed, and {spec.place} has {', '.join(refused)}", usage=True)
     if options.transcoder.max_side is not None and any(kind.is_spatial for kind in list(columns.values())[1:]):
         raise PackError("--max-side makes images smaller but not their masks: leave out one of the two", usage=True)
     place = Workplace(folder)
