@@ -266,6 +266,6 @@ def test_masks_that_were_not_packed_are_missed_by_name(tmp_path: Path) -> None:
 
 
 def test_boxes_are_not_packed_yet(tmp_path: Path) -> None:
-    with pytest.raises(PackError, match="boxes and keypoints are not packed, and .* has boxes") as refused:
+    with pytest.raises(PackError, match=r"boxes and keypoints are not packed, and .* has boxes") as refused:
         do(Coco(tmp_path, tmp_path / "instances.json"), tmp_path / "out")
     assert refused.value.usage
