@@ -20,6 +20,7 @@ class Op(Spec):
         moves: The op moves pixels, and with them everything on the same plane.
         needs_uint8: The op mixes pixel values, which must still be bytes.
         names_column: The op says itself which column it changes.
+        is_fixed: What the op makes of an image depends on the image alone and is again uint8, so a cache may hold it.
     """
 
     __slots__ = ()
@@ -27,6 +28,7 @@ class Op(Spec):
     moves: ClassVar[bool] = False
     needs_uint8: ClassVar[bool] = False
     names_column: ClassVar[bool] = False
+    is_fixed: ClassVar[bool] = False
 
     def image_after(self, image: Image) -> Image:
         """Return what is known of an image after this op, apart from its size."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from prepserver import __version__
 from prepserver.pipeline.batches import BatchLine, Starts, check_start
+from prepserver.pipeline.caching import Wanted, wanted
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.pipeline.shard import Shard
@@ -45,6 +46,7 @@ class Asked:
     attach: Attach
     source: dict[str, Any]
     pipeline: Pipeline
+    cache: Wanted | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +89,10 @@ def check(attach: Attach, codes: Codes = MappingProxyType({})) -> Asked:
     try:
         source = source_from_wire(attach.source).with_code(codes)
         pipeline = Pipeline.from_wire(attach.pipeline, source.columns).with_code(codes)
+        cache = wanted(attach.cache, pipeline)
     except SpecError as e:
         raise Refusal("spec", str(e), e.field) from e
-    return Asked(attach, source.to_wire(), pipeline)
+    return Asked(attach, source.to_wire(), pipeline, cache)
 
 
 def _check_ranks(attach: Attach) -> None:

@@ -23,7 +23,7 @@ from prepserver.source.container import Container
 from prepserver.source.errors import SampleError, printable
 from prepserver.source.places import Places
 from prepserver.source.roots import Roots
-from prepserver.source.samples import Record, Source, read_regular_file
+from prepserver.source.samples import Record, Source, file_stamp, read_regular_file
 
 
 class FileTable:
@@ -234,8 +234,7 @@ class FileSource(Listing):
     def read(self, index: int) -> Record:
         """As `Source.read`."""
         row = self._rows[index]
-        path = self._path(row)
-        image = read_regular_file(path if path.startswith(b"/") else self._base + path, roots=self._roots)
+        image = read_regular_file(self._whole_path(row), roots=self._roots)
         if self._masks is None:
             return {"image": image, "label": row[1]}
         try:
@@ -243,3 +242,12 @@ class FileSource(Listing):
         except SampleError as error:
             raise SampleError(f"its mask {printable(self._masks.name(index))}: {error.reason}") from error
         return {"image": image, "mask": mask, "label": row[1]}
+
+    def stamp(self, index: int) -> int:
+        """As `Source.stamp`."""
+        mine = file_stamp(os.stat(self._whole_path(self._rows[index])))
+        return mine if self._masks is None else hash((mine, self._masks.stamp(index)))
+
+    def _whole_path(self, row: tuple[int, ...]) -> bytes:
+        path = self._path(row)
+        return path if path.startswith(b"/") else self._base + path

@@ -171,6 +171,7 @@ class RangesSource(Listing):
         super().__init__(container, more="I" + "QQ" * len(columns))
         self._columns, self._has_label = columns, has_label
         meta = container.meta
+        self._stamps = list(zip(meta["sizes"], meta["mtimes_ns"], strict=True))
         self._shards = Shards(meta["files"], meta["sizes"], roots, meta["mtimes_ns"])
 
     def read(self, index: int) -> Record:
@@ -188,3 +189,8 @@ class RangesSource(Listing):
         if self._has_label:
             record["label"] = label
         return record
+
+    def stamp(self, index: int) -> int:
+        """As `Source.stamp`: of the file as it was listed, because `read` refuses one that has changed since."""
+        entry = self.entry(index)
+        return hash((self._stamps[entry[2]], entry[3:]))

@@ -52,6 +52,21 @@ class Source(Protocol):
         """Return the names of the classes by label; empty if labels are only numbers."""
         return []
 
+    def stamp(self, index: int) -> int:
+        """Return a number that differs once the stored bytes of a sample have changed; 0 if only a new listing tells.
+
+        A cache asks for it with each sample, so it may cost a system call and no more.
+
+        Raises:
+            OSError: The sample's file is gone.
+        """
+        return 0
+
+
+def file_stamp(status: os.stat_result) -> int:
+    """Return the stamp of a sample that is a whole file."""
+    return hash((status.st_mtime_ns, status.st_size))
+
 
 def read_regular_file(path: bytes, limit_bytes: int = MAX_ENCODED_BYTES, roots: Roots | None = None) -> bytes:
     """Return the whole content of a file that may turn out to be anything; about 18 us for a cached photo.

@@ -2,9 +2,21 @@
 
 from prepserver.transform.draw import SampleKey
 from prepserver.transform.errors import BadSample
+from prepserver.transform.heads import HeadMaker
 from prepserver.transform.libtiff import hush as hush_libtiff
 from prepserver.transform.native import path
 from prepserver.transform.rowmaker import Plan, RowMaker, row_makers
 from prepserver.transform.rows import DECODING, make_rows
 
-__all__ = ["DECODING", "BadSample", "Plan", "RowMaker", "SampleKey", "hush_libtiff", "make_rows", "path", "row_makers"]
+__all__ = [
+    "DECODING",
+    "BadSample",
+    "HeadMaker",
+    "Plan",
+    "RowMaker",
+    "SampleKey",
+    "hush_libtiff",
+    "make_rows",
+    "path",
+    "row_makers",
+]

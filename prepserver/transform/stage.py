@@ -97,6 +97,10 @@ class Stage(ABC):
         self._op = op
         self.place = place
 
+    def most_scale(self, height: int, width: int) -> int:
+        """Return the greatest `Drawn.scale` that may be drawn for an image of this size."""
+        return 1
+
     def value(self, value: Any, kind: Kind, draws: Draws) -> Any:
         """Return a value of `column` that lies on no plane of pixels as the op leaves it: of the `kind` afterwards."""
         raise NotImplementedError

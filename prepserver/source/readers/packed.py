@@ -171,6 +171,9 @@ class PackedSource(Listing):
         values["label"] = label
         return {name: values[name] for name in self._wanted}
 
+    def stamp(self, index: int) -> int:
+        return self.entry(index)[-1]
+
     def _values(self, data: bytes, crc: int) -> dict[str, Any]:
         """Separate the records of a sample, which follow each other, and check them.
 

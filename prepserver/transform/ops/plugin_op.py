@@ -38,7 +38,8 @@ class PluginOpStage(Stage):
 
     def value(self, value: Any, kind: Kind, draws: Draws) -> Any:
         """As `Stage.value`."""
-        return plugins.conform(self._what, self._called(value, _key(draws)), kind)
+        own = np.array(value) if isinstance(value, np.ndarray) else value  # a copy, as in `_pixels`
+        return plugins.conform(self._what, self._called(own, _key(draws)), kind)
 
     def _pixels(self, size: tuple[int, int], key: int, image: Array, into: Array | None) -> Array:
         declared = (*size, image.shape[2] if self._returns is None else self._returns.channels)

@@ -18,6 +18,7 @@ from prepserver import __version__
 from prepserver.daemon.access import Access
 from prepserver.daemon.attach import Peer
 from prepserver.daemon.attachments import Attachment, Attachments
+from prepserver.daemon.caches import Caches
 from prepserver.daemon.driver import Driver
 from prepserver.daemon.ledger import Ledger
 from prepserver.daemon.line import Line
@@ -87,8 +88,9 @@ class Room:
         access = Access(os.getuid())
         self.now_s = NOW_S
         self.driver = Driver(
-            self.coordinator, self.rings, self.attachments, Quarantine(home / "bad"), access, lambda: self.now_s
-        )
+            self.coordinator, self.rings, Caches(1 << 30, 0, (), lambda: self.now_s), self.attachments,
+            Quarantine(home / "bad"), access, lambda: self.now_s,
+        )  # fmt: skip
         self.pool = Pool()
         self.driver.pool = self.pool  # type: ignore[assignment]
         self.driver.clients = self

@@ -26,7 +26,7 @@ from tests.support.tiny_images import Lane, jpeg, nothing, open_stream, photo_tr
 N = 12
 
 
-class Memory:
+class Memory(Source):
     """A source in memory whose `read` a test can make fail, and which counts its calls."""
 
     def __init__(self, n: int, trouble: Callable[[int, int], None] = nothing, name: str = "{}.jpg") -> None:
@@ -188,10 +188,10 @@ def test_a_lane_of_views_shares_one_sample_in_each_row() -> None:
 class _RefusesOne(RowMaker):
     """Refuses sample 4."""
 
-    def plan(self, height: int, width: int, key: SampleKey) -> Plan:
+    def plan(self, height: int, width: int, key: SampleKey, end: int | None = None) -> Plan:
         if key.index == 4:
             raise BadSample("not this one")
-        return super().plan(height, width, key)
+        return super().plan(height, width, key, end)
 
 
 @pytest.mark.parametrize("refusing", [0, 1])
@@ -274,10 +274,10 @@ class _Trips(RowMaker):
         self._at = at
         self._error = error
 
-    def plan(self, height: int, width: int, key: SampleKey) -> Plan:
+    def plan(self, height: int, width: int, key: SampleKey, end: int | None = None) -> Plan:
         if key.index in self._at:
             raise self._error
-        return super().plan(height, width, key)
+        return super().plan(height, width, key, end)
 
 
 def _tripping(at: Container[int], error: Exception) -> tuple[Lane, Target]:
