@@ -24,6 +24,7 @@ from prepserver.protocol.work import MAX_REASON_CHARS
 from prepserver.source import Record, SampleError, Source
 from prepserver.source.errors import printable
 from prepserver.transform import DECODING, BadSample, HeadMaker, RowMaker, SampleKey, make_rows, row_makers
+from prepserver.worker.caching import Caching, Keeper, Ready, without
 
 _log = logging.getLogger(__name__)
 
@@ -46,19 +47,6 @@ class Rows(Protocol):
 
     def put(self, field: str, position: int, value: Any) -> None:
         """Writes the row of `position` in `field`, a number or an array."""
-
-
-class Keeper(Protocol):
-    """A cache: `prepserver.cache.store.Store`."""
-
-    def get(self, index: int, stamp: int) -> Record | None:
-        """The record of a sample; None if it is not there."""
-
-    def has_room(self, nbytes: int) -> bool:
-        """Whether a record of this size may be kept."""
-
-    def put(self, index: int, stamp: int, record: Record) -> bool:
-        """Keeps a record, if there is room."""
 
 
 class Target(NamedTuple):
@@ -196,24 +184,6 @@ def fill(
     return _Filler(stream, targets, mark, step).run(position, count)
 
 
-class _Ready(NamedTuple):
-    """A sample for some targets.
-
-    Attributes:
-        record: Its columns.
-        where: The targets.
-        is_tail: Whether the head of their pipelines is done.
-    """
-
-    record: Record
-    where: tuple[int, ...]
-    is_tail: bool
-
-
-def _without(where: tuple[int, ...], ready: Sequence[_Ready]) -> tuple[int, ...]:
-    return tuple(t for t in where if not any(t in each.where for each in ready)) if ready else where
-
-
 class _Filler:
     def __init__(self, stream: Stream, targets: Sequence[Target], mark: Mark, step: Step) -> None:
         self._stream = stream
@@ -223,10 +193,7 @@ class _Filler:
         self._unforeseen: Counter[int] = Counter()  # unexpected errors at this position, by target
         self._everywhere = tuple(range(len(targets)))
         self._bad: list[BadRow] = []
-        self._caches: dict[Keeper, list[int]] = {}  # the targets of each
-        for t, target in enumerate(targets):
-            if target.cache is not None:
-                self._caches.setdefault(target.cache, []).append(t)
+        self._caches = Caching(stream, targets)
         self._read_ns = 0
         self._make_ns = 0
         self._cpu_ns = [0] * (len(targets) + 1)  # by target; the last place belongs to `DECODING`
@@ -283,12 +250,12 @@ class _Filler:
         if not where:
             return refused
         begun_ns = time.monotonic_ns()
-        stamp = self._stamp(index)
-        ready = [] if stamp is None else self._hits(index, stamp, where)
-        missing = _without(where, ready)
+        stamp = self._caches.stamp(index)
+        ready = self._caches.hits(index, stamp, where)
+        missing = without(where, ready)
         record: Record | None = None
         try:
-            record = self._read(index, stamp) if missing else None
+            record = self._caches.read(index, stamp, _read) if missing else None
         except SampleError as e:
             refused |= dict.fromkeys(missing, e.reason)
         except (OSError, MemoryError):
@@ -300,8 +267,7 @@ class _Filler:
             self._read_ns += read_ns - begun_ns
         try:
             if record is not None:
-                kept = [] if stamp is None else self._keep(index, stamp, record, missing)
-                ready += [*kept, _Ready(record, _without(missing, kept), is_tail=False)]
+                ready += self._caches.keep(index, stamp, record, missing)
             for each in ready:
                 refused |= self._make(each, SampleKey(self._stream.seed, pass_, index), position)
                 self._take(each, position, index, refused)
@@ -310,62 +276,13 @@ class _Filler:
             self._make_ns += time.monotonic_ns() - read_ns
         return refused
 
-    def _take(self, ready: _Ready, position: int, index: int, refused: dict[int, str]) -> None:
+    def _take(self, ready: Ready, position: int, index: int, refused: dict[int, str]) -> None:
         for t in ready.where:
             if t not in refused:
                 target = self._targets[t]
                 for field in target.taken:
                     value = index if field.column == INDEX else ready.record[field.column]
                     target.rows.put(field.name, position, value)
-
-    # -- caches -------------------------------------------------------------------------------------
-
-    def _stamp(self, index: int) -> int | None:
-        """The stamp of a sample; None if no cache is used for it."""
-        if not self._caches and self._stream.cache is None:
-            return None
-        try:
-            return self._stream.source.stamp(index)
-        except OSError:
-            return None  # its file is gone: reading it says so
-
-    def _read(self, index: int, stamp: int | None) -> Record:
-        cache = self._stream.cache
-        if cache is None or stamp is None:
-            return _read(self._stream.source, index)
-        record = cache.get(index, stamp)
-        if record is None:
-            record = _read(self._stream.source, index)
-            cache.put(index, stamp, record)
-        return record
-
-    def _hits(self, index: int, stamp: int, where: tuple[int, ...]) -> list[_Ready]:
-        """What caches hold of a sample after the head."""
-        found: list[_Ready] = []
-        for cache, targets in self._caches.items():
-            record = cache.get(index, stamp) if any(t in where for t in targets) else None
-            if record is not None:
-                found += self._served(record, targets, where)
-        return found
-
-    def _served(self, record: Record, targets: Iterable[int], where: tuple[int, ...]) -> list[_Ready]:
-        mine = tuple(t for t in targets if t in where and self._targets[t].head_maker.serves(record))
-        return [_Ready(record, mine, is_tail=True)] if mine else []
-
-    def _keep(self, index: int, stamp: int, record: Record, where: tuple[int, ...]) -> list[_Ready]:
-        """Makes what caches should hold of a sample, where they have room; else rows are made without them."""
-        found: list[_Ready] = []
-        for cache, targets in self._caches.items():
-            mine = [t for t in targets if t in where]
-            if not mine:
-                continue
-            try:
-                made = self._targets[mine[0]].head_maker.make(record, cache.has_room)
-            except Exception:  # noqa: BLE001 - making the row without a cache raises it again, and says whose fault it is
-                made = None
-            if made is not None and cache.put(index, stamp, made):
-                found += self._served(made, mine, where)
-        return found
 
     def _begin(self, target: int) -> None:
         self._clock(target)
@@ -378,10 +295,8 @@ class _Filler:
             self._cpu_ns[self._at] += now_ns - self._at_ns
             self._at, self._at_ns = target, now_ns
 
-    def _make(self, ready: _Ready, key: SampleKey, position: int) -> dict[int, str]:
+    def _make(self, ready: Ready, key: SampleKey, position: int) -> dict[int, str]:
         record, where, is_tail = ready
-        if not where:
-            return {}
         outs, whose = [], []
         for t in where:
             rows = self._targets[t].rows
@@ -407,7 +322,7 @@ class _Filler:
         found: dict[int, str] = {}
         for t in where:
             self._begin(DECODING)
-            found |= self._make(_Ready(record, (t,), is_tail), key, position)
+            found |= self._make(Ready(record, (t,), is_tail), key, position)
         return found
 
     def _is_unforeseen(self, error: Exception, where: tuple[int, ...]) -> dict[int, str]:
