@@ -121,11 +121,11 @@ def test_a_cache_ends_when_nobody_has_read_its_dataset_for_long(world: World) ->
 
 
 def test_an_idle_cache_gives_way_to_one_that_is_full(world: World) -> None:
-    other = replace(LISTING, digest="e" * 64)
-    world.caches.want(DECODED, LISTING, "/data")
-    world.fill(1, 1000)
-    world.tick(LISTING)
-    world.fill(1, 1000)
+    one, other = replace(LISTING, samples=2000), replace(LISTING, digest="e" * 64)
+    world.caches.want(DECODED, one, "/data")
+    world.fill(1, 2000)
+    world.tick(one)
+    world.fill(1, 2000)
     world.caches.want(DECODED, other, "/val")
     world.tick(other)
     assert world.heard[-1] == work.DropCache(1)
