@@ -24,7 +24,12 @@ _EXTENT_BYTES = 4 << 20  # a worker takes so much at a time
 _LEAST_EXTENTS = 256  # of a budget: less is wasted in extents that workers have begun
 _PAGE = 4096
 _LEAVING_S = 2.0  # workers unmap a cache between two tasks
+_MOST = 64  # each costs a descriptor, and address space in every worker
 _LITTLE = 0.5  # a full cache that holds a smaller part than this is worth a warning
+
+
+class _Full(Exception):
+    """There are too many caches."""
 
 
 @dataclass(slots=True)
@@ -107,9 +112,13 @@ class Caches:
         now = (listing.key, wanted.head, wanted.folder)
         if any((held.told.listing, held.told.head, held.wanted.folder) == now for held in self._held.values()):
             return
+        if len(self._held) >= _MOST:
+            self._end(self._idle()[:1])
         try:
+            if len(self._held) >= _MOST:
+                raise _Full(f"{_MOST} caches are in use, the most that a daemon has")
             held = self._make(wanted, listing, place)
-        except (OSError, SegmentError, FolderError) as e:
+        except (OSError, SegmentError, FolderError, _Full) as e:
             log.warning("no cache of %s: %s", place, e)
             return
         self._held[held.told.cache] = held
@@ -171,7 +180,12 @@ class Caches:
 
     def free_idle(self) -> None:
         """Ends caches in memory that no job uses, for whatever else needs it."""
-        self._end([n for n, held in self._held.items() if held.wanted.folder is None and held.idle_since_s is not None])
+        self._end([number for number in self._idle() if self._held[number].wanted.folder is None])
+
+    def _idle(self) -> list[int]:
+        """Caches that no job uses, those idle longest first."""
+        found = [(held.idle_since_s, n) for n, held in self._held.items() if held.idle_since_s is not None]
+        return [number for _, number in sorted(found)]
 
     def _use(self, held: Held, now_s: float) -> Use:
         return Use(held.told.cache, held.nbytes, None if held.idle_since_s is None else now_s - held.idle_since_s)

@@ -13,7 +13,7 @@ import gc
 import logging
 import select
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -239,7 +239,8 @@ class _Worker:
                 if isinstance(lane, _Broken):
                     raise _Broken(str(lane))
                 targets.append(lane._replace(cache=self._cache(told.add.listing, lane.head.digest)))
-            stream.cache = self._cache(told.add.listing, "")
+            # Copies of stream and lanes, so that nothing but `_caches` keeps the memory of a cache.
+            stream = replace(stream, cache=self._cache(told.add.listing, ""))
             made = fill(stream, targets, task.position, task.count, self._begin_sample, self._begin_step)
             if made.bad:
                 self._check_seal()

@@ -181,3 +181,17 @@ def test_without_its_cache_a_job_runs_all_the_same(
     assert "no cache of /data: cache = /elsewhere" in caplog.text
     assert len(world.heard) == 1
     assert path.suffix == ".cache"
+
+
+def test_there_are_so_many_caches_at_most(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """A client may ask for one after another, each with another head."""
+    for number in range(64):
+        world.caches.want(replace(DECODED, head=f"{number}"), replace(LISTING, digest=f"{number}"), "/data")
+    world.caches.want(replace(DECODED, head="more"), LISTING, "/data")
+    assert len(world.stores) == 64
+    assert "64 caches are in use" in caplog.text
+    world.tick(*(replace(LISTING, digest=f"{number}") for number in range(64) if number != 5))
+    world.caches.want(replace(DECODED, head="more"), LISTING, "/data")
+    assert len(world.stores) == 64
+    assert world.heard[-2:] == [work.DropCache(6), world.heard[-1]]
+    assert world.heard[-1].head == "more"
