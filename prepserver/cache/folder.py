@@ -11,7 +11,7 @@ import errno
 import fcntl
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from prepserver.cache.store import Shape, has_numbers, write_numbers
 
@@ -102,9 +102,9 @@ def open_file(folder: int, name: str, shape: Shape, key: bytes) -> int:
     return fd
 
 
-def held_bytes(folder: int, but: str) -> int:
-    """Return the bytes on disk of all caches in a folder, but the one of this name."""
-    return sum(size for _, size, name in _files(folder) if name != but + _SUFFIX)
+def held_bytes(folder: int, but: Collection[str] = ()) -> int:
+    """Return the bytes on disk of all caches in a folder, but those of some names."""
+    return sum(size for _, size, name in _files(folder) if name.removesuffix(_SUFFIX) not in but)
 
 
 def make_room(folder: int, but: str, budget_bytes: int) -> None:

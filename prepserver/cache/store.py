@@ -163,8 +163,7 @@ class Store:
             try:
                 record = entry.unpack(self._bytes(word), index, stamp)
             except Damaged:
-                self._counts[_BAD] += 1
-                self._table[index] = 0
+                self._counts[_BAD] += 1  # until a worker has room to put it again
             else:
                 if record is not None:
                     self._counts[_HITS] += 1

@@ -39,16 +39,18 @@ class Held:
     Attributes:
         wanted: What it holds.
         place: Where its dataset is, for people.
+        name: Of its file, without suffix.
         told: The message that gives it to workers.
         fd: Its memory or file.
         book: The daemon's view of it.
-        budget_bytes: Budget of its folder; 0 for memory.
+        budget_bytes: What the caches of this daemon may take in its folder; 0 for memory.
         idle_since_s: When the last stream of its dataset ended; None while there is one.
         said_full: Whether the log says that it is full.
     """
 
     wanted: Wanted
     place: str
+    name: str
     told: work.AddCache
     fd: int
     book: Book
@@ -129,6 +131,7 @@ class Caches:
     def _make(self, wanted: Wanted, listing: work.Indexed, place: str) -> Held:
         number, self._next = self._next, self._next + 1
         key = hashlib.sha256(f"{listing.key} {wanted.head}".encode())
+        name = key.hexdigest()[:32]
         if wanted.folder is None:
             extent_bytes = max(_PAGE, min(_EXTENT_BYTES, self.budget_bytes // _LEAST_EXTENTS) // _PAGE * _PAGE)
             shape = Shape(listing.samples, extent_bytes)
@@ -136,12 +139,12 @@ class Caches:
             fd = create_segment(f"prepserver-cache-{number}", shape.head_bytes + self.budget_bytes)
         else:
             shape = Shape(listing.samples, _EXTENT_BYTES)
-            folder, name = open_folder(wanted.folder, self.folders), key.hexdigest()[:32]
+            folder = open_folder(wanted.folder, self.folders)
             try:
-                place_ = os.fstatvfs(folder)
-                budget_bytes = self.disk_bytes or held_bytes(folder, "") + place_.f_bavail * place_.f_frsize // 2
+                disk = os.fstatvfs(folder)
+                budget_bytes = self.disk_bytes or held_bytes(folder) + disk.f_bavail * disk.f_frsize // 2
                 make_room(folder, name, budget_bytes)
-                budget_bytes -= held_bytes(folder, name)
+                budget_bytes -= held_bytes(folder, [name, *(held.name for held in self._held.values())])
                 fd = open_file(folder, name, shape, key.digest())
             finally:
                 os.close(folder)
@@ -149,7 +152,7 @@ class Caches:
             if wanted.folder is None:
                 write_numbers(fd, shape, key.digest())
             told = work.AddCache(number, listing.key, wanted.head, *shape, wanted.folder is not None)
-            return Held(wanted, place, told, fd, Book(fd, shape), budget_bytes)
+            return Held(wanted, place, name, told, fd, Book(fd, shape), budget_bytes)
         except (OSError, SegmentError):
             os.close(fd)
             raise

@@ -195,3 +195,21 @@ def test_there_are_so_many_caches_at_most(world: World, caplog: pytest.LogCaptur
     assert len(world.stores) == 64
     assert world.heard[-2:] == [work.DropCache(6), world.heard[-1]]
     assert world.heard[-1].head == "more"
+
+
+def test_caches_on_disk_share_the_budget_of_their_folder(tmp_path: Path) -> None:
+    world = World(folders=[str(tmp_path)])
+    world.caches.disk_bytes = 24 << 20
+    one, other = (replace(LISTING, digest=digest * 64, samples=2000) for digest in "de")
+    wanted = replace(DECODED, folder=str(tmp_path / "here"))
+    world.caches.want(wanted, one, "/data")
+    world.fill(1, 2000)
+    world.caches.want(wanted, other, "/val")
+    world.tick(one, other)
+    for _ in range(10):
+        world.fill(2, 2000)
+        world.tick(one, other)
+    sizes = [found["bytes"] for found in world.caches.snapshot()]
+    assert all(size > 4 << 20 for size in sizes)
+    assert sum(sizes) <= 24 << 20
+    world.caches.close()

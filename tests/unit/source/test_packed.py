@@ -225,3 +225,10 @@ def test_the_spec_travels_and_needs_an_absolute_path() -> None:
     assert source_from_wire(Packed("/data//packed/").to_wire()) == Packed("/data/packed")
     with pytest.raises(SpecError, match="absolute"):
         source_from_wire({"source": "Packed", "root": "packed"})
+
+
+def test_the_stamp_of_a_sample_is_of_its_record(dataset: Dataset) -> None:
+    source = dataset.open()
+    stamps = [source.stamp(index) for index in range(COUNT)]
+    assert len(set(stamps)) == COUNT
+    assert stamps == [dataset.open().stamp(index) for index in range(COUNT)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -9,6 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import Image as Picture
 
 from prepserver.order import make_order
@@ -33,7 +36,9 @@ from prepserver.pipeline.record import images
 from prepserver.pipeline.source import SourceSpec
 from prepserver.pipeline.sources import ImageFolder, SyntheticImages
 from prepserver.source import Record, SampleError, Source, build_index, open_source
+from prepserver.transform import BadSample, RowMaker, SampleKey
 from prepserver.worker.fill import BadRow, Stream, Target, fill
+from tests.golden import rows as golden
 from tests.support import photos
 from tests.support.caches import EXTENT_BYTES, Cache
 from tests.support.odd_images import odd_tree
@@ -138,6 +143,27 @@ def test_rows_are_the_same_with_a_decoded_cache(
     counts = cache.book.counts
     assert odd.samples - 3 <= counts.rows <= odd.samples - 1
     assert counts.hits >= 3 * counts.rows
+
+
+def test_the_pipelines_of_the_golden_rows_have_them_with_a_cache(odd: World, new_cache: Callable[..., Cache]) -> None:
+    """Ops of all kinds, also those that will be new."""
+    for each in golden.load()["rows"][::12]:
+        pipeline, cache = Pipeline.from_wire(each["pipeline"]), new_cache(odd)
+        expected = odd.rows([pipeline], passes=1)
+        for _ in range(2):
+            assert odd.rows([pipeline], [cache.store()], passes=1) == expected, each["pipeline"]
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(1, 6000), st.integers(1, 6000), st.integers(0, 99))
+def test_no_plan_has_a_scale_above_the_most(height: int, width: int, index: int) -> None:
+    """Else a cache would hold an image at full size whose rows are made at a smaller scale."""
+    for each in golden.load()["rows"][::8]:
+        pipeline = Pipeline.from_wire(each["pipeline"])
+        maker = RowMaker(pipeline)
+        if head_of(pipeline).count == 0 and height * width < maker.max_pixels:
+            with contextlib.suppress(BadSample):
+                assert maker.plan(height, width, SampleKey(0, 0, index)).scale <= maker.most_scale(height, width)
 
 
 @pytest.mark.parametrize("on_disk", [False, True])
