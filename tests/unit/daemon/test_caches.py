@@ -203,7 +203,7 @@ def test_caches_on_disk_share_the_budget_of_their_folder(tmp_path: Path) -> None
     one, other = (replace(LISTING, digest=digest * 64, samples=2000) for digest in "de")
     wanted = replace(DECODED, folder=str(tmp_path / "here"))
     world.caches.want(wanted, one, "/data")
-    world.fill(1, 2000)
+    world.fill(1, 500)
     world.caches.want(wanted, other, "/val")
     world.tick(one, other)
     for _ in range(10):
