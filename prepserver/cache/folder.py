@@ -22,12 +22,13 @@ class FolderError(Exception):
     """No cache can be there; the text says why, and what to do."""
 
 
-def open_folder(path: str, allowed: Sequence[str]) -> int:
-    """Open a folder, made with mode 0700 if it is missing; the caller owns the descriptor.
+def open_folder(path: str, allowed: Sequence[str], make: bool = False) -> int:
+    """Open a folder; the caller owns the descriptor.
 
     Args:
         path: Absolute.
         allowed: Folders below which caches may lie.
+        make: Make it, with mode 0700, if it is missing.
 
     Raises:
         FolderError: It lies elsewhere, or others than this user and root could write there.
@@ -45,8 +46,8 @@ def open_folder(path: str, allowed: Sequence[str]) -> int:
     try:
         for name in filter(None, real.split("/")):
             at = os.path.join(at, name)
-            with contextlib.suppress(FileExistsError):
-                if not os.access(name, os.F_OK, dir_fd=here):
+            if make and not os.access(name, os.F_OK, dir_fd=here):
+                with contextlib.suppress(FileExistsError):
                     os.mkdir(name, 0o700, dir_fd=here)
             there = os.open(name, flags, dir_fd=here)
             os.close(here)

@@ -59,6 +59,10 @@ class Access:
 
     def may_stop(self, uid: int) -> bool:
         """Whether a user may end the daemon."""
+        return self.is_trusted(uid)
+
+    def is_trusted(self, uid: int) -> bool:
+        """Whether a user could do anyway whatever the daemon can."""
         return uid in (0, self.own_uid)
 
     def reading(self, uid: int, kind: str) -> Reading:
@@ -70,7 +74,7 @@ class Access:
         Raises:
             Denied: The user may not read it.
         """
-        is_trusted = uid in (0, self.own_uid)
+        is_trusted = self.is_trusted(uid)
         if kind == "SyntheticImages" or (
             kind == "Plugin" and is_trusted
         ):  # reads no files, or those that the sandbox allows

@@ -98,14 +98,14 @@ class Caches:
         """Whether workers are about to give back the memory of a cache."""
         return self._clock() - self._freed_s < _LEAVING_S
 
-    def check_folder(self, wanted: Wanted | None) -> None:
-        """Makes the folder of a cache on disk.
+    def check_folder(self, wanted: Wanted | None, make: bool) -> None:
+        """Checks the folder of a cache on disk; with `make`, a missing one is made.
 
         Raises:
             FolderError: No cache may be there.
         """
         if wanted is not None and wanted.folder is not None:
-            os.close(open_folder(wanted.folder, self.folders))
+            os.close(open_folder(wanted.folder, self.folders, make))
 
     def want(self, wanted: Wanted | None, listing: work.Indexed, place: str) -> None:
         """Makes a cache for a dataset unless there is one. Without it, rows are the same and only take longer."""

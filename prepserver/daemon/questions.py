@@ -164,7 +164,8 @@ class Questions:
                 raise Refusal("stopping", "the daemon is stopping; start it again with `prepserver start`")
             asked = check(attach, self._house.codes)
             reading = self.access.reading(peer.uid, asked.source["source"])
-            self._caches.check_folder(asked.cache)
+            # Others could make any number of folders.
+            self._caches.check_folder(asked.cache, make=self.access.is_trusted(peer.uid))
         except Refusal as e:
             self._connections.refuse(peer, e.code, str(e), e.field)
         except Denied as e:

@@ -222,7 +222,7 @@ class Indexed:
     @property
     def key(self) -> str:
         """Names what is read, and by whose rules: equal keys mean equal samples for all users who may read them."""
-        return hashlib.sha256(f"{self.digest} {self.roots} {self.places}".encode()).hexdigest()
+        return hashlib.sha256(f"{self.digest} {self.roots}".encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)

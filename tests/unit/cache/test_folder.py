@@ -16,7 +16,7 @@ KEY = b"k" * 32
 
 
 def opened(path: Path, allowed: Path) -> int:
-    return open_folder(str(path), [str(allowed)])
+    return open_folder(str(path), [str(allowed)], make=True)
 
 
 def test_a_folder_below_an_allowed_one_is_made(tmp_path: Path) -> None:
@@ -120,3 +120,9 @@ def test_room_is_made_of_those_unused_longest(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0.cache", "3.cache", "mine.txt"]
     os.close(used)
     os.close(folder)
+
+
+def test_a_missing_folder_is_not_made_for_others(tmp_path: Path) -> None:
+    with pytest.raises(FolderError, match=r"missing: No such file"):
+        open_folder(str(tmp_path / "missing"), [str(tmp_path)])
+    assert list(tmp_path.iterdir()) == []

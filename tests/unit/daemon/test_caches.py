@@ -149,7 +149,7 @@ def test_a_cache_on_disk_is_the_same_file_again(tmp_path: Path) -> None:
     wanted = replace(DECODED, folder=str(tmp_path / "here"))
     for times in range(2):
         world = World(folders=[str(tmp_path)])
-        world.caches.check_folder(wanted)
+        world.caches.check_folder(wanted, make=True)
         world.caches.want(wanted, LISTING, "/data")
         store = world.stores[1]
         assert [store.get(index, 0) is not None for index in range(3)] == [times > 0] * 3
@@ -164,10 +164,10 @@ def test_a_cache_on_disk_is_the_same_file_again(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_checked_before_a_job_is_admitted(world: World, tmp_path: Path) -> None:
-    world.caches.check_folder(DECODED)
-    world.caches.check_folder(None)
+    world.caches.check_folder(DECODED, make=False)
+    world.caches.check_folder(None, make=False)
     with pytest.raises(FolderError):
-        world.caches.check_folder(replace(DECODED, folder=str(tmp_path)))
+        world.caches.check_folder(replace(DECODED, folder=str(tmp_path)), make=True)
 
 
 def test_without_its_cache_a_job_runs_all_the_same(
@@ -201,7 +201,7 @@ def test_caches_on_disk_share_the_budget_of_their_folder(tmp_path: Path) -> None
     world = World(folders=[str(tmp_path)])
     world.caches.disk_bytes = 24 << 20
     one, other = (replace(LISTING, digest=digest * 64, samples=2000) for digest in "de")
-    wanted = replace(DECODED, folder=str(tmp_path / "here"))
+    wanted = replace(DECODED, folder=str(tmp_path))
     world.caches.want(wanted, one, "/data")
     world.fill(1, 500)
     world.caches.want(wanted, other, "/val")
