@@ -1,7 +1,7 @@
 """Encoded bytes to rows: header, decode, ops on arrays. A row is a pure function of (data, pipeline, key)."""
 
 from prepserver.transform.draw import SampleKey
-from prepserver.transform.errors import BadSample
+from prepserver.transform.errors import BadFile, BadSample
 from prepserver.transform.heads import HeadMaker
 from prepserver.transform.libtiff import hush as hush_libtiff
 from prepserver.transform.native import path
@@ -10,6 +10,7 @@ from prepserver.transform.rows import DECODING, make_rows
 
 __all__ = [
     "DECODING",
+    "BadFile",
     "BadSample",
     "HeadMaker",
     "Plan",
