@@ -88,7 +88,7 @@ class InlineMaker:
         self.samples = index.n
         self.num_classes = index.num_classes
         self.digest, self.content_digest = index.digest, index.content_digest
-        order = make_order(shuffle, index.n, seed, shard, batch_rows)
+        order = make_order(shuffle, index.n, seed, shard, batch_rows, source.pattern)
         self._stream = Stream(open_source(source, index.path), order, seed)
         self._pipeline = pipeline
 
@@ -153,7 +153,7 @@ def remake(
     if len(opened) != samples:
         raise SourceError(f"the listing {index_path} has {len(opened)} samples, not {samples}")
     arrays = {field.name: np.zeros((1, *field.shape), field.dtype) for field in pipeline.fields}
-    stream = Stream(opened, make_order(shuffle, samples, seed, shard, batch_rows), seed, quarantined)
+    stream = Stream(opened, make_order(shuffle, samples, seed, shard, batch_rows, source.pattern), seed, quarantined)
     bad = _fill(stream, pipeline, arrays, position, 1)
     found = int(arrays[INDEX][0])
     path = printable(opened.name(found)) if found >= 0 else ""

@@ -60,7 +60,7 @@ class Spec:
     def digest(self) -> str:
         """Names the stream of rows (source, order, seed and pipeline), independent of batches."""
         # Without the dataset's place, so that a checkpoint works on another machine.
-        source = sorted((k, v) for k, v in self.source.to_wire().items() if k not in type(self.source).paths)
+        source = self.source.placeless()
         # If whole batches are shuffled, batch size and shards decide the order of samples.
         whole, shards = batch_rows(self.shape.batching, self.shape.batch_size), self.shape.shard.count
         batches = f" batches of {whole}{f' in {shards} shards' if shards > 1 else ''}" if whole else ""
@@ -166,6 +166,15 @@ def check_cache(cache: object, pipeline: Pipeline) -> str:
     except SpecError as e:
         raise InvalidSpec(str(e), "cache") from e
     return name
+
+
+def parted_columns(pipeline: Pipeline) -> dict[str, list[str]]:
+    """The columns with one number for each of several views, and the fields that hold them."""
+    found: dict[str, list[str]] = {}
+    for field in pipeline.fields:
+        if pipeline.views > 1 and field.kind.is_spatial and not field.shape:
+            found.setdefault(field.column, []).append(field.name)
+    return found
 
 
 def _job_name(world_size: int) -> str:

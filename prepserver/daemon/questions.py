@@ -164,7 +164,7 @@ class Questions:
                 raise Refusal("stopping", "the daemon is stopping; start it again with `prepserver start`")
             asked = check(attach, self._house.codes)
             files = asked.pipeline.files
-            reading = self.access.reading(peer.uid, asked.source["source"], files)
+            reading = self.access.reading(peer.uid, source_from_wire(asked.source), files)
             # Others could make any number of folders.
             self._caches.check_folder(asked.cache, make=self.access.is_trusted(peer.uid))
         except Refusal as e:

@@ -13,7 +13,21 @@ from typing import Any, ClassVar, Self
 
 from prepserver.pipeline import checks
 from prepserver.pipeline.errors import SpecError
-from prepserver.pipeline.kinds import ITEM_BYTES, Array, Bytes, Image, Kind, Label, Mask, Scalar, Text, Tokens
+from prepserver.pipeline.kinds import (
+    ITEM_BYTES,
+    Array,
+    Boxes,
+    Bytes,
+    Image,
+    Keypoints,
+    Kind,
+    Label,
+    Mask,
+    PerBox,
+    Scalar,
+    Text,
+    Tokens,
+)
 from prepserver.pipeline.record import Record, with_index
 from prepserver.pipeline.spec import Codes, Role, Spec
 
@@ -25,9 +39,10 @@ MAX_COLUMNS = 16
 _MAX_DIMENSIONS, _MAX_SIDE = 8, 2**31  # of the layout of a ring
 _MAX_NESTING = 3  # of lists in a parameter; a message allows not much more
 
-_KINDS: dict[str, type[Kind]] = {
-    kind.__name__: kind for kind in (Image, Mask, Label, Scalar, Array, Text, Bytes, Tokens)
+KINDS: dict[str, type[Kind]] = {
+    kind.__name__: kind for kind in (Image, Mask, Boxes, PerBox, Keypoints, Label, Scalar, Array, Text, Bytes, Tokens)
 }
+"""What a column can be declared to be, by name."""
 
 
 def plugin_name(value: object) -> str:
@@ -146,15 +161,15 @@ def declared_kind(field: str, given: object) -> Kind:
     Raises:
         SpecError: No such kind, or an attribute that cannot be.
     """
-    wire = kind_to_wire(given) if isinstance(given, Kind) and type(given) in _KINDS.values() else given
+    wire = kind_to_wire(given) if isinstance(given, Kind) and type(given) in KINDS.values() else given
     name = wire.get("kind") if isinstance(wire, Mapping) else None
-    kind = _KINDS.get(name) if isinstance(name, str) else None
+    kind = KINDS.get(name) if isinstance(name, str) else None
     if kind is None or not isinstance(wire, Mapping):
-        raise SpecError(field, given, f"must be one of the kinds {', '.join(_KINDS)}, such as kinds.Image()")
+        raise SpecError(field, given, f"must be one of the kinds {', '.join(KINDS)}, such as kinds.Image()")
     names = _attributes(kind)
     if set(wire) != {"kind", *names}:
         raise SpecError(field, given, f"{kind.__name__} has the attributes {', '.join(names) or '(none)'}")
-    dtypes = checks.DTYPES if kind is Image else tuple(ITEM_BYTES)
+    dtypes = {Image: checks.DTYPES, PerBox: ("int64", "float32")}.get(kind, tuple(ITEM_BYTES))
     return kind(**{name: _CHECKS[name](f"{field}.{name}", wire[name], dtypes) for name in names}, **_top(wire))
 
 
@@ -183,6 +198,8 @@ def _channels(field: str, value: object) -> int:
 _CHECKS: dict[str, Callable[[str, object, tuple[str, ...]], Any]] = {
     "size": lambda field, value, _: None if value is None else checks.size(field, value),
     "count": lambda field, value, _: None if value is None else checks.side(field, value),
+    "each": lambda field, value, _: None if value is None else checks.integer(field, value, 1, 1000),
+    "pairs": lambda field, value, _: checks.pairs(field, value, 1000),
     "channels": lambda field, value, _: _channels(field, value),
     "dtype": checks.choice,
     "shape": _shape,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import posixpath
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Protocol, Self
 
 from prepserver.pipeline.errors import SpecError
@@ -43,11 +43,8 @@ class SourceSpec(Spec):
     @property
     def place(self) -> str:
         """Where the dataset is, for people; its class's name if it has no path."""
-        named = [path for _, path in self.named_paths()]
-        more = (
-            f" and {len(named) - 1} more" if len(named) > 1 and isinstance(getattr(self, self.paths[0]), tuple) else ""
-        )
-        return f"{named[0]}{more}" if named else type(self).__name__
+        named = _paths(getattr(self, self.paths[0])) if self.paths else [type(self).__name__]
+        return f"{named[0]}{f' and {len(named) - 1} more' * (len(named) > 1)}"
 
     def named_paths(self) -> list[tuple[str, str]]:
         """Return (parameter, path) of each path that the spec names."""
@@ -66,6 +63,19 @@ class SourceSpec(Spec):
             if name not in params and parameter.default is not None:
                 raise SpecError(name, None, f"{cls.__name__} needs this field")
         return super().from_params(params)
+
+    @property
+    def pattern(self) -> tuple[int, ...]:
+        """The kinds of its samples, which repeat: shuffling keeps them in place. Empty for one kind; see `Mix`."""
+        return ()
+
+    def parts(self) -> Iterator[SourceSpec]:
+        """Yield this source and, at any depth, those that it is composed of."""
+        yield self
+
+    def placeless(self) -> list[tuple[str, Any]]:
+        """Return the wire form without paths, sorted: equal for copies of a dataset in different places."""
+        return sorted((name, value) for name, value in self.to_wire().items() if name not in self.paths)
 
     @property
     def digest(self) -> str:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from prepserver.source.container import Container
 from prepserver.source.errors import SampleError, printable
@@ -192,6 +193,10 @@ class Listing(Source):
         """As `Source.label`."""
         return self.entry(index)[0]
 
+    def labels(self, start: int, stop: int) -> npt.NDArray[np.int64]:
+        """As `Source.labels`."""
+        return self._rows.column(start, stop, "=i8", struct.calcsize("=Q"))
+
     def name(self, index: int) -> str:
         """As `Source.name`."""
         return os.fsdecode(self._path(self._rows[index]))
@@ -221,12 +226,14 @@ class FileSource(Listing):
         roots: Where files must lie.
         masks: Absolute path that relative paths of masks begin at; None for samples without masks.
         prefix: Begins the names of the sections.
+        more: As for `Listing`.
     """
 
     def __init__(
-        self, container: Container, base: str, roots: Roots | None = None, masks: str | None = None, prefix: str = ""
-    ) -> None:
-        super().__init__(container, prefix=prefix)
+        self, container: Container, base: str, roots: Roots | None = None, masks: str | None = None, prefix: str = "",
+        more: str = "",
+    ) -> None:  # fmt: skip
+        super().__init__(container, more, prefix)
         self._base = os.fsencode(base.rstrip("/") + "/")
         self._roots = roots
         self._masks = None if masks is None else FileSource(container, masks, roots, prefix=MASKS)

@@ -8,6 +8,7 @@ import stat
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+import numpy as np
 import numpy.typing as npt
 
 from prepserver.source.errors import SampleError
@@ -24,7 +25,8 @@ OUTSIDE = "the file lies outside the source roots of the server"
 
 Record = dict[str, Any]
 """One sample as stored, by column: the number of a label; the encoded bytes of an image, or an `IndexedScan` from a
-packed dataset, which can be decoded in part; an array of the shape and dtype of its kind."""
+packed dataset, which can be decoded in part; an array of the shape and dtype of its kind; boxes or points as an array,
+or that and the (height, width) of the upright image that they lie on."""
 
 
 class Source(Protocol):
@@ -59,6 +61,10 @@ class Source(Protocol):
 
     def label(self, index: int) -> int:
         """Return the label of a sample without reading the sample."""
+
+    def labels(self, start: int, stop: int) -> npt.NDArray[np.int64]:
+        """Return the labels of the samples in [start, stop)."""
+        return np.fromiter(map(self.label, range(start, stop)), np.int64, stop - start)
 
     def name(self, index: int) -> str:
         """Return what messages call a sample: the path below the source's folder, or as the list gives it.

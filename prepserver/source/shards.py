@@ -11,12 +11,14 @@ import mmap
 import os
 from collections import OrderedDict
 from collections.abc import Sequence
+from typing import ClassVar
 
 from prepserver.source.errors import SampleError
 from prepserver.source.roots import OutsideRootsError, Roots, open_below
 from prepserver.source.samples import NOT_THE_SAMPLE, OUTSIDE
 
-# Of a soft limit of 1024 descriptors that a worker may live under; 400 shards of 256 MiB are 100 GB.
+# Of all datasets in a process, of a soft limit of 1024 descriptors that a worker may live under; 400 shards of 256 MiB
+# are 100 GB.
 _OPEN_AT_MOST = 400
 
 
@@ -30,11 +32,13 @@ class Shards:
         mtimes_ns: Time of each shard when the dataset was listed; None to compare sizes only.
     """
 
+    _open: ClassVar[OrderedDict[tuple[int, int], int]] = OrderedDict()
+    """Descriptors by dataset and shard."""
+
     def __init__(
         self, paths: Sequence[str], sizes: Sequence[int], roots: Roots | None, mtimes_ns: Sequence[int] | None = None
     ) -> None:
         self._paths, self._sizes, self._roots, self._mtimes_ns = paths, sizes, roots, mtimes_ns
-        self._open: OrderedDict[int, int] = OrderedDict()
         self._maps: dict[int, mmap.mmap] = {}
 
     def read(self, shard: int, offset: int, length: int) -> bytes:
@@ -58,7 +62,7 @@ class Shards:
     def check(self, shard: int) -> None:
         """Raise as `read` if a shard has changed since it was listed; 2 us."""
         self.read(shard, 0, 0)  # opens it
-        self._compare(shard, os.fstat(self._open[shard]))
+        self._compare(shard, os.fstat(self._open[id(self), shard]))
 
     def mapped(self, shard: int) -> mmap.mmap:
         """Return a shard as memory, unchanged since it was listed. Raises as `read`.
@@ -68,7 +72,7 @@ class Shards:
         """
         self.check(shard)
         if shard not in self._maps:
-            self._maps[shard] = mmap.mmap(self._open[shard], 0, prot=mmap.PROT_READ)
+            self._maps[shard] = mmap.mmap(self._open[id(self), shard], 0, prot=mmap.PROT_READ)
         return self._maps[shard]
 
     @property
@@ -82,7 +86,7 @@ class Shards:
 
     def _descriptor(self, shard: int) -> int:
         """Return an open shard; shards stay open, and are checked once."""
-        descriptor = self._open.get(shard)
+        descriptor = self._open.get((id(self), shard))
         if descriptor is not None:
             return descriptor
         if not shard < len(self._sizes):
@@ -95,7 +99,7 @@ class Shards:
             raise
         if len(self._open) >= _OPEN_AT_MOST:
             os.close(self._open.popitem(last=False)[1])
-        self._open[shard] = descriptor
+        self._open[id(self), shard] = descriptor
         return descriptor
 
     def _compare(self, shard: int, status: os.stat_result) -> None:
@@ -108,5 +112,5 @@ class Shards:
 
     def __del__(self) -> None:
         # A source has no close of its own: it lives as long as its worker, or as the client's iterator.
-        for descriptor in self.__dict__.get("_open", {}).values():
-            os.close(descriptor)
+        for key in [key for key in self._open if key[0] == id(self)]:
+            os.close(self._open.pop(key))

@@ -58,7 +58,7 @@ class HeadMaker:
             refuse_large((encoded.height, encoded.width), maker)
             if plan is None:
                 size = encoded.size(maker.upright)
-                plan = maker.plan(*size, _NO_KEY, self._count)
+                plan = maker.plan(*size, _NO_KEY, end=self._count)
                 if not fits(3 * plan.size[0] * plan.size[1]) or (not self._count and maker.most_scale(*size) > 1):
                     return None
             if encoded.size(maker.upright) != size:
@@ -72,10 +72,10 @@ class HeadMaker:
             image = maker.carried(plan, order.cut(encoded, image, decoded, scale), column)
             made[column.column] = np.array(image, order="C")  # a copy: the decoder's buffer is used again
         assert plan is not None
-        for _, field in maker.followers:
-            follower = FOLLOWERS[type(field.kind)](record[field.column])
+        for column_name, kinds, _ in maker.followers:
+            follower = FOLLOWERS[type(kinds[column_name])]({name: record[name] for name in kinds}, kinds)
             if follower.size != size:
                 return None
-            made[field.column] = np.empty(plan.size, np.uint8)
-            follower.make(plan.moves, made[field.column])
+            made[column_name] = np.empty(plan.size, np.uint8)
+            follower.make(size, plan.moves, {column_name: made[column_name]})
         return made

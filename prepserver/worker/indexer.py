@@ -63,7 +63,8 @@ def _answer(job: BuildIndex, sock: socket.socket, seal: Seal) -> Indexed | Index
     roots = job.roots
     try:
         spec = source_from_wire(job.source)
-        seal.close(["/"] if spec.paths or job.files else [], writable=[job.cache_dir])
+        named = job.files or any(part.named_paths() for part in spec.parts())
+        seal.close(["/"] if named else [], writable=[job.cache_dir])
         try:
             rule = Roots(roots) if roots else None
             files = digests(job.files, rule)

@@ -190,9 +190,10 @@ class _Worker:
         add = told.add
         try:
             roots = Roots(add.roots) if add.roots else None
-            source = open_source(source_from_wire(add.source), Path(add.index_path), roots)
+            spec = source_from_wire(add.source)
+            source = open_source(spec, Path(add.index_path), roots)
             shard = Shard(add.num_shards, add.shard_index)
-            order = make_order(add.shuffle, len(source), add.seed, shard, add.batch_rows)
+            order = make_order(add.shuffle, len(source), add.seed, shard, add.batch_rows, spec.pattern)
         except Exception as e:  # noqa: BLE001 - reported by every task that needs the stream
             self._log.exception("stream %d", add.stream)
             return _Broken(_text(e))

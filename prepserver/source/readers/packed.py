@@ -16,6 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from prepserver.checksum import crc32
+from prepserver.pipeline.declared import columns_to_wire, declared_columns
+from prepserver.pipeline.kinds import Label
+from prepserver.pipeline.record import Record as Columns
+from prepserver.pipeline.record import images
 from prepserver.pipeline.sources.packed import Packed
 from prepserver.protocol.packed import (
     INDEXED,
@@ -30,6 +34,7 @@ from prepserver.protocol.packed import (
 from prepserver.source.container import BrokenContainerError, Container
 from prepserver.source.errors import SampleError, SourceError, unusable
 from prepserver.source.files import Listing
+from prepserver.source.packed_values import from_bytes
 from prepserver.source.places import Places
 from prepserver.source.reader import IndexInfo, Reader
 from prepserver.source.roots import Roots, open_below
@@ -67,9 +72,12 @@ class PackedReader(Reader):
         path = _find_index(root)
         container = open_index(path, roots)
         meta = container.meta
-        if missing := [name for name in self._spec.columns if name not in ("label", *columns_of(meta))]:
+        packed = kinds_of(meta)
+        if missing := [name for name, kind in self._spec.columns.items() if packed.get(name) != kind]:
+            known = ", ".join(f"{name}: {kind}" for name, kind in packed.items())
             raise SourceError(
-                f"{root} was packed without {', '.join(missing)}: pack its source again with --masks, or drop masks="
+                f"{root} was packed without {', '.join(missing)}: pack its source again with --masks, or drop masks=. "
+                f"It has {known}"
             )
         _check_shards(root, meta["shards"], roots)
         places = Places()
@@ -140,9 +148,27 @@ def _check_shards(root: Path, sizes: Sequence[int], roots: Roots | None) -> None
             raise SourceError(f"the shard {path} has {found} bytes and should have {size}; copy or pack it again")
 
 
+def columns_meta(columns: Columns, stored: Sequence[str]) -> dict[str, Any]:
+    """Return the metadata for `kinds_of`, all columns, and for `columns_of`, those that are `stored` in shards."""
+    return {"first": stored[0], "columns": stored[1:], "kinds": columns_to_wire(columns)}
+
+
 def columns_of(meta: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the columns of each sample that are in shards, in their order, from the metadata of an index."""
-    return ("image", *meta.get("columns", ()))
+    return (meta.get("first", "image"), *meta.get("columns", ()))
+
+
+def kinds_of(meta: Mapping[str, Any]) -> Columns:
+    """Return the kinds of all columns, from the metadata of an index."""
+    if "kinds" not in meta:
+        return images(mask="mask" in columns_of(meta))
+    found = declared_columns(meta["kinds"])
+    return found if label_of(found) in found else {**found, "label": Label()}
+
+
+def label_of(columns: Columns) -> str:
+    """Return the column whose numbers are in the index: the first of labels."""
+    return next((name for name, kind in columns.items() if isinstance(kind, Label)), "label")
 
 
 class PackedSource(Listing):
@@ -155,7 +181,8 @@ class PackedSource(Listing):
     def __init__(self, container: Container, spec: Packed, roots: Roots | None = None) -> None:
         super().__init__(container, more="IQII")
         self._columns = columns_of(container.meta)
-        self._wanted = tuple(spec.columns)
+        self._label = label_of(kinds_of(container.meta))
+        self._wanted = spec.columns
         sizes: list[int] = container.meta["shards"]
         self._shards = Shards([f"{spec.root}/{shard_name(number)}" for number in range(len(sizes))], sizes, roots)
 
@@ -168,7 +195,7 @@ class PackedSource(Listing):
             values = self._values(data, crc)
         except BrokenRecordError as error:
             raise SampleError(f"{shard_name(shard)} is damaged at {offset}: {error}") from error
-        values["label"] = label
+        values[self._label] = label
         return {name: values[name] for name in self._wanted}
 
     def stamp(self, index: int) -> int:
@@ -190,7 +217,10 @@ class PackedSource(Listing):
             head, lengths, body = read_record(record)
             if crc32(record, len(record) - len(body)) != head.image_crc:
                 raise BrokenRecordError(f"the checksum of its {column} is wrong")
-            values[column] = IndexedScan(head, lengths, body) if head.kind == INDEXED else bytes(body)
+            if head.kind == INDEXED:
+                values[column] = IndexedScan(head, lengths, body)
+            elif column in self._wanted:
+                values[column] = from_bytes(body, self._wanted[column])
             heads.append(head)
             at += len(record)
         if at != len(data) or sample_crc(heads) != crc or any(head.kind not in (KEPT, INDEXED) for head in heads):
