@@ -59,6 +59,10 @@ class Settings:
             for no limit.
         plugins: Names of the owner's own code that is loaded; see `prepserver.plugins.load`.
         plugin_read: Folders that workers may read for plug-ins, beside the datasets of the other sources.
+        cache_memory_bytes: Budget for all caches in memory together; 0 means auto (a quarter of what is free at the
+            start).
+        cache_disk_bytes: Budget for the caches in one folder; 0 means auto (half of what is free there).
+        cache_folders: Folders below which jobs may have caches on disk. They belong to the daemon's user.
         socket_group: Group that may connect, a name or a number; empty for the daemon's own.
         socket_mode: Mode of the attach socket. One that systemd made keeps the mode of its unit.
     """
@@ -79,6 +83,9 @@ class Settings:
     streams_per_uid: int = 0
     plugins: tuple[str, ...] = ()
     plugin_read: tuple[str, ...] = ()
+    cache_memory_bytes: int = 0
+    cache_disk_bytes: int = 0
+    cache_folders: tuple[str, ...] = ()
     socket_group: str = ""
     socket_mode: int = 0o660
 
@@ -100,6 +107,9 @@ class Settings:
         _within("limits.streams_per_uid", self.streams_per_uid, 0, 1 << 20)
         _check_folders("sources.roots", self.source_roots, or_urls=True)
         _check_folders("plugins.read", self.plugin_read)
+        _check_folders("cache.folders", self.cache_folders)
+        _within("cache.memory", self.cache_memory_bytes, 0, 1 << 50)
+        _within("cache.disk", self.cache_disk_bytes, 0, 1 << 55)
         if len(self.plugins) > MAX_PLUGINS or not all(self.plugins):
             raise ConfigError(f"plugins.load = {list(self.plugins)}: at most {MAX_PLUGINS} names, none of them empty")
         if self.socket_mode & ~0o777 or self.socket_mode & 0o600 != 0o600:
@@ -116,8 +126,8 @@ def load_settings(file: Path | None, flags: Mapping[str, Any]) -> Settings:
     ``workers`` ("auto" or a number), ``memory`` ("auto", bytes, or with a unit such as "8G"),
     ``runtime_dir``, ``cache_dir``, ``log_level``, ``chunk_rows``, ``sample_timeout_s``, ``drain_s``, ``nice``,
     ``sandbox``, ``socket_group``, ``socket_mode``; ``roots`` in the table ``[sources]``; ``load`` and ``read`` in
-    ``[plugins]``; ``memory_per_uid``, ``jobs_per_uid`` and ``streams_per_uid`` in ``[limits]``. In `flags`, these have
-    the names that `_OF_FLAGS` gives.
+    ``[plugins]``; ``memory``, ``disk`` and ``folders`` in ``[cache]``; ``memory_per_uid``, ``jobs_per_uid`` and
+    ``streams_per_uid`` in ``[limits]``. In `flags`, these have the names that `_OF_FLAGS` gives.
 
     Raises:
         ConfigError: The file cannot be read, or a setting is unknown or not valid.
@@ -140,10 +150,17 @@ def _read(file: Path) -> dict[str, Any]:
         raise ConfigError(f"--config {file} is not TOML: {e}") from e
 
 
-_OF_FLAGS = {"roots": "sources.roots", "plugins": "plugins.load", "plugin_read": "plugins.read"}
+_OF_FLAGS = {
+    "roots": "sources.roots",
+    "plugins": "plugins.load",
+    "plugin_read": "plugins.read",
+    "cache_memory": "cache.memory",
+    "cache_folders": "cache.folders",
+}
 _TABLES = {
     "sources": ("roots",),
     "plugins": ("load", "read"),
+    "cache": ("memory", "disk", "folders"),
     "limits": ("memory_per_uid", "jobs_per_uid", "streams_per_uid"),
 }
 FIELDS = {
@@ -151,6 +168,9 @@ FIELDS = {
     "sources.roots": "source_roots",
     "plugins.load": "plugins",
     "plugins.read": "plugin_read",
+    "cache.memory": "cache_memory_bytes",
+    "cache.disk": "cache_disk_bytes",
+    "cache.folders": "cache_folders",
     "limits.memory_per_uid": "memory_per_uid_bytes",
     "limits.jobs_per_uid": "jobs_per_uid",
     "limits.streams_per_uid": "streams_per_uid",
@@ -180,6 +200,7 @@ _LISTS = {
     "sources.roots": 'folders and URLs, such as ["/data", "s3://bucket"]',
     "plugins.load": 'names, such as ["my_project.data"]',
     "plugins.read": 'folders, such as ["/data"]',
+    "cache.folders": 'folders, such as ["/var/cache/prepserver"]',
 }
 _KINDS: dict[str, type | tuple[type, ...]] = {
     "runtime_dir": str,
@@ -199,8 +220,8 @@ _KINDS: dict[str, type | tuple[type, ...]] = {
 def _parse(name: str, value: Any, where: str) -> Any:
     if name == "workers":
         return parse_workers(value, where)
-    if name == "memory":
-        return parse_bytes(value, f"{where}memory")
+    if name in ("memory", "cache.memory", "cache.disk"):
+        return parse_bytes(value, f"{where}{name}")
     if name == "limits.memory_per_uid":
         if value == "auto":
             raise ConfigError(f"{where}{name} = 'auto': bytes with a unit, such as 8G, or 0 for no limit")

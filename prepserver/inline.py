@@ -107,7 +107,7 @@ class InlineMaker:
         Returns:
             (position, sample index, reason) of rows that hold a replacement.
         """
-        self._stream.prefetch(start, stop - start)
+        self._stream.prefetch(start, stop - start, ())
         bad = _fill(self._stream, self._pipeline, arrays, start, stop - start)
         return [(b.position, b.index, b.reason) for b in bad]
 

@@ -58,6 +58,32 @@ class Worker:
         self._page = StatsPage(descriptor, writable=True)
         os.close(descriptor)
 
+    def cached(self, form: str, path: Path | None = None) -> None:
+        """Gives it a cache.
+
+        Args:
+            form: ``encoded`` or ``decoded``.
+            path: Its file; None for memory.
+        """
+        from prepserver.cache.store import Book, Shape, Store, write_numbers
+        from prepserver.memory.segment import create_segment
+
+        shape = Shape(len(self._stream.source), 4 << 20)
+        most_bytes = 1 << 30
+        if path is None:
+            descriptor = create_segment("bench-cache", shape.head_bytes + most_bytes)
+        else:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+            os.posix_fallocate(descriptor, 0, shape.head_bytes)
+        write_numbers(descriptor, shape, bytes(32))
+        Book(descriptor, shape).allow(most_bytes)
+        store = Store(descriptor, shape, 0, path is not None)
+        os.close(descriptor)
+        if form == "decoded":
+            self._target = self._target._replace(cache=store)
+        else:
+            self._stream.cache = store
+
     def fill(self, block: int, mark: Callable[[int, int], None] | None = None) -> None:
         """Fills the rows of one block of 320 positions, as a worker does."""
         for position in range(block * _SAMPLES, (block + 1) * _SAMPLES, _CHUNK):

@@ -39,6 +39,7 @@ class Service:
         workers: Workers of a private daemon if no daemon runs; None for no private one.
         inline: Whether this process makes the rows.
         plugins: The user's own plug-ins, for this process or a private daemon.
+        cache: See `prepclient.spec.check_cache`.
         joining: How to join the streams of others.
         prefetch: Rows to have ready ahead, 0 for the daemon's choice.
         connect_s: Longest wait for a daemon at first use.
@@ -50,6 +51,7 @@ class Service:
     workers: int | None
     inline: bool
     plugins: tuple[str, ...]
+    cache: str
     joining: Joining
     prefetch: int
     connect_s: float
@@ -250,7 +252,7 @@ class Attachment:
                 service.refuse_plugins(f"One runs in {runtime_dir}")
             return ServedFeed(
                 runtime_dir, self._spec, start, prefetch=service.prefetch, timeout_s=service.timeout_s,
-                joining=service.joining, on_scanning=progress, map_rows=map_rows or Rows.map,
+                joining=service.joining, cache=service.cache, on_scanning=progress, map_rows=map_rows or Rows.map,
             )  # fmt: skip
 
     def _note_start(self, start: Start, epoch_start: int, samples: int) -> None:

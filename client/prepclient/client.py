@@ -28,7 +28,7 @@ from prepclient.finish import Finish, looks_of
 from prepclient.joining import Joining
 from prepclient.session import Handed, Session, Totals
 from prepclient.sharding import Sharding
-from prepclient.spec import VALID, Fields, OnError, check_fields, make_spec, parted_columns
+from prepclient.spec import VALID, Fields, OnError, check_cache, check_fields, make_spec, parted_columns
 from prepclient.stages import Staging, Step, valid_rows
 from prepclient.targets import Targets
 from prepclient.turns import Turns, in_turn
@@ -49,12 +49,13 @@ class PrepClient(Turns):
             for images, labels in train:
                 ...
 
-    Most scripts need no more arguments. They answer six questions, in this order:
+    Most scripts need no more arguments. They answer seven questions, in this order:
 
     - What: `source`, `ops`, `views`, `fields`, `collate`, `normalize`, `dtype`, `memory_format`.
     - How batched: `batch_size`, `shuffle`, `order`, `seed`, `drop_last`.
     - Which part, and with whom: `sharding`, `joining`.
     - Where to: `device`, `prefetch`, `zero_copy`.
+    - What to keep: `cache`.
     - Which daemon: `job`, `runtime_dir`, `workers`, `inline`, `plugins`, `connect_s`, `reconnect_s`.
     - What on failure: `on_error`, `timeout_s`.
 
@@ -99,6 +100,11 @@ class PrepClient(Turns):
         zero_copy: Lend memory, valid until the next step, instead of handing out fresh tensors: read-only views of the
             ring on the CPU (a write is a segmentation fault), device buffers on a GPU. Has no effect where `normalize`,
             `dtype` or `memory_format` make new tensors.
+        cache: Keep samples with the daemon, for all jobs that read the same dataset: ``"encoded"`` as they are stored,
+            ``"decoded"`` as uint8 images after the ops that draw no random numbers (`Resize`, `CenterCrop`, `Pad` and
+            `Grayscale` at the start of `ops`), both in memory; or the path of a folder on the daemon's machine, for a
+            cache on disk that survives restarts. Rows have the same bytes with and without a cache. The first epoch
+            fills it, as far as the daemon's budget goes. Has no effect with `inline`.
         job: Name of the run, the same in all ranks; for `prepserver status` and the audit.
         runtime_dir: The daemon's directory; None for ``$PREPSERVER_RUNTIME_DIR`` or the usual places.
         workers: Start a private daemon with this many workers if no daemon runs. All clients of this process that ask
@@ -144,6 +150,8 @@ class PrepClient(Turns):
         device: str | torch.device | None = None,
         prefetch: int | None = None,
         zero_copy: bool = False,
+        # what to keep
+        cache: str | os.PathLike[str] | None = None,
         # which daemon
         job: str | None = None,
         runtime_dir: str | os.PathLike[str] | None = None,
@@ -192,6 +200,7 @@ class PrepClient(Turns):
             workers=workers,
             inline=flag("inline", inline),
             plugins=names("plugins", plugins, "my_project.data"),
+            cache=check_cache(cache, self.spec.pipeline),
             joining=joining or Joining(),
             prefetch=0 if prefetch is None else whole("prefetch", prefetch, 1, 2**31 - 1),
             connect_s=seconds("connect_s", connect_s),

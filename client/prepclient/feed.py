@@ -198,8 +198,9 @@ class ServedFeed(Feed):
         prefetch: Rows to have ready ahead, 0 for the daemon's choice.
         timeout_s: Longest wait for the daemon's answers.
         joining: How to join the streams of others.
-        map_rows: Maps a ring.
         on_scanning: Called with the number of samples found while the daemon lists the source.
+        cache: See `prepclient.spec.check_cache`.
+        map_rows: Maps a ring.
 
     Raises:
         PrepClientError: The daemon does not admit this job.
@@ -215,6 +216,7 @@ class ServedFeed(Feed):
         timeout_s: float,
         joining: Joining,
         on_scanning: Callable[[int], None],
+        cache: str = "",
         map_rows: Callable[[int, RingLayout], Rows] = Rows.map,
     ) -> None:
         self._runtime_dir = runtime_dir
@@ -242,6 +244,7 @@ class ServedFeed(Feed):
             num_shards=spec.shape.shard.count,
             shard_index=spec.shape.shard.index,
             batching=spec.shape.batching,
+            cache=cache,
         )
         self._connection, welcome = _admitted(runtime_dir, attach, timeout_s, on_scanning)
         self._pid = os.getpid()

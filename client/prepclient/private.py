@@ -95,6 +95,7 @@ class PrivateDaemon:
         command = [
             *(sys.executable, "-m", "prepserver.cli", "start", "--workers", str(workers)),
             *("--runtime-dir", str(self.runtime_dir), "--lifeline", str(os.getpid())),
+            *("--cache-folder", "/"),  # wherever its owner may write, who is its only user
             *(part for name in plugins for part in ("--plugin", name)),
             *(("--plugin-read", "/") if plugins else ()),
             *(part for root in roots for part in ("--root", root)),

@@ -17,11 +17,12 @@ from prepclient.errors import InvalidSpec, UnknownField
 from prepclient.session import Shape
 from prepclient.sharding import Sharding, find_ranks
 from prepserver.pipeline.batches import Batching, batch_rows
+from prepserver.pipeline.caching import wanted
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.ops import Op
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.pipeline.record import INDEX
-from prepserver.pipeline.source import SourceSpec
+from prepserver.pipeline.source import SourceSpec, absolute
 from prepserver.pipeline.sources import SOURCES
 
 VALID = "valid"
@@ -146,6 +147,25 @@ def check_fields(fields: object, on_error: str, pipeline: Pipeline) -> tuple[str
             text = f"fields names {name!r}, which no batch has; there are {', '.join(known)}"
             raise UnknownField(text, "fields")
     return tuple(fields)
+
+
+def check_cache(cache: object, pipeline: Pipeline) -> str:
+    """The cache in the protocol's words.
+
+    Raises:
+        InvalidSpec: There is no such cache for this pipeline.
+    """
+    if cache is None:
+        return ""
+    is_word = isinstance(cache, str) and "/" not in cache
+    if is_word and cache not in ("encoded", "decoded"):
+        raise invalid("cache", cache, "'encoded', 'decoded', the path of a folder with a slash, or None")
+    try:
+        name = str(cache) if is_word else absolute("cache", cache)
+        wanted(name, pipeline)
+    except SpecError as e:
+        raise InvalidSpec(str(e), "cache") from e
+    return name
 
 
 def parted_columns(pipeline: Pipeline) -> dict[str, list[str]]:

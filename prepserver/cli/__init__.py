@@ -94,8 +94,8 @@ def _add_start(commands: _Commands) -> None:
         "(default 5) to finish, then ends everything within 3 s more; a second signal skips the wait.",
         "Settings come from the command line, then --config, then defaults. The file is TOML with workers, "
         "memory, runtime_dir, cache_dir, log_level, chunk_rows, sample_timeout_s, drain_s, nice, sandbox, "
-        "socket_group, socket_mode, [sources] roots, [plugins] load and read, and [limits] "
-        "memory_per_uid, jobs_per_uid, streams_per_uid. SIGHUP makes the daemon read it again. ",
+        "socket_group, socket_mode, [sources] roots, [plugins] load and read, [cache] memory, disk and folders, "
+        "and [limits] memory_per_uid, jobs_per_uid, streams_per_uid. SIGHUP makes the daemon read it again. ",
     )  # fmt: skip
     p.add_argument("--workers", metavar="N|auto", help="worker processes (default auto: usable CPUs, less one)")
     p.add_argument(
@@ -103,6 +103,15 @@ def _add_start(commands: _Commands) -> None:
         metavar="SIZE|auto",
         help="budget for all rings together, such as 8G (default auto: half of what is free)",
     )
+    p.add_argument(
+        "--cache-memory",
+        metavar="SIZE|auto",
+        help="budget for all caches in memory, such as 8G (default auto: a quarter of what is free)",
+    )
+    p.add_argument(
+        "--cache-folder", metavar="DIR", action="append", dest="cache_folders",
+        help="a folder of this user's below which jobs may have caches on disk; repeatable (default none)",
+    )  # fmt: skip
     _add_places(p, "where listings of datasets are kept (default: the user's cache)")
     p.add_argument(
         "--root", metavar="DIR|URL", action="append", dest="roots",

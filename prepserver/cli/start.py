@@ -27,7 +27,10 @@ from prepserver.worker.launch import ZygoteError
 
 log = logging.getLogger("prepserver")
 
-_FLAGS = ("workers", "memory", "runtime_dir", "cache_dir", "log_level", "roots", "plugins", "plugin_read")
+_FLAGS = (
+    *("workers", "memory", "runtime_dir", "cache_dir", "log_level", "roots", "plugins", "plugin_read"),
+    *("cache_memory", "cache_folders"),
+)
 _DETACHED_LOG = "daemon.log"
 
 

@@ -102,6 +102,16 @@ def tables(found: dict[str, Any]) -> Iterator[RenderableType]:
             ],
             gives_way="lanes",
         )  # fmt: skip
+    if found.get("caches"):
+        yield table(
+            "caches", ("id", "dataset", "holds", "in", "samples", "bytes", "hits", "damaged"),
+            [
+                (c["id"], c["source"], "files" if c["form"] == "encoded" else f"after {c['ops'][-1]}", c["place"],
+                 f"{c['rows']} of {c['samples']}", format_bytes(c["bytes"]), _percent(c["hit_rate"]), c["damaged"])
+                for c in found["caches"]
+            ],
+            gives_way="dataset",
+        )  # fmt: skip
     if apart := [str(s["id"]) for s in found["streams"] if s.get("apart")]:
         yield Text(
             f"streams {', '.join(apart)} are kept apart: their pipelines are too slow to share with other users' jobs"

@@ -62,6 +62,10 @@ class Access:
 
     def may_stop(self, uid: int) -> bool:
         """Whether a user may end the daemon."""
+        return self.is_trusted(uid)
+
+    def is_trusted(self, uid: int) -> bool:
+        """Whether a user could do anyway whatever the daemon can."""
         return uid in (0, self.own_uid)
 
     def reading(self, uid: int, source: SourceSpec, files: Sequence[str] = ()) -> Reading:
@@ -73,7 +77,7 @@ class Access:
         Raises:
             Denied: The user may not read it.
         """
-        is_trusted = uid in (0, self.own_uid)
+        is_trusted = self.is_trusted(uid)
         parts = list(source.parts())
         is_plugin = any(isinstance(part, PluginSpec) for part in parts)
         if is_plugin and not is_trusted:

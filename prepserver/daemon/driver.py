@@ -10,9 +10,11 @@ from typing import Any, Protocol
 
 from prepserver.daemon.access import Access
 from prepserver.daemon.attachments import Attachments
+from prepserver.daemon.caches import Caches
 from prepserver.daemon.pool import WorkerPool
 from prepserver.daemon.quarantine import Quarantine
 from prepserver.daemon.rings import Rings
+from prepserver.memory.budget import machine_free_bytes
 from prepserver.memory.errors import MemoryShort
 from prepserver.protocol import work
 from prepserver.schedule.actions import (
@@ -67,6 +69,7 @@ class Driver:
         self,
         coordinator: Coordinator,
         rings: Rings,
+        caches: Caches,
         attachments: Attachments,
         quarantine: Quarantine,
         access: Access,
@@ -74,6 +77,7 @@ class Driver:
     ) -> None:
         self._coordinator = coordinator
         self._rings = rings
+        self._caches = caches
         self._attachments = attachments
         self._quarantine = quarantine
         self.access = access
@@ -139,6 +143,8 @@ class Driver:
         try:
             ring = self._rings.create(asked.lane, asked.uid, asked.fields, (asked.wanted, asked.needed), allow)
         except MemoryShort as e:
+            if machine_free_bytes()[0] < e.asked_bytes:
+                self._caches.free_idle()
             return RingRefused(asked.lane, "memory", str(e))
         except OSError as e:  # such as a lack of descriptors; running jobs go on
             return RingRefused(asked.lane, "busy", f"the daemon cannot take another job now: {e}")
@@ -163,7 +169,7 @@ class Driver:
 
     def setup(self) -> Iterable[tuple[Any, Sequence[int]]]:
         """The messages for a new worker, with their descriptors."""
-        return map(self._opening, self._coordinator.setup())
+        return [*self._caches.setup(), *map(self._opening, self._coordinator.setup())]
 
     def _opening(self, action: OpenStream | OpenLane) -> tuple[Any, Sequence[int]]:
         if isinstance(action, OpenStream):

@@ -13,9 +13,11 @@ import time
 from typing import Any, Protocol
 
 from prepserver import __version__
+from prepserver.cache.folder import FolderError
 from prepserver.daemon.access import Access, Denied
 from prepserver.daemon.attach import Peer
 from prepserver.daemon.attachments import Attachment, Attachments
+from prepserver.daemon.caches import Caches
 from prepserver.daemon.driver import Driver
 from prepserver.daemon.ledger import Ledger, rows_of
 from prepserver.daemon.listings import Listings
@@ -121,6 +123,7 @@ class Questions:
         driver: Takes events.
         attachments: The admitted ranks.
         rings: The rings of all lanes.
+        caches: The caches of all datasets.
         listings: Listings of sources.
         quarantine: Samples that killed workers before.
         ledger: Logs what each job is given.
@@ -134,6 +137,7 @@ class Questions:
         driver: Driver,
         attachments: Attachments,
         rings: Rings,
+        caches: Caches,
         listings: Listings,
         quarantine: Quarantine,
         ledger: Ledger,
@@ -144,6 +148,7 @@ class Questions:
         self._driver = driver
         self._attachments = attachments
         self._rings = rings
+        self._caches = caches
         self._listings = listings
         self._quarantine = quarantine
         self._ledger = ledger
@@ -160,10 +165,14 @@ class Questions:
             asked = check(attach, self._house.codes)
             files = asked.pipeline.files
             reading = self.access.reading(peer.uid, source_from_wire(asked.source), files)
+            # Others could make any number of folders.
+            self._caches.check_folder(asked.cache, make=self.access.is_trusted(peer.uid))
         except Refusal as e:
             self._connections.refuse(peer, e.code, str(e), e.field)
         except Denied as e:
             self._connections.refuse(peer, "permission", str(e))
+        except FolderError as e:
+            self._connections.refuse(peer, "permission", str(e), "cache")
         else:
             self._listings.want(asked.source, Question(self._connections, peer, asked), peer.uid, reading, files)
 
@@ -204,7 +213,8 @@ class Questions:
         # be refused because of the ring of its last run.
         now_s = time.monotonic()
         question.until_s = now_s + _LEAVING_S if question.until_s is None else question.until_s
-        if answer.code == "memory" and self._rings.are_leaving and now_s < question.until_s:
+        is_freed = self._rings.are_leaving or self._caches.are_leaving
+        if answer.code == "memory" and is_freed and now_s < question.until_s:
             self._short.append(question)
         else:
             self._connections.refuse(question.peer, answer.code, answer.text, answer.field)
@@ -213,6 +223,9 @@ class Questions:
         peer, attach, listing = question.peer, question.asked.attach, question.listing
         assert listing is not None
         peer.cursor = admit.cursor
+        source = question.asked.source
+        # ORDER: before the rows of a new job are made, so that its first epoch fills the cache.
+        self._caches.want(question.asked.cache, listing, source_from_wire(source).place)
         self._attachments[admit.cursor] = Attachment(admit.cursor, peer, attach)
         ring = self._rings.held[admit.lane]
         rows = rows_of(attach, question.asked.source, question.asked.pipeline.to_wire(), listing)

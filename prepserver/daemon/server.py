@@ -21,6 +21,7 @@ from prepserver.daemon import quarantine
 from prepserver.daemon.access import Access
 from prepserver.daemon.attach import Listener
 from prepserver.daemon.attachments import Attachments
+from prepserver.daemon.caches import Caches
 from prepserver.daemon.clients import Clients
 from prepserver.daemon.descriptors import MOST_CLIENTS
 from prepserver.daemon.driver import Driver
@@ -95,6 +96,10 @@ class Daemon:
         self._poll = Poll()
         self._coordinator = Coordinator(_order_of, settings.chunk_rows, workers)
         self._rings = Rings(memory_bytes)
+        self._caches = Caches(
+            settings.cache_memory_bytes or machine_free_bytes()[0] // 4, settings.cache_disk_bytes,
+            settings.cache_folders, time.monotonic,
+        )  # fmt: skip
         self._rates = Rates()
         self._gpus = Gpus()
         self._notifier = Notifier()
@@ -103,20 +108,21 @@ class Daemon:
         self._ledger = Ledger(self._state_dir / logfile.FOLDER)
         access = Access.of(settings, os.getuid())
         self._attachments = Attachments(self._rings, self._ledger)
-        self._driver = Driver(self._coordinator, self._rings, self._attachments, self._quarantine, access)
+        self._driver = Driver(self._coordinator, self._rings, self._caches, self._attachments, self._quarantine, access)
         self._pool = self._driver.pool = WorkerPool(
             self._poll, Reports(self._driver, self._coordinator, self._quarantine), workers, settings.sample_timeout_s,
             settings.nice, settings.log_level, settings.sandbox, settings.plugins, settings.plugin_read,
             settings.url_roots,
         )  # fmt: skip
+        self._caches.tell = self._pool.broadcast
         self._listings = Listings(self._pool, cache_dir, time.monotonic)
         self._most_clients = most_clients
         self._clients = self._driver.clients = Clients(
             self._poll, self._driver, self._attachments, self._ledger, most_clients, runtime_dir.line_socket
         )
         self._questions = self._clients.questions = Questions(
-            self, self._clients, self._driver, self._attachments, self._rings, self._listings, self._quarantine,
-            self._ledger, access,
+            self, self._clients, self._driver, self._attachments, self._rings, self._caches, self._listings,
+            self._quarantine, self._ledger, access,
         )  # fmt: skip
         self._stops = 0
         self._stop_by_s = 0.0
@@ -168,6 +174,8 @@ class Daemon:
                 self._driver.happened(Tick())
                 self._listings.tick()
                 self._rings.forget_free()
+                streams = self._coordinator.table.streams.values()
+                self._caches.tick({stream.spec.listing for stream in streams if stream.spec is not None})
                 self._clients.tick(now_s)
                 for worker in self._coordinator.workers.overdue(now_s, self._settings.sample_timeout_s):
                     self._pool.end_if_idle(worker)
@@ -215,6 +223,8 @@ class Daemon:
             if "memory_bytes" in reloaded.now:
                 half = (machine_free_bytes()[0] + self._rings.held_bytes) // 2
                 self._rings.budget_bytes = reloaded.settings.memory_bytes or half
+            self._caches.folders = reloaded.settings.cache_folders
+            self._caches.disk_bytes = reloaded.settings.cache_disk_bytes
             log.info("reloaded: %s", ", ".join(reloaded.now) or "nothing has changed")
             if reloaded.at_restart:
                 log.warning("reload: needs a restart to take effect: %s", ", ".join(reloaded.at_restart))
@@ -267,6 +277,7 @@ class Daemon:
         self._clients.close()
         clean = self._pool.close(KILL_S)
         self._rings.close()
+        self._caches.close()
         self._gpus.close()
         self._ledger.close()
         self._poll.close()
@@ -285,7 +296,7 @@ class Daemon:
         return snapshot(
             started_s=self._started_s, runtime_dir=str(self._dir.path), state="stopping" if self.stops else "running",
             coordinator=self._coordinator, attachments=self._attachments, pool=self._pool, rings=self._rings,
-            rates=self._rates, gpus=self._gpus, state_dir=str(self._state_dir),
+            caches=self._caches, rates=self._rates, gpus=self._gpus, state_dir=str(self._state_dir),
         )  # fmt: skip
 
     def rows_per_s(self) -> float:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from prepserver import __version__
 from prepserver.daemon.attachments import Attachment, Attachments
+from prepserver.daemon.caches import Caches
 from prepserver.daemon.gpus import Gpus
 from prepserver.daemon.pool import WorkerPool
 from prepserver.daemon.rings import Rings
@@ -81,7 +82,7 @@ def counts(coordinator: Coordinator, attachments: Attachments, pool: WorkerPool)
 
 def snapshot(
     *, started_s: float, runtime_dir: str, state: str, coordinator: Coordinator, attachments: Attachments,
-    pool: WorkerPool, rings: Rings, rates: Rates, gpus: Gpus, state_dir: str,
+    pool: WorkerPool, rings: Rings, caches: Caches, rates: Rates, gpus: Gpus, state_dir: str,
 ) -> dict[str, Any]:  # fmt: skip
     """The whole state; sizes in bytes, times in seconds, rates and fractions over the last ten seconds."""
     now_s = time.monotonic()
@@ -97,7 +98,13 @@ def snapshot(
         "kernels": {"path": pool.kernels[0], "why": pool.kernels[1]},
         "sandbox": pool.sandbox,
         "plugins": pool.plugins,
-        "memory": {"rings_bytes": rings.held_bytes, "budget_bytes": rings.budget_bytes},
+        "memory": {
+            "rings_bytes": rings.held_bytes,
+            "budget_bytes": rings.budget_bytes,
+            "caches_bytes": caches.memory_bytes,
+            "caches_budget_bytes": caches.budget_bytes,
+        },
+        "caches": caches.snapshot(),
         "workers": [_worker(seat, rates) for seat in pool.seats],
         "streams": [_stream(stream, coordinator, rings) for stream in coordinator.table.streams.values()],
         "jobs": [_job(attachment, coordinator, rates, now_s) for attachment in attachments.values()],

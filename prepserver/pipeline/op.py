@@ -21,6 +21,7 @@ class Op(Spec):
     Attributes:
         moves: The op moves pixels, and with them everything on the same plane.
         needs_uint8: The op mixes pixel values, which must still be bytes.
+        is_fixed: What the op makes of an image depends on the image alone and is again uint8, so a cache may hold it.
         nests: The op can be part of another op: it names no column by itself, and a stage does it.
         paths: Parameters that are paths of files on the daemon's machine. What such a file holds is part of what the op
             is; the parameter ``code`` has its digest, see `Spec.with_code`.
@@ -30,6 +31,7 @@ class Op(Spec):
     wire_key = "op"
     moves: ClassVar[bool] = False
     needs_uint8: ClassVar[bool] = False
+    is_fixed: ClassVar[bool] = False
     nests: ClassVar[bool] = True
     paths: ClassVar[tuple[str, ...]] = ()
 

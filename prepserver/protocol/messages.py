@@ -85,6 +85,7 @@ class Attach:
         num_shards: Shards of each pass, one for each machine.
         shard_index: The shard that this job reads.
         batching: The order in which samples are shuffled, batched and repeated.
+        cache: See `prepserver.pipeline.caching.wanted`.
     """
 
     protocol: tuple[Small, Small]
@@ -110,6 +111,7 @@ class Attach:
     shard_index: Count = 0
     batching: Batching = "shuffle-batch-repeat"
     first: Annotated[int, Range(-(2**62), 2**62)] | None = None
+    cache: Text = ""
 
 
 @dataclass(frozen=True, slots=True)

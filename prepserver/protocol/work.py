@@ -6,6 +6,7 @@ received once. So the same task gives the same bytes in any worker, any number o
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
@@ -61,6 +62,7 @@ class AddStream:
         shard_index: The shard of this stream.
         batch_rows: Rows of the batches that are shuffled as a whole; 0 if single samples are shuffled.
         places: Folders that hold every file that is opened for this stream.
+        listing: See `Indexed.key`; empty for a stream that no cache serves.
     """
 
     stream: Small
@@ -74,6 +76,35 @@ class AddStream:
     shard_index: Count = 0
     batch_rows: Count = 0
     places: Places = field(default_factory=list)
+    listing: Word = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AddCache:
+    """Workers keep samples of `listing` in this cache, whose descriptor comes with this message.
+
+    Attributes:
+        cache: Its number.
+        listing: `Indexed.key` of the streams whose samples it holds.
+        head: Digest of the head of the pipelines whose images it holds; empty for samples as they are stored.
+        samples: See `prepserver.cache.store.Shape`.
+        extent_bytes: See `prepserver.cache.store.Shape`.
+        is_file: Whether it is a file on disk.
+    """
+
+    cache: Small
+    listing: Word
+    head: Word
+    samples: Count
+    extent_bytes: Small
+    is_file: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DropCache:
+    """Unmap `cache`."""
+
+    cache: Small
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +225,11 @@ class Indexed:
     places: Places = field(default_factory=list)
     files: Words = field(default_factory=list)
 
+    @property
+    def key(self) -> str:
+        """Names what is read, and by whose rules: equal keys mean equal samples for all users who may read them."""
+        return hashlib.sha256(f"{self.digest} {self.roots}".encode()).hexdigest()
+
 
 @dataclass(frozen=True, slots=True)
 class IndexFailed:
@@ -262,7 +298,7 @@ class Exited:
     status: int
 
 
-TO_WORKER = registry(AddStream, Quarantine, AddLane, DropLane, DropStream, Fill)
+TO_WORKER = registry(AddStream, AddCache, DropCache, Quarantine, AddLane, DropLane, DropStream, Fill)
 FROM_WORKER = registry(Filled, Failed)
 TO_INDEXER = registry(BuildIndex)
 FROM_INDEXER = registry(Indexing, Indexed, IndexFailed)

@@ -308,7 +308,7 @@ class Admission:
         spec = work.AddStream(
             stream_id, event.asked.source, listing.path, attach.shuffle, attach.seed,
             self._strikes.told(listing.digest), listing.roots, attach.num_shards, attach.shard_index,
-            batch_rows(attach.batching, attach.batch_size), listing.places,
+            batch_rows(attach.batching, attach.batch_size), listing.places, listing.key,
         )  # fmt: skip
         stream = Stream(stream_id, key, listing.digest, order.n, order.next_start, head=position, spec=spec)
         self._table.streams[stream_id] = stream

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from prepserver import __version__
 from prepserver.pipeline.batches import BatchLine, Starts, check_start
+from prepserver.pipeline.caching import Wanted, wanted
 from prepserver.pipeline.declared import PluginSpec
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.pipeline import Pipeline
@@ -46,6 +47,7 @@ class Asked:
     attach: Attach
     source: dict[str, Any]
     pipeline: Pipeline
+    cache: Wanted | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +90,10 @@ def check(attach: Attach, codes: Codes = MappingProxyType({})) -> Asked:
     try:
         source = source_from_wire(attach.source).with_code(codes)
         pipeline = Pipeline.from_wire(attach.pipeline, source.columns).with_code(codes)
+        cache = wanted(attach.cache, pipeline)
     except SpecError as e:
         raise Refusal("spec", str(e), e.field) from e
-    return Asked(attach, source.to_wire(), pipeline)
+    return Asked(attach, source.to_wire(), pipeline, cache)
 
 
 def with_files(asked: Asked, digests: Sequence[str]) -> Asked:

@@ -173,6 +173,7 @@ class ComposedSource(Source):
         self._classes: list[str] = listing.meta["classes"]
         self._tables: Tables = listing.meta["tables"]
         self._label = next((name for name, kind in spec.columns.items() if isinstance(kind, Label)), "")
+        self.reads_ahead = any(each.reads_ahead for each in sources)
         # Files of equal names may lie in several places.
         self._is_several = len({part.digest for part in spec.parts() if not isinstance(part, Composed)}) > 1
         self._suffixes = [f" in {each.place}" for each in spec.sources]
@@ -195,6 +196,11 @@ class ComposedSource(Source):
             wanted[source].append(place)
         for source, places in wanted.items():
             self._sources[source].prefetch(places)
+
+    def stamp(self, index: int) -> int:
+        """As `Source.stamp`."""
+        source, place = self._at(index)
+        return self._sources[source].stamp(place)
 
     def label(self, index: int) -> int:
         """As `Source.label`."""

@@ -25,7 +25,7 @@ from prepserver.source.container import Container
 from prepserver.source.errors import SampleError, printable
 from prepserver.source.places import Places
 from prepserver.source.roots import OutsideRootsError, Roots
-from prepserver.source.samples import MAX_ENCODED_BYTES, OUTSIDE, Record, Source, read_regular_file
+from prepserver.source.samples import MAX_ENCODED_BYTES, OUTSIDE, Record, Source, file_stamp, read_regular_file
 from prepserver.source.storage import remote
 
 
@@ -259,9 +259,17 @@ class FileSource(Listing):
             raise SampleError(f"its mask {printable(self._masks.name(index))}: {error.reason}") from error
         return {"image": image, "mask": mask, "label": row[1]}
 
+    def stamp(self, index: int) -> int:
+        """As `Source.stamp`."""
+        mine = file_stamp(os.stat(self._whole_path(self._rows[index])))
+        return mine if self._masks is None else hash((mine, self._masks.stamp(index)))
+
     def _encoded(self, row: tuple[int, ...]) -> bytes:
+        return read_regular_file(self._whole_path(row), roots=self._roots)
+
+    def _whole_path(self, row: tuple[int, ...]) -> bytes:
         path = self._path(row)
-        return read_regular_file(path if path.startswith(b"/") else self._base + path, roots=self._roots)
+        return path if path.startswith(b"/") else self._base + path
 
 
 class RemoteFileSource(FileSource):
@@ -270,6 +278,7 @@ class RemoteFileSource(FileSource):
     Its `Listing` has two further numbers of each file if it was made by listing a bucket: `Wanted.size` and `version`.
     """
 
+    reads_ahead = True
     _more = 0
 
     def __init__(
@@ -286,6 +295,14 @@ class RemoteFileSource(FileSource):
         remote.link().want(each for each in wanted if each is not None)
         if self._masks is not None:
             self._masks.prefetch(indices)
+
+    def stamp(self, index: int) -> int:
+        """As `Source.stamp`: as the object was listed, because `read` refuses one that has changed since."""
+        wanted = self._wanted(self._rows[index])
+        if wanted is None:
+            return super().stamp(index)
+        mine = hash((wanted.size, wanted.version))
+        return mine if self._masks is None else hash((mine, self._masks.stamp(index)))
 
     def _wanted(self, row: tuple[int, ...]) -> remote.Wanted | None:
         url = joined(self._base, self._path(row))

@@ -195,6 +195,7 @@ class LinesSource(Source):
         self._cells: list[list[int]] = meta["cells"]
         self._shards = Shards(self._files, meta["sizes"], roots, meta["mtimes_ns"])
         self._starts = [0, *accumulate(meta["sizes"])]  # of the files
+        self._stamp = self._shards.stamp
         self._firsts = [0, *accumulate(meta["counts"])]  # samples
         self._container = container
         self._begins = container.rows("begins", "QQ", 8)
@@ -202,6 +203,10 @@ class LinesSource(Source):
 
     def __len__(self) -> int:
         return len(self._begins)
+
+    def stamp(self, index: int) -> int:
+        """As `Source.stamp`; files that a line names are not looked at."""
+        return self._stamp
 
     def line(self, index: int) -> tuple[int, str]:
         """Return the number of a sample's file, and its line.

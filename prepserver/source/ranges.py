@@ -207,12 +207,13 @@ class RangesSource(Listing):
         super().__init__(container, more="I" + "QQ" * len(columns))
         self._columns, self._has_label = columns, has_label
         meta = container.meta
+        self._stamps = list(zip(meta["sizes"], meta["mtimes_ns"], strict=True))
         self._shards = open_shards(meta["files"], meta["sizes"], roots, meta["mtimes_ns"])
+        self.reads_ahead = self._shards.wants
 
     def prefetch(self, indices: Sequence[int]) -> None:
         """As `Source.prefetch`."""
-        if self._shards.wants:
-            self._shards.want(itertools.chain.from_iterable(map(self._ranges, indices)))
+        self._shards.want(itertools.chain.from_iterable(map(self._ranges, indices)))
 
     def _ranges(self, index: int) -> Iterator[tuple[int, int, int]]:
         _, _, file, *places = self.entry(index)
@@ -235,3 +236,8 @@ class RangesSource(Listing):
         if self._has_label:
             record["label"] = label
         return record
+
+    def stamp(self, index: int) -> int:
+        """As `Source.stamp`: of the file as it was listed, because `read` refuses one that has changed since."""
+        entry = self.entry(index)
+        return hash((self._stamps[entry[2]], entry[3:]))

@@ -30,7 +30,13 @@ or that and the (height, width) of the upright image that they lie on."""
 
 
 class Source(Protocol):
-    """Encoded samples by index. Each worker opens it once and reads any index at any time."""
+    """Encoded samples by index. Each worker opens it once and reads any index at any time.
+
+    Attributes:
+        reads_ahead: Whether `prefetch` is of use. False by default.
+    """
+
+    reads_ahead: bool = False
 
     def __len__(self) -> int:
         """Return the number of samples."""
@@ -67,7 +73,7 @@ class Source(Protocol):
         return np.fromiter(map(self.label, range(start, stop)), np.int64, stop - start)
 
     def prefetch(self, indices: Sequence[int]) -> None:
-        """Begin to read samples that `read` will be asked for soon, if that takes time; returns at once."""
+        """Begin to read samples that `read` will be asked for soon; returns at once. Called if it `reads_ahead`."""
         return None
 
     def name(self, index: int) -> str:
@@ -79,6 +85,21 @@ class Source(Protocol):
     def classes(self) -> list[str]:
         """Return the names of the classes by label; empty if labels are only numbers."""
         return []
+
+    def stamp(self, index: int) -> int:
+        """Return a number that differs once the stored bytes of a sample have changed; 0 if only a new listing tells.
+
+        A cache asks for it with each sample, so it may cost a system call and no more.
+
+        Raises:
+            OSError: The sample's file is gone.
+        """
+        return 0
+
+
+def file_stamp(status: os.stat_result) -> int:
+    """Return the stamp of a sample that is a whole file."""
+    return hash((status.st_mtime_ns, status.st_size))
 
 
 def read_regular_file(path: bytes, limit_bytes: int = MAX_ENCODED_BYTES, roots: Roots | None = None) -> bytes:

@@ -85,6 +85,11 @@ class Shards:
             self._maps[shard] = mmap.mmap(self._open[id(self), shard], 0, prot=mmap.PROT_READ)
         return self._maps[shard]
 
+    @property
+    def stamp(self) -> int:
+        """A number that differs once any shard has changed and was listed again."""
+        return hash((tuple(self._sizes), tuple(self._versions or ())))
+
     def name(self, shard: int) -> str:
         """Return the file name of a shard."""
         return os.path.basename(self._paths[shard])

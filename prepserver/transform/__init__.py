@@ -2,6 +2,7 @@
 
 from prepserver.transform.draw import SampleKey
 from prepserver.transform.errors import BadFile, BadSample
+from prepserver.transform.heads import HeadMaker
 from prepserver.transform.libtiff import hush as hush_libtiff
 from prepserver.transform.native import path
 from prepserver.transform.rowmaker import Plan, RowMaker, row_makers
@@ -11,6 +12,7 @@ __all__ = [
     "DECODING",
     "BadFile",
     "BadSample",
+    "HeadMaker",
     "Plan",
     "RowMaker",
     "SampleKey",

@@ -98,6 +98,11 @@ class Encoded:
         return scale_of(wanted, samplings(self._data, self._header.height_at))
 
     @property
+    def is_usual(self) -> bool:
+        """Whether `clean` decodes it unless it is damaged."""
+        return self._usual
+
+    @property
     def orientation(self) -> int:
         """EXIF orientation, 1 to 8. Check the pixel limit first: a PNG is decoded for it."""
         if self._orientation is None:
@@ -207,6 +212,11 @@ class Pixels(Encoded):
         self._pixels = pixels
         self.height, self.width = pixels.shape[:2]
         self._orientation = UPRIGHT
+
+    @property
+    def is_usual(self) -> bool:
+        """As `Encoded.is_usual`."""
+        return True
 
     def scale(self, wanted: int) -> int:
         """As `Encoded.scale`."""

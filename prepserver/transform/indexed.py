@@ -35,6 +35,11 @@ class EncodedScan(Encoded):
         self._orientation = scan.head.orientation
         self._pillow = None
 
+    @property
+    def is_usual(self) -> bool:
+        """As `Encoded.is_usual`."""
+        return True
+
     def scale(self, wanted: int) -> int:
         """As `Encoded.scale`."""
         return 1 if wanted == 1 else scale_of(wanted, samplings(self._scan.jpeg, self._scan.head.height_at))

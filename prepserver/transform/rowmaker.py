@@ -39,12 +39,14 @@ class Plan(NamedTuple):
         steps: For each stage the part that it gets, None for all, and what it does with it, None for nothing.
         scale: The part is wanted at 1/scale if a decoder makes that; all its numbers are multiples of `scale`.
         moves: What happens to everything else on the image's plane.
+        size: (height, width) afterwards.
     """
 
     part: Box
     steps: tuple[tuple[Box | None, Step | None], ...]
     scale: int = 1
     moves: tuple[Move, ...] = ()
+    size: tuple[int, int] = (0, 0)
 
 
 class ImageColumn(NamedTuple):
@@ -85,6 +87,7 @@ class RowMaker:
     Args:
         pipeline: What to do.
         view: Which of the pipeline's views; the first is the same as that of a pipeline with one view.
+        begin: Stages that are done already: images and masks come as these leave them, from a cache.
 
     Attributes:
         fields: What it makes, in the order of the columns.
@@ -98,8 +101,9 @@ class RowMaker:
         whole: Makes a row of a sample in one call, if it can; None for most pipelines.
     """
 
-    def __init__(self, pipeline: Pipeline, view: int = 0) -> None:
+    def __init__(self, pipeline: Pipeline, view: int = 0, begin: int = 0) -> None:
         self._view = view
+        self._begin = begin
         self._stages = [
             stage_of(op, place) for place, op in enumerate(pipeline.ops) if place > 0 and not isinstance(op, ToLayout)
         ]
@@ -169,7 +173,13 @@ class RowMaker:
         """The field of its first image."""
         return self.images[0].format
 
-    def plan(self, height: int, width: int, key: SampleKey, objects: Objects | None = None) -> Plan:
+    def most_scale(self, height: int, width: int) -> int:
+        """Return the greatest scale of any plan for an image of `height` x `width`."""
+        return self._stages[0].most_scale(height, width) if self._stages and not self._begin else 1
+
+    def plan(
+        self, height: int, width: int, key: SampleKey, objects: Objects | None = None, end: int | None = None
+    ) -> Plan:
         """Draw the random parameters for an upright image of `height` x `width`.
 
         Args:
@@ -177,6 +187,7 @@ class RowMaker:
             width: In pixels.
             key: What the random numbers hang on.
             objects: The sample's boxes, for a maker with `boxes`.
+            end: Plan only the stages before this one.
 
         Raises:
             BadSample: The image is too large, or too small for an op.
@@ -184,10 +195,10 @@ class RowMaker:
         if height * width > self.max_pixels:
             raise BadSample(f"{height}x{width} pixels are more than max_pixels={self.max_pixels}")
         part, scale = Box(0, 0, height, width), 1
-        steps: list[tuple[Box | None, Step | None]] = []
+        steps: list[tuple[Box | None, Step | None]] = [(None, None)] * self._begin
         moves: tuple[Move, ...] = ()
         mirrored: Step | None = None  # the previous step with this stage's flip included
-        for number, stage in enumerate(self._stages):
+        for number, stage in enumerate(self._stages[self._begin : end], self._begin):
             draws = Draws(key, stage.place, self._view)
             if stage.sees_boxes and objects is not None:
                 drawn = stage.draw_by(objects.after(moves), draws)
@@ -211,7 +222,7 @@ class RowMaker:
             else:
                 steps.append((drawn.part, drawn.step))
             mirrored = drawn.mirrored
-        return Plan(part, tuple(steps), scale, moves)
+        return Plan(part, tuple(steps), scale, moves, (height, width))
 
     def render(self, plan: Plan, image: Array, out: Array, column: ImageColumn | None = None) -> None:
         """Carry out the plan for one image.
@@ -231,9 +242,17 @@ class RowMaker:
         if out.shape != row.shape or out.dtype != row.dtype:
             raise ValueError(f"the row is {row.shape} {row.dtype}, not {out.shape} {out.dtype}")
         target: Array = out.transpose(1, 2, 0) if self._planar else out
+        image = self.carried(plan, image, column, target)
+        if image is not target:
+            target[...] = image
+
+    def carried(self, plan: Plan, image: Array, column: ImageColumn, target: Array | None = None) -> Array:
+        """Carry out the plan for one image; the result lies in `target` or in any other memory, also the image's."""
         number = 0
         try:
             for number in column.stages:
+                if number >= len(plan.steps):
+                    break
                 part, step = plan.steps[number]
                 if part is not None:
                     image = part.of(image)
@@ -242,8 +261,7 @@ class RowMaker:
         except Exception as e:
             e.add_note(f"in {self._names[number]}")
             raise
-        if image is not target:
-            target[...] = image
+        return image
 
     def make_values(self, sample: Mapping[str, Any], key: SampleKey, outs: Sequence[Array]) -> None:
         """Make all `values` of a sample.
@@ -263,6 +281,6 @@ class RowMaker:
             outs[out][...] = values[column]
 
 
-def row_makers(pipeline: Pipeline) -> tuple[RowMaker, ...]:
-    """Return a maker for each view of a pipeline."""
-    return tuple(RowMaker(pipeline, view) for view in range(pipeline.views))
+def row_makers(pipeline: Pipeline, begin: int = 0) -> tuple[RowMaker, ...]:
+    """Return a maker for each view of a pipeline, from a stage on."""
+    return tuple(RowMaker(pipeline, view, begin) for view in range(pipeline.views))

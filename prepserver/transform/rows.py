@@ -38,7 +38,7 @@ def _unmarked(_place: int) -> None:
     """The default `Step`: nothing is told."""
 
 
-class _Order:
+class Order:
     """One target's plan for an image: the part of the *stored* image that it needs, and the scale."""
 
     __slots__ = ("column", "maker", "orientation", "out", "part", "place", "plan", "scale")
@@ -57,11 +57,15 @@ class _Order:
 
     def fill(self, encoded: Encoded, image: Array, decoded: Box, scale: int) -> None:
         """Render into the row; `image` is the part `decoded`, around ours, of the stored image at 1/scale."""
+        self.maker.render(self.plan, self.cut(encoded, image, decoded, scale), self.out, self.column)
+
+    def cut(self, encoded: Encoded, image: Array, decoded: Box, scale: int) -> Array:
+        """Return our part, upright."""
         if decoded != self.part:
             image = self.part.within(decoded).over(scale).of(image)
         if self.orientation != UPRIGHT:
             image = encoded.upright(image)
-        self.maker.render(self.plan, image, self.out, self.column)
+        return image
 
 
 def make_rows(record: Mapping[str, Any], key: SampleKey, targets: Sequence[Target], step: Step = _unmarked) -> None:
@@ -121,16 +125,16 @@ class _Rows:
     def _make_images(self, number: int) -> None:
         value = self._record[self._targets[0][0].images[number].column]
         try:
-            encoded = _opened(value)
+            encoded = opened(value)
         except BadSample as error:
             self._failures.update(dict.fromkeys(self._alive(), error.reason))
             return
-        orders: list[_Order] = []
+        orders: list[Order] = []
         for place in self._alive():
             target = self._targets[place]
             try:
                 plan = self._plan(place, target[0], encoded)
-                orders.append(_Order(place, target, target[0].images[number], encoded, plan))
+                orders.append(Order(place, target, target[0].images[number], encoded, plan))
             except BadSample as error:
                 self._failures[place] = error.reason
         if len(orders) == 1:
@@ -141,7 +145,7 @@ class _Rows:
 
     def _plan(self, place: int, maker: RowMaker, encoded: Encoded) -> Plan:
         """Return the target's plan for the sample: drawn for the first image, and the same for all others."""
-        _refuse_large((encoded.height, encoded.width), maker)  # before the orientation, which may decode
+        refuse_large((encoded.height, encoded.width), maker)  # before the orientation, which may decode
         size = encoded.size(maker.upright)
         if place not in self._plans:
             self._draw(place, maker, size)
@@ -177,7 +181,7 @@ class _Rows:
             try:
                 size = follower.size
                 if place not in self._plans and size is not None:
-                    _refuse_large(size, maker)
+                    refuse_large(size, maker)
                     self._draw(place, maker, size)
                 if size is not None:
                     self._same_plane(place, f"its {column}", size)
@@ -194,18 +198,20 @@ class _Rows:
             raise BadSample(f"{what} has {size[0]}x{size[1]} pixels and the image, upright, {mine[0]}x{mine[1]}")
 
 
-def _opened(value: Any) -> Encoded:
+def opened(value: Any) -> Encoded:
+    """Return an image of a record on its way to pixels."""
     if isinstance(value, IndexedScan):
         return EncodedScan(value)
     return Pixels(value) if isinstance(value, np.ndarray) else Encoded(value)
 
 
-def _refuse_large(size: tuple[int, int], maker: RowMaker) -> None:
+def refuse_large(size: tuple[int, int], maker: RowMaker) -> None:
+    """Raise `BadSample` if an image of (height, width) is larger than the maker's limit."""
     if size[0] * size[1] > maker.max_pixels:
         raise BadSample(f"{size[0]}x{size[1]} pixels are more than max_pixels={maker.max_pixels}")
 
 
-def _fill(encoded: Encoded, orders: Sequence[_Order], failures: dict[int, str], step: Step) -> None:
+def _fill(encoded: Encoded, orders: Sequence[Order], failures: dict[int, str], step: Step) -> None:
     """Decode once for all `orders`, which have one scale, and render each."""
     part, scale = orders[0].part, orders[0].scale
     if len(orders) > 1:
@@ -217,12 +223,12 @@ def _fill(encoded: Encoded, orders: Sequence[_Order], failures: dict[int, str], 
         _fill_from_odd(encoded, orders, failures, step)
 
 
-def _fill_from_odd(encoded: Encoded, orders: Sequence[_Order], failures: dict[int, str], step: Step) -> None:
+def _fill_from_odd(encoded: Encoded, orders: Sequence[Order], failures: dict[int, str], step: Step) -> None:
     """Render a sample about which libjpeg complained, or that it cannot decode: each row as if it were alone.
 
     A crop above the damage is read as usual; for the others, Pillow decodes the file.
     """
-    rest: list[_Order] = []
+    rest: list[Order] = []
     for order in orders:
         image = encoded.clean(order.part, order.scale) if len(orders) > 1 else None
         if image is None:
@@ -239,7 +245,7 @@ def _fill_from_odd(encoded: Encoded, orders: Sequence[_Order], failures: dict[in
     _render(rest, encoded, image, Box(0, 0, encoded.height, encoded.width), 1, step)
 
 
-def _render(orders: Sequence[_Order], encoded: Encoded, image: Array, decoded: Box, scale: int, step: Step) -> None:
+def _render(orders: Sequence[Order], encoded: Encoded, image: Array, decoded: Box, scale: int, step: Step) -> None:
     for order in orders:
         step(order.place)
         order.fill(encoded, image, decoded, scale)

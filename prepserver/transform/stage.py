@@ -104,6 +104,10 @@ class Stage(ABC):
         self._op = op
         self.place = place
 
+    def most_scale(self, height: int, width: int) -> int:
+        """Return the greatest `Drawn.scale` that may be drawn for an image of this size."""
+        return 1
+
     def make(self, values: dict[str, Any], after: Record, draws: Draws) -> None:
         """Make or change the values of `makes`, to be of the kinds that they have in the record `after` the op.
 

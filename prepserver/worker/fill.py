@@ -19,12 +19,23 @@ from typing import Any, NamedTuple, Protocol
 import numpy.typing as npt
 
 from prepserver.order import NO_SAMPLE, Order
+from prepserver.pipeline.caching import Head, head_of
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.pipeline.record import INDEX, RowField
 from prepserver.protocol.work import MAX_REASON_CHARS
 from prepserver.source import Record, SampleError, Source
 from prepserver.source.errors import printable
-from prepserver.transform import DECODING, BadFile, BadSample, RowMaker, SampleKey, make_rows, row_makers
+from prepserver.transform import (
+    DECODING,
+    BadFile,
+    BadSample,
+    HeadMaker,
+    RowMaker,
+    SampleKey,
+    make_rows,
+    row_makers,
+)
+from prepserver.worker.caching import Caching, Keeper, Ready, without
 
 _log = logging.getLogger(__name__)
 
@@ -63,12 +74,18 @@ class Target(NamedTuple):
         taken: Fields that are copied from the record, after all others are made.
         rows: Where the rows go.
         quarantined: Indices that are bad for this pipeline: workers died or hung in it.
+        head: What its pipeline has in common with others: see `prepserver.pipeline.caching`.
+        tails: As `makers`, from the head on.
+        cache: Holds samples after the head; None for no such cache.
     """
 
     makers: Sequence[RowMaker]
     taken: Sequence[RowField]
     rows: Rows
     quarantined: set[int]
+    head: Head
+    tails: Sequence[RowMaker] = ()
+    cache: Keeper | None = None
 
     @property
     def only_takes(self) -> bool:
@@ -78,9 +95,15 @@ class Target(NamedTuple):
     @classmethod
     def of(cls, pipeline: Pipeline, rows: Rows, quarantined: Iterable[int] = ()) -> Target:
         """The lane of a pipeline."""
-        makers = row_makers(pipeline)
+        makers, head = row_makers(pipeline), head_of(pipeline)
         made = {field.name for maker in makers for field in maker.fields}
-        return cls(makers, [field for field in pipeline.fields if field.name not in made], rows, set(quarantined))
+        taken = [field for field in pipeline.fields if field.name not in made]
+        return cls(makers, taken, rows, set(quarantined), head, row_makers(pipeline, head.count))
+
+    @property
+    def head_maker(self) -> HeadMaker:
+        """Makes what its cache holds."""
+        return HeadMaker(self.makers[0], self.head.count)
 
 
 Mark = Callable[[int, int], None]
@@ -104,18 +127,31 @@ class Stream:
         order: Their order.
         seed: Seed of the augmentations.
         quarantined: Indices that are bad and not even read, because workers died on them.
+        cache: Holds samples as they are stored; None for no such cache.
     """
 
     source: Source
     order: Order
     seed: int
     quarantined: AbstractSet[int] = frozenset()
+    cache: Keeper | None = None
 
-    def prefetch(self, position: int, count: int) -> None:
-        """Begins to read the samples of positions [position, position + count), which `fill` will be asked for."""
+    def prefetch(self, position: int, count: int, targets: Sequence[Target]) -> None:
+        """Begins to read the samples of positions [position, position + count), which `fill` will be asked for.
+
+        Samples that caches hold for all `targets` are not read.
+        """
+        if not self.source.reads_ahead:
+            return
         # What goes wrong here goes wrong again when the sample is read, and is reported there.
         with contextlib.suppress(Exception):
-            self.source.prefetch([i for i in self.order.indices(position, count) if i != NO_SAMPLE])
+            indices = (i for i in self.order.indices(position, count) if i != NO_SAMPLE)
+            self.source.prefetch([i for i in indices if not self._is_kept(i, targets)])
+
+    def _is_kept(self, index: int, targets: Sequence[Target]) -> bool:
+        if self.cache is not None and self.cache.holds(index):
+            return True
+        return bool(targets) and all(target.cache is not None and target.cache.holds(index) for target in targets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +233,7 @@ class _Filler:
         self._everywhere = tuple(range(len(targets)))
         self._only_take = all(target.only_takes for target in targets)
         self._bad: list[BadRow] = []
+        self._caches = Caching(stream, targets)
         self._read_ns = 0
         self._make_ns = 0
         self._cpu_ns = [0] * (len(targets) + 1)  # by target; the last place belongs to `DECODING`
@@ -287,28 +324,39 @@ class _Filler:
         if not where:
             return refused
         begun_ns = time.monotonic_ns()
+        stamp = self._caches.stamp(index)
+        ready = self._caches.hits(index, stamp, where)
+        missing = without(where, ready)
+        record: Record | None = None
         try:
-            record = _read(self._stream.source, index)
+            record = self._caches.read(index, stamp, _read) if missing else None
         except SampleError as e:
-            return refused | dict.fromkeys(where, e.reason)
+            refused |= dict.fromkeys(missing, e.reason)
         except (OSError, MemoryError):
             raise
         except Exception as e:  # noqa: BLE001 - the sample is to blame, unless its replacements raise it too
-            return refused | self._is_unforeseen(e, where)
+            refused |= self._is_unforeseen(e, missing)
         finally:
             read_ns = time.monotonic_ns()
             self._read_ns += read_ns - begun_ns
         try:
-            refused |= self._make(record, SampleKey(self._stream.seed, pass_, index), position, where)
+            if record is not None:
+                ready += self._caches.keep(index, stamp, record, missing)
+            for each in ready:
+                refused |= self._make(each, SampleKey(self._stream.seed, pass_, index), position)
+                self._take(each, position, index, refused)
         finally:
             self._clock(DECODING)
             self._make_ns += time.monotonic_ns() - read_ns
-        for t in where:
+        return refused
+
+    def _take(self, ready: Ready, position: int, index: int, refused: dict[int, str]) -> None:
+        for t in ready.where:
             if t not in refused:
                 target = self._targets[t]
                 for field in target.taken:
-                    target.rows.put(field.name, position, index if field.column == INDEX else record[field.column])
-        return refused
+                    value = index if field.column == INDEX else ready.record[field.column]
+                    target.rows.put(field.name, position, value)
 
     def _begin(self, target: int) -> None:
         self._clock(target)
@@ -321,11 +369,12 @@ class _Filler:
             self._cpu_ns[self._at] += now_ns - self._at_ns
             self._at, self._at_ns = target, now_ns
 
-    def _make(self, record: Record, key: SampleKey, position: int, where: tuple[int, ...]) -> dict[int, str]:
+    def _make(self, ready: Ready, key: SampleKey, position: int) -> dict[int, str]:
+        record, where, is_tail = ready
         outs, whose = [], []
         for t in where:
             rows = self._targets[t].rows
-            for maker in self._targets[t].makers:
+            for maker in self._targets[t].tails if is_tail else self._targets[t].makers:
                 outs.append((maker, [rows.row(field.name, position) for field in maker.fields]))
                 whose.append(t)
         try:
@@ -347,7 +396,7 @@ class _Filler:
         found: dict[int, str] = {}
         for t in where:
             self._begin(DECODING)
-            found |= self._make(record, key, position, (t,))
+            found |= self._make(Ready(record, (t,), is_tail), key, position)
         return found
 
     def _is_unforeseen(self, error: Exception, where: tuple[int, ...]) -> dict[int, str]:

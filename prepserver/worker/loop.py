@@ -13,10 +13,12 @@ import gc
 import logging
 import select
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from prepserver.cache.store import Shape, Store
+from prepserver.memory.errors import SegmentError
 from prepserver.memory.ring import Ring
 from prepserver.order import make_order
 from prepserver.pipeline.pipeline import Pipeline
@@ -60,7 +62,7 @@ def run(number: int, sock: socket.socket, page_fd: int, seal: Seal = OPEN) -> in
     log = logging.getLogger(f"prepserver.worker.{number}")
     page = StatsPage(page_fd, writable=True)
     close_all([page_fd])
-    worker = _Worker(sock, page, log, seal)
+    worker = _Worker(number, sock, page, log, seal)
     gc.disable()  # so that it does not run in the middle of a sample
     try:
         while True:
@@ -94,13 +96,15 @@ class _Told:
 
 
 class _Worker:
-    def __init__(self, sock: socket.socket, page: StatsPage, log: logging.Logger, seal: Seal) -> None:
+    def __init__(self, number: int, sock: socket.socket, page: StatsPage, log: logging.Logger, seal: Seal) -> None:
+        self._number = number
         self._sock = sock
         self._page = page
         self._log = log
         self._seal = seal
         self._streams: dict[int, _Told] = {}
         self._lanes: dict[int, Target | _Broken] = {}
+        self._caches: dict[int, tuple[work.AddCache, Store]] = {}
         self._tasks_since_collect = 0
         self._filled: list[int] = []  # the lanes of the current task
         self._begun = NO_TASK  # the task whose reads were begun last
@@ -129,6 +133,10 @@ class _Worker:
                     self._lanes[message.lane] = self._open_lane(message, fds, self._streams[message.stream])
                 case work.Quarantine():
                     self._quarantine(message)
+                case work.AddCache():
+                    self._open_cache(message, fds)
+                case work.DropCache(cache):
+                    self._caches.pop(cache, None)
                 case work.DropLane(lane):
                     del self._lanes[lane]
                 case work.DropStream(stream):
@@ -175,7 +183,8 @@ class _Worker:
         stream = self._streams[task.stream].opened if task.stream in self._streams else None
         if isinstance(stream, Stream) and task.task != self._begun:
             self._begun = task.task
-            stream.prefetch(task.position, task.count)
+            lanes = [self._lanes.get(lane) for lane in task.lanes]
+            stream.prefetch(task.position, task.count, [lane for lane in lanes if isinstance(lane, Target)])
 
     def _begin_step(self, target: int) -> None:
         self._page.begin_step(NO_LANE if target == DECODING else self._filled[target])
@@ -210,6 +219,20 @@ class _Worker:
             self._log.exception("lane %d", told.lane)
             return _Broken(_text(e))
 
+    def _open_cache(self, told: work.AddCache, fds: list[int]) -> None:
+        try:
+            (fd,) = fds
+            store = Store(fd, Shape(told.samples, told.extent_bytes), self._number, told.is_file)
+        except (OSError, ValueError, SegmentError) as e:
+            self._log.error("works without cache %d: %s", told.cache, e)
+        else:
+            self._caches[told.cache] = told, store
+
+    def _cache(self, listing: str, head: str) -> Store | None:
+        """The cache for samples of a stream: the one on disk, which is meant to last, if there are two."""
+        found = [each for each in self._caches.values() if (each[0].listing, each[0].head) == (listing, head)]
+        return max(found, key=lambda each: each[0].is_file)[1] if found and listing else None
+
     def _fill(self, task: work.Fill) -> None:
         told, lanes = self._streams[task.stream], [self._lanes[lane] for lane in task.lanes]
         # ORDER: before the first byte of any dataset or index is read.
@@ -228,7 +251,9 @@ class _Worker:
             for lane in lanes:
                 if isinstance(lane, _Broken):
                     raise _Broken(str(lane))
-                targets.append(lane)
+                targets.append(lane._replace(cache=self._cache(told.add.listing, lane.head.digest)))
+            # Copies of stream and lanes, so that nothing but `_caches` keeps the memory of a cache.
+            stream = replace(stream, cache=self._cache(told.add.listing, ""))
             made = fill(stream, targets, task.position, task.count, self._begin_sample, self._begin_step)
             if made.bad:
                 self._check_seal()

@@ -19,6 +19,7 @@ class CenterCrop(Op):
     """
 
     moves = True
+    is_fixed = True
 
     size: tuple[int, int]
 

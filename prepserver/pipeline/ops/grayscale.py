@@ -19,6 +19,7 @@ class Grayscale(Op):
     """
 
     needs_uint8 = True
+    is_fixed = True
 
     num_output_channels: int
 

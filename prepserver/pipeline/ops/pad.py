@@ -21,6 +21,7 @@ class Pad(Op):
     """
 
     moves = True
+    is_fixed = True
 
     padding: tuple[int, int, int, int]
     fill: tuple[float, ...]

@@ -24,6 +24,7 @@ class Resize(Op):
 
     moves = True
     needs_uint8 = True
+    is_fixed = True
 
     size: int | tuple[int, int]
     max_size: int | None

@@ -146,9 +146,13 @@ class ArraySource(Source):
         self._stored = {name: kind.stored() for name, kind in kinds.items()}
         self._labels = [name for name, kind in kinds.items() if isinstance(kind, Label)]
         self._shards = Shards(meta["files"], meta["sizes"], roots, meta["mtimes_ns"])
+        self._stamp = self._shards.stamp
 
     def __len__(self) -> int:
         return self._samples
+
+    def stamp(self, index: int) -> int:
+        return self._stamp
 
     def read(self, index: int) -> Record:
         if not 0 <= index < self._samples:

@@ -215,11 +215,11 @@ class PackedSource(Listing):
         self._wanted = spec.columns
         sizes: list[int] = container.meta["shards"]
         self._shards = open_shards(_shard_paths(spec.root, len(sizes)), sizes, roots)
+        self.reads_ahead = self._shards.wants
 
     def prefetch(self, indices: Sequence[int]) -> None:
         """As `Source.prefetch`."""
-        if self._shards.wants:
-            self._shards.want(self.entry(index)[2:5] for index in indices)  # type: ignore[misc]  # three of them
+        self._shards.want(self.entry(index)[2:5] for index in indices)  # type: ignore[misc]  # three of them
 
     def read(self, index: int) -> Record:
         label, _, shard, offset, length, crc = self.entry(index)
@@ -232,6 +232,9 @@ class PackedSource(Listing):
             raise SampleError(f"{shard_name(shard)} is damaged at {offset}: {error}") from error
         values[self._label] = label
         return {name: values[name] for name in self._wanted}
+
+    def stamp(self, index: int) -> int:
+        return self.entry(index)[-1]
 
     def _values(self, data: bytes, crc: int) -> dict[str, Any]:
         """Separate the records of a sample, which follow each other, and check them.

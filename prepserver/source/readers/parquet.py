@@ -142,6 +142,7 @@ class _Rows(Source):
         self._sizes: list[int] = meta["sizes"]
         self._classes: list[str] = meta["classes"]
         self._shards = Shards(self._files, self._sizes, roots, meta["mtimes_ns"])
+        self._stamp = self._shards.stamp
         self._ends = np.cumsum(np.frombuffer(container.section("rows"), np.uint64)).tolist()  # of the groups
         self._firsts = [0, *accumulate(meta["groups"])]  # group of each file
         self._open: OrderedDict[int, Any] = OrderedDict()
@@ -149,6 +150,9 @@ class _Rows(Source):
 
     def __len__(self) -> int:
         return int(self._ends[-1])
+
+    def stamp(self, index: int) -> int:
+        return self._stamp
 
     def read(self, index: int) -> Record:
         values, row = self._at(index)

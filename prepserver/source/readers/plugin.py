@@ -132,6 +132,10 @@ class PluginSource(Source):
         """As `Source.name`."""
         return f"{self._spec.name}[{index}]"
 
+    def stamp(self, index: int) -> int:
+        """As `Source.stamp`."""
+        return 0
+
     def classes(self) -> list[str]:
         """As `Source.classes`: the Dataset's attribute, as in torchvision."""
         return list(self._classes)

@@ -24,6 +24,9 @@ class RandomResizedCropStage(Stage):
         self._mirrored = partial(resized, op.size, op.interpolation, True)
         self._log_ratio = (math.log(op.ratio[0]), math.log(op.ratio[1]))
 
+    def most_scale(self, height: int, width: int) -> int:
+        return scale_for(height, width, self._op.size) if self._first else 1
+
     def draw(self, height: int, width: int, draws: Draws) -> Drawn:
         top, left, rows, columns = self.box(height, width, draws)
         scale = scale_for(rows, columns, self._op.size) if self._first else 1

@@ -40,6 +40,9 @@ def state(name: str = LONG) -> dict[str, Any]:
         "sandbox": {"mode": "off"},
         "memory": {"rings_bytes": 6 << 30, "budget_bytes": 100 << 30},
         "workers": [worker], "jobs": [job], "streams": [stream], "quarantined": {},
+        "caches": [{"id": 3, "source": f"/data/{name}", "form": "decoded", "ops": ["Decode", "Resize"],
+                    "place": "memory", "samples": 1_281_167, "rows": 1_281_167, "bytes": 300 << 30,
+                    "hits": 10**9, "misses": 10**6, "hit_rate": 0.999, "damaged": 0, "idle_s": None}],
     }  # fmt: skip
 
 
@@ -56,8 +59,8 @@ def shown(found: dict[str, Any], width: int) -> list[str]:
 def test_each_row_is_one_line_that_fits_the_terminal(width: int) -> None:
     lines = shown(state(), width)
     assert max(map(len, lines)) <= width
-    titles = [number for number, line in enumerate(lines) if line.strip() in ("workers", "jobs", "streams")]
-    assert [after - title for title, after in zip(titles, [*titles[1:], len(lines)], strict=True)] == [3, 3, 3]
+    titles = [number for number, line in enumerate(lines) if line.strip() in ("workers", "jobs", "streams", "caches")]
+    assert [after - title for title, after in zip(titles, [*titles[1:], len(lines)], strict=True)] == [3, 3, 3, 3]
 
 
 def test_80_columns_have_room_for_all_but_a_long_name() -> None:

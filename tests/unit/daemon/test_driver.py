@@ -18,12 +18,14 @@ from prepserver import __version__
 from prepserver.daemon.access import Access
 from prepserver.daemon.attach import Peer
 from prepserver.daemon.attachments import Attachment, Attachments
+from prepserver.daemon.caches import Caches
 from prepserver.daemon.driver import Driver
 from prepserver.daemon.ledger import Ledger
 from prepserver.daemon.line import Line
 from prepserver.daemon.quarantine import Quarantine
 from prepserver.daemon.rings import Rings
 from prepserver.order import make_order
+from prepserver.pipeline.caching import Wanted
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.protocol import work
 from prepserver.protocol.codec import decode, encode
@@ -86,9 +88,11 @@ class Room:
         self.attachments = Attachments(self.rings, self.ledger)
         access = Access(os.getuid())
         self.now_s = NOW_S
+        self.caches = Caches(1 << 30, 0, (), lambda: self.now_s)
         self.driver = Driver(
-            self.coordinator, self.rings, self.attachments, Quarantine(home / "bad"), access, lambda: self.now_s
-        )
+            self.coordinator, self.rings, self.caches, self.attachments,
+            Quarantine(home / "bad"), access, lambda: self.now_s,
+        )  # fmt: skip
         self.pool = Pool()
         self.driver.pool = self.pool  # type: ignore[assignment]
         self.driver.clients = self
@@ -392,3 +396,19 @@ def test_what_an_action_leads_to_happens_after_all_actions(room: Room, monkeypat
     assert answered == [2]
     assert not room.table.streams
     room.is_whole()
+
+
+@pytest.mark.parametrize("is_short", [True, False])
+def test_idle_caches_give_way_to_a_ring(room: Room, monkeypatch: pytest.MonkeyPatch, is_short: bool) -> None:
+    """Where only the budget for rings is spent, their end would free nothing of it."""
+    heard: list[Any] = []
+    room.caches.tell = lambda message, _fds: heard.append(message)
+    room.caches.want(Wanted("encoded"), work.Indexed("/none", N, 0, "digest", "content"), "/data")
+    room.caches.tick(())
+    monkeypatch.setattr("prepserver.daemon.driver.machine_free_bytes", lambda: (0 if is_short else 1 << 50, ""))
+    room.rings.budget_bytes = 0
+    with pytest.raises(Refusal, match="budget"):
+        room.attach(ATTACH)
+    assert [type(message) for message in heard] == [work.AddCache, *[work.DropCache] * is_short]
+    assert room.caches.are_leaving == is_short
+    room.caches.close()

@@ -232,6 +232,13 @@ def test_the_spec_travels_and_needs_an_absolute_path() -> None:
         source_from_wire({"source": "Packed", "root": "packed"})
 
 
+def test_the_stamp_of_a_sample_is_of_its_record(dataset: Dataset) -> None:
+    source = dataset.open()
+    stamps = [source.stamp(index) for index in range(COUNT)]
+    assert len(set(stamps)) == COUNT
+    assert stamps == [dataset.open().stamp(index) for index in range(COUNT)]
+
+
 @given(st.binary(max_size=60), st.sampled_from([kinds.Text(), kinds.Array(), kinds.Scalar(), kinds.Tokens()]))
 def test_no_bytes_of_a_column_do_more_than_be_refused(data: bytes, kind: kinds.Kind) -> None:
     with contextlib.suppress(BrokenRecordError):

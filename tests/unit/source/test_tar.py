@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import os
 import tarfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -202,3 +203,15 @@ def test_the_spec_travels_and_checks_its_extensions() -> None:
     for wrong in ({"image": ""}, {"image": None}, {"label": 3}, {"mask": "a/b"}):
         with pytest.raises(SpecError, match="must be an extension"):
             Tar("/data/a.tar", **wrong)
+
+
+def test_the_stamp_of_a_sample_changes_with_its_shard(tmp_path: Path) -> None:
+    write(tmp_path / "a.tar", {"a.jpg": b"one", "b.jpg": b"two"})
+    write(tmp_path / "b.tar", {"c.jpg": b"three"})
+    spec = Tar(tmp_path / "{a,b}.tar", label=None)
+    before = [opened(spec, tmp_path)[0].stamp(index) for index in range(3)]
+    assert before == [opened(spec, tmp_path)[0].stamp(index) for index in range(3)]
+    write(tmp_path / "a.tar", {"a.jpg": b"two", "b.jpg": b"one"})
+    os.utime(tmp_path / "a.tar", (1, 1))
+    after = [opened(spec, tmp_path)[0].stamp(index) for index in range(3)]
+    assert [old == new for old, new in zip(before, after, strict=True)] == [False, False, True]

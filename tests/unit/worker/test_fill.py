@@ -189,10 +189,12 @@ def test_a_lane_of_views_shares_one_sample_in_each_row() -> None:
 class _RefusesOne(RowMaker):
     """Refuses sample 4."""
 
-    def plan(self, height: int, width: int, key: SampleKey, objects: Objects | None = None) -> Plan:
+    def plan(
+        self, height: int, width: int, key: SampleKey, objects: Objects | None = None, end: int | None = None
+    ) -> Plan:
         if key.index == 4:
             raise BadSample("not this one")
-        return super().plan(height, width, key, objects)
+        return super().plan(height, width, key, objects, end)
 
 
 @pytest.mark.parametrize("refusing", [0, 1])
@@ -275,10 +277,12 @@ class _Trips(RowMaker):
         self._at = at
         self._error = error
 
-    def plan(self, height: int, width: int, key: SampleKey, objects: Objects | None = None) -> Plan:
+    def plan(
+        self, height: int, width: int, key: SampleKey, objects: Objects | None = None, end: int | None = None
+    ) -> Plan:
         if key.index in self._at:
             raise self._error
-        return super().plan(height, width, key, objects)
+        return super().plan(height, width, key, objects, end)
 
 
 def _tripping(at: Container[int], error: Exception) -> tuple[Lane, Target]:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import socket
 from collections.abc import Iterator
@@ -9,11 +10,16 @@ from typing import Any
 
 import pytest
 
+from prepserver.pipeline.caching import head_of
+from prepserver.pipeline.ops import RandomCrop, Resize
+from prepserver.pipeline.pipeline import Pipeline
 from prepserver.protocol.work import (
     FROM_WORKER,
     MAX_CHUNK_ROWS,
+    AddCache,
     AddLane,
     AddStream,
+    DropCache,
     DropLane,
     DropStream,
     Failed,
@@ -26,6 +32,8 @@ from prepserver.telemetry.page import NO_TASK, StatsPage, create_page
 from prepserver.worker import loop
 from prepserver.worker.channel import pair, send
 from prepserver.worker.fill import fill
+from prepserver.worker.sandbox import OPEN
+from tests.support.caches import Cache
 from tests.support.tiny_images import (
     Lane,
     index_of,
@@ -241,6 +249,7 @@ def test_an_end_of_file_ends_the_worker_in_peace(daemon: Daemon) -> None:
 def test_reads_begin_while_the_chunk_before_is_filled(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a queued chunk, before the first row of it is made; once for each chunk."""
     said: list[tuple[str, int]] = []
+    monkeypatch.setattr(FileSource, "reads_ahead", True)
     monkeypatch.setattr(FileSource, "prefetch", lambda _self, indices: said.extend(("begun", i) for i in indices))
     monkeypatch.setattr(StatsPage, "begin_sample", lambda _self, _position, index: said.append(("made", index)))
     daemon.add_stream()
@@ -249,3 +258,38 @@ def test_reads_begin_while_the_chunk_before_is_filled(daemon: Daemon, monkeypatc
     daemon.run()
     assert said.index(("begun", 3)) < said.index(("made", 1))
     assert sorted(said) == sorted((what, index) for index in range(6) for what in ("begun", "made"))
+
+
+def test_a_dropped_cache_is_unmapped_before_the_next_task(daemon: Daemon) -> None:
+    """Its memory is wanted elsewhere, and the stream that it served may have no task for long."""
+    lane = Lane(Pipeline.from_ops([Resize(24), RandomCrop(16)]), 3 * N)
+    daemon.say(AddStream(0, daemon.spec.to_wire(), str(daemon.index.path), "none", 3, listing="me"))
+    daemon.add_lane(0, lane)
+    caches, before = [Cache(N), Cache(N)], len(_segments())
+    for number, head in enumerate((head_of(lane.pipeline).digest, "")):
+        told = AddCache(number, "me", head, N, caches[number].shape.extent_bytes, is_file=False)
+        daemon.say(told, fds=(caches[number].fd,))
+    daemon.say(AddCache(2, "me", "broken", 1 << 40, 4096, is_file=False), fds=(caches[0].fd,))
+    daemon.say(Fill(0, 0, [0], 0, N), Fill(1, 0, [0], N, N), DropCache(1), DropCache(0), DropCache(2))
+    worker = loop._Worker(0, daemon.theirs, StatsPage(daemon.page_fd, writable=True), logging.getLogger(), OPEN)
+    for _ in range(7):
+        worker.handle(*worker.next())
+    assert [cache.book.counts.rows for cache in caches] == [N, N]
+    assert caches[0].book.counts.hits == N
+    assert len(_segments()) > before
+    for _ in range(3):
+        worker.handle(*worker.next())
+    assert len(_segments()) == before
+    daemon.say(Fill(2, 0, [0], 2 * N, N))
+    worker.handle(*worker.next())
+    del worker
+    daemon.theirs.close()
+    assert [type(answer) for answer in said_before_the_end(daemon.ours, FROM_WORKER)] == [Filled] * 3
+    daemon.ours.close()
+    for cache in caches:
+        cache.close()
+
+
+def _segments() -> list[str]:
+    """Mappings of caches in this process."""
+    return [line for line in Path("/proc/self/maps").read_text().splitlines() if "test-cache" in line]

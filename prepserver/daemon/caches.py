@@ -1,0 +1,254 @@
+"""The caches that the daemon makes: in memory within its budget, or on disk; each as long as its dataset is read."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from prepserver.cache.folder import FolderError, held_bytes, make_room, open_file, open_folder
+from prepserver.cache.lifetime import Use, allowances, ended
+from prepserver.cache.store import Book, Shape, write_numbers
+from prepserver.memory.budget import machine_free_bytes
+from prepserver.memory.errors import SegmentError
+from prepserver.memory.segment import create_segment
+from prepserver.pipeline.caching import Wanted
+from prepserver.protocol import work
+
+log = logging.getLogger(__name__)
+
+_EXTENT_BYTES = 4 << 20  # a worker takes so much at a time
+_LEAST_EXTENTS = 256  # of a budget: less is wasted in extents that workers have begun
+_PAGE = 4096
+_LEAVING_S = 2.0  # workers unmap a cache between two tasks
+_MOST = 64  # each costs a descriptor, and address space in every worker
+_LITTLE = 0.5  # a full cache that holds a smaller part than this is worth a warning
+
+
+class _Full(Exception):
+    """There are too many caches."""
+
+
+@dataclass(slots=True)
+class Held:
+    """One cache.
+
+    Attributes:
+        wanted: What it holds.
+        place: Where its dataset is, for people.
+        name: Of its file, without suffix.
+        told: The message that gives it to workers.
+        fd: Its memory or file.
+        book: The daemon's view of it.
+        budget_bytes: What the caches of this daemon may take in its folder; 0 for memory.
+        idle_since_s: When the last stream of its dataset ended; None while there is one.
+        said_full: Whether the log says that it is full.
+    """
+
+    wanted: Wanted
+    place: str
+    name: str
+    told: work.AddCache
+    fd: int
+    book: Book
+    budget_bytes: int = 0
+    idle_since_s: float | None = None
+    said_full: bool = False
+
+    @property
+    def nbytes(self) -> int:
+        """Its size now, with extents that workers have begun and its table."""
+        return self.book.taken_bytes + Shape(self.told.samples, self.told.extent_bytes).head_bytes
+
+
+class Caches:
+    """All caches.
+
+    Args:
+        budget_bytes: For all caches in memory.
+        clock: Monotonic seconds.
+
+    Attributes:
+        disk_bytes: See `Settings.cache_disk_bytes`.
+        folders: See `Settings.cache_folders`.
+        tell: Sends a message to all workers, with descriptors; set before the first cache.
+    """
+
+    tell: Callable[[Any, Sequence[int]], None]
+
+    def __init__(self, budget_bytes: int, disk_bytes: int, folders: Sequence[str], clock: Callable[[], float]) -> None:
+        self.budget_bytes = budget_bytes
+        self.disk_bytes = disk_bytes
+        self.folders = folders
+        self._clock = clock
+        self._held: dict[int, Held] = {}
+        self._next = 1
+        self._freed_s = -_LEAVING_S
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of all caches in memory."""
+        return sum(held.nbytes for held in self._held.values() if held.wanted.folder is None)
+
+    @property
+    def are_leaving(self) -> bool:
+        """Whether workers are about to give back the memory of a cache."""
+        return self._clock() - self._freed_s < _LEAVING_S
+
+    def check_folder(self, wanted: Wanted | None, make: bool) -> None:
+        """Checks the folder of a cache on disk; with `make`, a missing one is made.
+
+        Raises:
+            FolderError: No cache may be there.
+        """
+        if wanted is not None and wanted.folder is not None:
+            os.close(open_folder(wanted.folder, self.folders, make))
+
+    def want(self, wanted: Wanted | None, listing: work.Indexed, place: str) -> None:
+        """Makes a cache for a dataset unless there is one. Without it, rows are the same and only take longer."""
+        if wanted is None:
+            return
+        now = (listing.key, wanted.head, wanted.folder)
+        if any((held.told.listing, held.told.head, held.wanted.folder) == now for held in self._held.values()):
+            return
+        if len(self._held) >= _MOST:
+            self._end(self._idle()[:1])
+        try:
+            if len(self._held) >= _MOST:
+                raise _Full(f"{_MOST} caches are in use, the most that a daemon has")
+            held = self._make(wanted, listing, place)
+        except (OSError, SegmentError, FolderError, _Full) as e:
+            log.warning("no cache of %s: %s", place, e)
+            return
+        self._held[held.told.cache] = held
+        self._allow()
+        self.tell(held.told, (held.fd,))
+        log.info("cache %d: %s samples of %s, in %s", held.told.cache, wanted.form, place, wanted.folder or "memory")
+
+    def _make(self, wanted: Wanted, listing: work.Indexed, place: str) -> Held:
+        number, self._next = self._next, self._next + 1
+        key = hashlib.sha256(f"{listing.key} {wanted.head}".encode())
+        name = key.hexdigest()[:32]
+        if wanted.folder is None:
+            extent_bytes = max(_PAGE, min(_EXTENT_BYTES, self.budget_bytes // _LEAST_EXTENTS) // _PAGE * _PAGE)
+            shape = Shape(listing.samples, extent_bytes)
+            budget_bytes = 0
+            fd = create_segment(f"prepserver-cache-{number}", shape.head_bytes + self.budget_bytes)
+        else:
+            shape = Shape(listing.samples, _EXTENT_BYTES)
+            folder = open_folder(wanted.folder, self.folders)
+            try:
+                disk = os.fstatvfs(folder)
+                budget_bytes = self.disk_bytes or held_bytes(folder) + disk.f_bavail * disk.f_frsize // 2
+                make_room(folder, name, budget_bytes)
+                budget_bytes -= held_bytes(folder, [name, *(held.name for held in self._held.values())])
+                fd = open_file(folder, name, shape, key.digest())
+            finally:
+                os.close(folder)
+        try:
+            if wanted.folder is None:
+                write_numbers(fd, shape, key.digest())
+            told = work.AddCache(number, listing.key, wanted.head, *shape, wanted.folder is not None)
+            return Held(wanted, place, name, told, fd, Book(fd, shape), budget_bytes)
+        except (OSError, SegmentError):
+            os.close(fd)
+            raise
+
+    def setup(self) -> Iterable[tuple[Any, Sequence[int]]]:
+        """The messages for a new worker, with their descriptors."""
+        return [(held.told, (held.fd,)) for held in self._held.values()]
+
+    def tick(self, listings: Collection[str]) -> None:
+        """Ends caches and lets the others grow; call it several times a second.
+
+        Args:
+            listings: `Indexed.key` of what is read now.
+        """
+        if not self._held:
+            return
+        now_s = self._clock()
+        for held in self._held.values():
+            if held.told.listing in listings:
+                held.idle_since_s = None
+            elif held.idle_since_s is None:
+                held.idle_since_s = now_s
+        uses = [self._use(held, now_s) for held in self._held.values()]
+        memory = [use for use in uses if self._held[use.id].wanted.folder is None]
+        disk = [use for use in uses if use not in memory]
+        self._end([*ended(memory, self.budget_bytes, machine_free_bytes()[0]), *ended(disk, 1 << 60, 1 << 60)])
+        self._allow()
+
+    def free_idle(self) -> None:
+        """Ends caches in memory that no job uses, for whatever else needs it."""
+        self._end([number for number in self._idle() if self._held[number].wanted.folder is None])
+
+    def _idle(self) -> list[int]:
+        """Caches that no job uses, those idle longest first."""
+        found = [(held.idle_since_s, n) for n, held in self._held.items() if held.idle_since_s is not None]
+        return [number for _, number in sorted(found)]
+
+    def _use(self, held: Held, now_s: float) -> Use:
+        return Use(held.told.cache, held.nbytes, None if held.idle_since_s is None else now_s - held.idle_since_s)
+
+    def _allow(self) -> None:
+        now_s = self._clock()
+        memory = [self._use(held, now_s) for held in self._held.values() if held.wanted.folder is None]
+        most = allowances(memory, self.budget_bytes, machine_free_bytes()[0])
+        for number, held in self._held.items():
+            if held.wanted.folder is not None:
+                same = [other for other in self._held.values() if other.wanted.folder == held.wanted.folder]
+                most |= allowances([self._use(other, now_s) for other in same], held.budget_bytes, 1 << 60)
+            head_bytes = held.nbytes - held.book.taken_bytes
+            held.book.allow(most[number] - head_bytes)
+            self._say_full(held, most[number])
+
+    def _say_full(self, held: Held, most_bytes: int) -> None:
+        part = held.book.counts.rows / held.told.samples
+        is_full = most_bytes - held.nbytes < held.told.extent_bytes and held.idle_since_s is None
+        if is_full and not held.said_full and part < _LITTLE:
+            held.said_full = True
+            log.warning(
+                "cache %d of %s is full with %.0f %% of the samples. Give it more ([cache] memory, disk), or keep less "
+                "of each sample: encoded ones, or a smaller Resize at the start",
+                held.told.cache, held.place, 100 * part,
+            )  # fmt: skip
+
+    def _end(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            held = self._held.pop(number)
+            os.close(held.fd)
+            self.tell(work.DropCache(number), ())
+            self._freed_s = self._clock()
+            log.info("cache %d of %s ended", number, held.place)
+
+    def close(self) -> None:
+        """Closes all; files on disk stay."""
+        for held in self._held.values():
+            os.close(held.fd)
+        self._held.clear()
+
+    def snapshot(self) -> list[dict[str, Any]]:
+        """For `prepserver status`."""
+        found = []
+        for held in self._held.values():
+            counts = held.book.counts
+            asked = counts.hits + counts.misses
+            found.append({
+                "id": held.told.cache,
+                "source": held.place,
+                "form": held.wanted.form,
+                "ops": list(held.wanted.ops),
+                "place": held.wanted.folder or "memory",
+                "samples": held.told.samples,
+                "rows": min(counts.rows, held.told.samples),
+                "bytes": held.nbytes,
+                "hits": counts.hits,
+                "misses": counts.misses,
+                "hit_rate": round(counts.hits / asked, 4) if asked else None,
+                "damaged": counts.bad,
+                "idle_s": None if held.idle_since_s is None else round(self._clock() - held.idle_since_s, 1),
+            })  # fmt: skip
+        return found

@@ -1,0 +1,89 @@
+"""What a cache holds: samples as they are stored, or images after the head of a pipeline.
+
+The head is the ops before the first that draws random numbers or that leaves no uint8. What it makes of a sample never
+changes, so jobs whose pipelines have the same head share a cache, whatever comes after it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from prepserver.pipeline.errors import SpecError
+from prepserver.pipeline.kinds import Image, Mask
+from prepserver.pipeline.pipeline import Pipeline
+from prepserver.pipeline.spec import digest_of
+
+Form = Literal["encoded", "decoded"]
+
+MAX_PATH_CHARS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The head of a pipeline.
+
+    Attributes:
+        count: Ops after `Decode` that belong to it.
+        digest: Names it, and its `Decode`; equal for equal heads.
+        names: Its ops, for people.
+    """
+
+    count: int
+    digest: str
+    names: tuple[str, ...]
+
+
+def head_of(pipeline: Pipeline) -> Head:
+    """Return the head of a pipeline."""
+    count = 0
+    while count + 1 < len(pipeline.ops) and pipeline.ops[count + 1].is_fixed:
+        count += 1
+    ops = pipeline.ops[: count + 1]
+    return Head(count, digest_of([op.to_wire() for op in ops]), tuple(type(op).__name__ for op in ops))
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A cache that a job asks for.
+
+    Attributes:
+        form: What it holds.
+        head: Digest of the head; empty for encoded samples.
+        ops: Names of the head's ops, for people.
+        folder: The folder of its file; None for memory.
+    """
+
+    form: Form
+    head: str = ""
+    ops: tuple[str, ...] = ()
+    folder: str | None = None
+
+
+def wanted(cache: str, pipeline: Pipeline) -> Wanted | None:
+    """Return the cache that a job asks for.
+
+    Args:
+        cache: ``"encoded"``, ``"decoded"``, the absolute path of a folder, or ``""`` for none. A folder holds decoded
+            images if the head has an op that follows `Decode`, else encoded samples: whole images take ten times the
+            bytes of their files.
+        pipeline: What the job makes of the samples.
+
+    Raises:
+        SpecError: There is no such cache for this pipeline.
+    """
+    if not cache:
+        return None
+    folder = cache if cache.startswith("/") else None
+    if folder is None and cache not in ("encoded", "decoded"):
+        raise SpecError("cache", cache, "must be 'encoded', 'decoded' or the path of a folder, with a slash")
+    if len(cache) > MAX_PATH_CHARS or "\0" in cache:
+        raise SpecError("cache", cache, f"must be a path of at most {MAX_PATH_CHARS} characters")
+    kinds = [kind for kind in pipeline.columns.values() if kind.is_spatial]
+    has_images = any(isinstance(kind, Image) for kind in kinds) and all(isinstance(k, Image | Mask) for k in kinds)
+    head = head_of(pipeline)
+    if cache == "decoded" and not has_images:
+        raise SpecError("cache", cache, "holds images and masks, and these samples have others: use 'encoded'")
+    if cache == "encoded" or (folder and not (has_images and head.count)):
+        return Wanted("encoded", folder=folder)
+    return Wanted("decoded", head.digest, head.names, folder)

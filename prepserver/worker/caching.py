@@ -1,0 +1,118 @@
+"""Which samples of a chunk come from caches, and which go there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from prepserver.source import Record, Source
+
+if TYPE_CHECKING:
+    from prepserver.worker.fill import Stream, Target
+
+_STAMP = (1 << 64) - 1  # as much of a stamp as an entry holds
+
+
+class Keeper(Protocol):
+    """A cache: `prepserver.cache.store.Store`."""
+
+    def get(self, index: int, stamp: int) -> Record | None:
+        """The record of a sample; None if it is not there."""
+
+    def holds(self, index: int) -> bool:
+        """Whether it has a record of a sample, which may be out of date."""
+
+    def has_room(self, nbytes: int) -> bool:
+        """Whether a record of this size may be kept."""
+
+    def put(self, index: int, stamp: int, record: Record) -> bool:
+        """Keeps a record, if there is room."""
+
+
+class Ready(NamedTuple):
+    """A sample for some targets.
+
+    Attributes:
+        record: Its columns.
+        where: The targets.
+        is_tail: Whether the head of their pipelines is done. False by default.
+    """
+
+    record: Record
+    where: tuple[int, ...]
+    is_tail: bool = False
+
+
+def without(where: tuple[int, ...], ready: Sequence[Ready]) -> tuple[int, ...]:
+    """Return the targets that no sample is ready for."""
+    return tuple(t for t in where if not any(t in each.where for each in ready)) if ready else where
+
+
+class Caching:
+    """The caches of a stream and some of its lanes.
+
+    A sample that was read and is to be kept goes there before its rows are made.
+
+    Args:
+        stream: The samples.
+        targets: The lanes.
+    """
+
+    def __init__(self, stream: Stream, targets: Sequence[Target]) -> None:
+        self._stream = stream
+        self._targets = targets
+        self._caches: dict[Keeper, list[int]] = {}  # the targets of each
+        for t, target in enumerate(targets):
+            if target.cache is not None:
+                self._caches.setdefault(target.cache, []).append(t)
+
+    def stamp(self, index: int) -> int | None:
+        """The stamp of a sample; None if no cache is used for it."""
+        if not self._caches and self._stream.cache is None:
+            return None
+        try:
+            return self._stream.source.stamp(index) & _STAMP
+        except Exception:  # noqa: BLE001 - its file is gone, or worse: reading it says what is wrong
+            return None
+
+    def read(self, index: int, stamp: int | None, read: Callable[[Source, int], Record]) -> Record:
+        """The sample as it is stored: from a cache, or read, and kept if there is room."""
+        cache = self._stream.cache
+        if cache is None or stamp is None:
+            return read(self._stream.source, index)
+        record = cache.get(index, stamp)
+        if record is None:
+            record = read(self._stream.source, index)
+            cache.put(index, stamp, record)
+        return record
+
+    def hits(self, index: int, stamp: int | None, where: tuple[int, ...]) -> list[Ready]:
+        """What caches hold of a sample after the heads of pipelines."""
+        found: list[Ready] = []
+        if stamp is None:
+            return found
+        for cache, targets in self._caches.items():
+            record = cache.get(index, stamp) if any(t in where for t in targets) else None
+            if record is not None:
+                found += self._served(record, targets, where)
+        return found
+
+    def keep(self, index: int, stamp: int | None, record: Record, where: tuple[int, ...]) -> list[Ready]:
+        """Keeps a sample after the heads of pipelines, where there is room; returns what to make the rows from."""
+        found: list[Ready] = []
+        for cache, targets in self._caches.items():
+            mine = [t for t in targets if t in where]
+            if not mine or stamp is None:
+                continue
+            try:
+                made = self._targets[mine[0]].head_maker.make(record, cache.has_room)
+            except Exception:  # noqa: BLE001 - making the row without a cache raises it again, and finds who is to blame
+                made = None
+            if made is not None and cache.put(index, stamp, made):
+                found += self._served(made, mine, where)
+        rest = without(where, found)
+        return [*found, Ready(record, rest)] if rest else found
+
+    def _served(self, record: Record, targets: Iterable[int], where: tuple[int, ...]) -> list[Ready]:
+        mine = tuple(t for t in targets if t in where and self._targets[t].head_maker.serves(record))
+        return [Ready(record, mine, is_tail=True)] if mine else []

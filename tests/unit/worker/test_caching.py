@@ -1,0 +1,320 @@
+"""Rows have the same bytes with a cache and without one, whatever the cache holds, and whoever filled it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image as Picture
+
+from prepserver.order import make_order
+from prepserver.pipeline.caching import head_of
+from prepserver.pipeline.ops import (
+    CenterCrop,
+    ColorJitter,
+    Grayscale,
+    Normalize,
+    Op,
+    Pad,
+    RandomCrop,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    Resize,
+    ToDtype,
+    ToLayout,
+)
+from prepserver.pipeline.pipeline import Pipeline
+from prepserver.pipeline.record import Record as Columns
+from prepserver.pipeline.record import images
+from prepserver.pipeline.source import SourceSpec
+from prepserver.pipeline.sources import ImageFolder, SyntheticImages
+from prepserver.source import Record, SampleError, Source, build_index, open_source
+from prepserver.transform import BadSample, RowMaker, SampleKey
+from prepserver.worker.fill import BadRow, Stream, Target, fill
+from tests.golden import rows as golden
+from tests.support import photos
+from tests.support.caches import EXTENT_BYTES, Cache
+from tests.support.odd_images import odd_tree
+from tests.support.tiny_images import Lane, jpeg, nothing
+
+TAIL: tuple[Op, ...] = (RandomCrop(24, pad_if_needed=True), RandomHorizontalFlip())
+PIPELINES: dict[str, list[Op]] = {
+    "resize": [Resize(32), *TAIL],
+    "resize and flip": [Resize((24, 24)), RandomHorizontalFlip()],
+    "all of it": [Resize(32), CenterCrop(24)],
+    "middle": [CenterCrop(30), Resize(26), *TAIL],
+    "grey": [Resize(32), Grayscale(1), *TAIL, ToDtype("float32")],
+    "padded": [Pad(3), *TAIL, ToDtype("float32"), Normalize([0.5] * 3, [0.2] * 3)],
+    "crops of whole images": [RandomResizedCrop(16), RandomHorizontalFlip(), ToLayout("CHW")],
+    "colours of whole images": [ColorJitter(0.4), *TAIL],
+}
+
+
+class World:
+    """A dataset, and rows of it with caches and without."""
+
+    def __init__(self, spec: SourceSpec, home: Path) -> None:
+        self.spec = spec
+        self.index = build_index(spec, home)
+        self.samples = self.index.n
+
+    def open(self) -> Source:
+        return open_source(self.spec, self.index.path)
+
+    def rows(
+        self,
+        pipelines: Sequence[Pipeline],
+        caches: Sequence[Any] = (),
+        encoded: Any = None,
+        source: Source | None = None,
+        passes: int = 2,
+    ) -> tuple[list[list[tuple[bytes, int, int]]], list[BadRow]]:
+        """The rows of all lanes, and the bad ones."""
+        stream = Stream(source or self.open(), make_order("full", self.samples, 5), 5, cache=encoded)
+        lanes = [Lane(pipeline, passes * self.samples) for pipeline in pipelines]
+        stores = [*caches, *[None] * (len(lanes) - len(caches))]
+        targets = [lane.target._replace(cache=store) for lane, store in zip(lanes, stores, strict=True)]
+        bad: list[BadRow] = []
+        for position in range(0, passes * self.samples, 8):
+            bad += fill(stream, targets, position, min(8, passes * self.samples - position), nothing).bad
+        for lane in lanes:
+            os.close(lane.fd)
+        return [lane.rows(0, passes * self.samples) for lane in lanes], bad
+
+
+@pytest.fixture(scope="module")
+def odd(tmp_path_factory: pytest.TempPathFactory) -> World:
+    """Every kind of image, one that is cut off, and one that is none."""
+    root = tmp_path_factory.mktemp("odd")
+    spec = odd_tree(root, plain=6)
+    (root / "plain" / "cut.jpg").write_bytes(jpeg(9, 80, 80)[:-150])
+    (root / "plain" / "none.jpg").write_bytes(b"no image at all")
+    return World(spec, tmp_path_factory.mktemp("index"))
+
+
+@pytest.fixture(scope="module")
+def masked(tmp_path_factory: pytest.TempPathFactory) -> World:
+    root = tmp_path_factory.mktemp("masked")
+    rng = np.random.default_rng(1)
+    for number in range(10):
+        size = (40 + 8 * (number % 3), 56)
+        for folder, kind, shape in (("images", "jpg", (*size, 3)), ("masks", "png", size)):
+            path = root / folder / "cats" / f"{number}.{kind}"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Picture.fromarray(rng.integers(0, 256, shape, np.uint8)).save(path)
+    (root / "masks" / "cats" / "4.png").write_bytes(b"no image")
+    Picture.fromarray(np.zeros((3, 3), np.uint8)).save(root / "masks" / "cats" / "5.png")
+    return World(ImageFolder(str(root / "images"), masks=str(root / "masks")), tmp_path_factory.mktemp("index"))
+
+
+@pytest.fixture
+def new_cache(tmp_path: Path) -> Iterator[Callable[..., Cache]]:
+    made: list[Cache] = []
+
+    def make(world: World, nbytes: int = 32 << 20, on_disk: bool = False) -> Cache:
+        made.append(Cache(world.samples, nbytes, tmp_path / f"cache{len(made)}" if on_disk else None))
+        return made[-1]
+
+    yield make
+    for cache in made:
+        cache.close()
+
+
+def pipeline_of(name: str, columns: Columns | None = None, views: int = 1) -> Pipeline:
+    return Pipeline.from_ops(PIPELINES[name], views, columns or images())
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+@pytest.mark.parametrize("name", PIPELINES)
+def test_rows_are_the_same_with_a_decoded_cache(
+    odd: World, new_cache: Callable[..., Cache], name: str, on_disk: bool
+) -> None:
+    pipeline, cache = pipeline_of(name), new_cache(odd, on_disk=on_disk)
+    expected = odd.rows([pipeline])
+    for _ in range(2):
+        assert odd.rows([pipeline], [cache.store()]) == expected
+    counts = cache.book.counts
+    assert odd.samples - 3 <= counts.rows <= odd.samples - 1
+    assert counts.hits >= 3 * counts.rows
+
+
+def test_the_pipelines_of_the_golden_rows_have_them_with_a_cache(odd: World, new_cache: Callable[..., Cache]) -> None:
+    """Ops of all kinds, also those that will be new."""
+    for each in golden.load()["rows"][::12]:
+        pipeline, cache = Pipeline.from_wire(each["pipeline"]), new_cache(odd)
+        expected = odd.rows([pipeline], passes=1)
+        for _ in range(2):
+            assert odd.rows([pipeline], [cache.store()], passes=1) == expected, each["pipeline"]
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(1, 6000), st.integers(1, 6000), st.integers(0, 99))
+def test_no_plan_has_a_scale_above_the_most(height: int, width: int, index: int) -> None:
+    """Else a cache would hold an image at full size whose rows are made at a smaller scale."""
+    for each in golden.load()["rows"][::8]:
+        pipeline = Pipeline.from_wire(each["pipeline"])
+        maker = RowMaker(pipeline)
+        if head_of(pipeline).count == 0 and height * width < maker.max_pixels:
+            with contextlib.suppress(BadSample):
+                assert maker.plan(height, width, SampleKey(0, 0, index)).scale <= maker.most_scale(height, width)
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_rows_are_the_same_with_an_encoded_cache(odd: World, new_cache: Callable[..., Cache], on_disk: bool) -> None:
+    pipeline, cache = pipeline_of("crops of whole images"), new_cache(odd, on_disk=on_disk)
+    expected = odd.rows([pipeline])
+    for _ in range(2):
+        assert odd.rows([pipeline], encoded=cache.store()) == expected
+    assert cache.book.counts.rows == odd.samples
+
+
+@pytest.mark.parametrize("name", ["resize", "all of it", "crops of whole images"])
+def test_masks_and_views_are_kept_with_their_image(masked: World, new_cache: Callable[..., Cache], name: str) -> None:
+    pipeline, cache = pipeline_of(name, images(mask=True), views=2), new_cache(masked)
+    expected = masked.rows([pipeline])
+    assert len({row.index for row in expected[1]}) == 2
+    for _ in range(2):
+        assert masked.rows([pipeline], [cache.store()]) == expected
+    assert cache.book.counts.rows == masked.samples - 2
+
+
+def test_lanes_with_one_head_share_a_cache_and_others_go_without(odd: World, new_cache: Callable[..., Cache]) -> None:
+    resized = [pipeline_of("resize"), Pipeline.from_ops([Resize(32), RandomResizedCrop(8)])]
+    other = pipeline_of("middle")
+    assert head_of(resized[0]) == head_of(resized[1]) != head_of(other)
+    expected = odd.rows([*resized, other])
+    cache, second = new_cache(odd), new_cache(odd)
+    store = cache.store()
+    assert odd.rows([*resized, other], [store, store]) == expected
+    assert odd.rows([*resized, other], [store, store, second.store()]) == expected
+    assert odd.rows(resized[1:], [store])[0] == expected[0][1:2]
+    assert cache.book.counts.rows >= odd.samples - 2
+
+
+def test_a_full_cache_serves_what_it_has(odd: World, new_cache: Callable[..., Cache]) -> None:
+    pipeline, cache = pipeline_of("resize"), new_cache(odd, 2 * EXTENT_BYTES)
+    assert odd.rows([pipeline], [cache.store()]) == odd.rows([pipeline])
+    assert 0 < cache.book.counts.rows < odd.samples
+    assert cache.book.taken_bytes == 2 * EXTENT_BYTES
+
+
+class _Counting(Source):
+    def __init__(self, source: Source, stamp: int = 0) -> None:
+        self.source, self.stamp_, self.reads = source, stamp, 0
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def read(self, index: int) -> Record:
+        self.reads += 1
+        return self.source.read(index)
+
+    def label(self, index: int) -> int:
+        return self.source.label(index)
+
+    def name(self, index: int) -> str:
+        return self.source.name(index)
+
+    def stamp(self, index: int) -> int:
+        return self.stamp_
+
+
+@pytest.mark.parametrize("form", ["decoded", "encoded"])
+def test_what_is_kept_is_not_read_again(new_cache: Callable[..., Cache], tmp_path: Path, form: str) -> None:
+    world = World(SyntheticImages(16, 40, 56), tmp_path)
+    pipeline, cache = pipeline_of("resize"), new_cache(world)
+    source = _Counting(world.open())
+    for _ in range(2):
+        store = cache.store()
+        world.rows([pipeline], [store] if form == "decoded" else (), store if form == "encoded" else None, source)
+        assert source.reads == 16
+    changed = _Counting(world.open(), stamp=1)
+    world.rows([pipeline], [store] if form == "decoded" else (), store if form == "encoded" else None, changed)
+    assert changed.reads == 16
+
+
+def test_without_room_a_sample_is_not_decoded_whole() -> None:
+    """A crop of a photo decodes a part of it: filling a cache that is full must not cost the rest."""
+    target = Target.of(pipeline_of("crops of whole images"), Lane(pipeline_of("crops of whole images"), 8).ring)
+    asked: list[int] = []
+
+    def fits(nbytes: int) -> bool:
+        asked.append(nbytes)
+        return False
+
+    assert target.head_maker.make({"image": jpeg(3, 40, 56)}, fits) is None
+    assert asked == [40 * 56 * 3]
+
+
+def test_a_photo_decoded_at_a_smaller_scale_is_not_kept_whole(tmp_path: Path) -> None:
+    """Its pixels at full size would give other rows, and take many times the bytes."""
+    pipeline = Pipeline.from_ops([RandomResizedCrop(16)])
+    target = Target.of(pipeline, Lane(pipeline, 8).ring)
+    large, small = photos.jpeg(400, 400), photos.jpeg(100, 100)
+    assert target.head_maker.make({"image": large}, lambda _: True) is None
+    kept = target.head_maker.make({"image": small}, lambda _: True)
+    assert kept is not None
+    assert kept["image"].shape == (100, 100, 3)
+    tiny = Pipeline.from_ops([RandomResizedCrop(4)])
+    assert not Target.of(tiny, Lane(tiny, 8).ring).head_maker.serves(kept)
+
+
+def test_a_large_photo_behind_a_resize_is_kept_as_it_is_made(new_cache: Callable[..., Cache], tmp_path: Path) -> None:
+    root = tmp_path / "large"
+    root.mkdir()
+    for number in range(3):
+        (root / "a").mkdir(exist_ok=True)
+        (root / "a" / f"{number}.jpg").write_bytes(photos.jpeg(512, 640, seed=number))
+    world = World(ImageFolder(str(root)), tmp_path / "index")
+    for ops in ([Resize(32), RandomCrop(24)], [RandomResizedCrop(24)], [CenterCrop(256), RandomResizedCrop(24)]):
+        pipeline, cache = Pipeline.from_ops(ops), new_cache(world)
+        expected = world.rows([pipeline], passes=3)
+        assert world.rows([pipeline], [cache.store()], passes=3) == expected
+
+
+def test_a_file_that_was_written_again_is_read_again(new_cache: Callable[..., Cache], tmp_path: Path) -> None:
+    root = tmp_path / "data" / "a"
+    root.mkdir(parents=True)
+    for number in range(4):
+        (root / f"{number}.jpg").write_bytes(jpeg(number))
+    world = World(ImageFolder(str(tmp_path / "data")), tmp_path / "index")
+    pipeline, cache, encoded = pipeline_of("resize"), new_cache(world), new_cache(world)
+    world.rows([pipeline], [cache.store()], encoded.store())
+    (root / "2.jpg").write_bytes(jpeg(77))
+    (root / "3.jpg").unlink()
+    expected = world.rows([pipeline])
+    assert "the file is gone" in expected[1][0].reason
+    assert world.rows([pipeline], [cache.store()]) == expected
+    assert world.rows([pipeline], encoded=encoded.store()) == expected
+
+
+def test_a_bad_sample_is_as_bad_with_a_cache(odd: World, new_cache: Callable[..., Cache]) -> None:
+    class Refusing(_Counting):
+        def read(self, index: int) -> Record:
+            if index == 3:
+                raise SampleError("refused")
+            return super().read(index)
+
+    pipeline = pipeline_of("resize")
+    cache = new_cache(odd)
+    rows, bad = odd.rows([pipeline], [cache.store()], source=Refusing(odd.open()))
+    assert (rows, bad) == odd.rows([pipeline], source=Refusing(odd.open()))
+    assert [row.reason.split(": ")[1] for row in bad if row.index == 3] == ["refused"] * 2
+
+
+def test_an_error_in_filling_a_cache_is_found_without_it(
+    odd: World, new_cache: Callable[..., Cache], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr("prepserver.transform.heads.HeadMaker.make", broken)
+    pipeline, cache = pipeline_of("resize"), new_cache(odd)
+    assert odd.rows([pipeline], [cache.store()]) == odd.rows([pipeline])
