@@ -7,6 +7,7 @@ and an iterator for each epoch. The module is long because it holds the referenc
 from __future__ import annotations
 
 import os
+import time
 import warnings
 from collections.abc import Iterator, Sequence
 from types import TracebackType
@@ -197,6 +198,8 @@ class PrepClient(Turns):
         self._attachment = Attachment(self.spec, service, self._staging)
         self._classes: tuple[str, list[str]] | None = None  # by the listing's content
         self._iterators = 0
+        self._left_ns = 0  # when the loop got its last batch; 0 between epochs
+        self._first_ns = 0  # when it asked for its first one
 
     # -- as of a DataLoader -----------------------------------------------------------------------------
 
@@ -209,6 +212,7 @@ class PrepClient(Turns):
             session = self._restart(Start(session.epoch + 1))
         self._attachment.goes_on = False
         self._iterators += 1
+        self._left_ns = 0
         return Epoch(self, self._iterators, session.handed.totals.batches + session.batches_left)
 
     def __len__(self) -> int:
@@ -395,12 +399,20 @@ class PrepClient(Turns):
 
     def _next(self) -> tuple[Any, Session, Handed]:
         """The next batch or a `BadSampleError`; the caller hands it out by ``session.handed = ...``."""
+        asked_ns, left_ns = time.monotonic_ns(), self._left_ns
+        self._first_ns = self._first_ns or asked_ns
         step = self._attachment.step()
         session = self._attachment.session
         assert session is not None
         was, rows = session.handed.totals, step.batch.stop - step.batch.start
-        totals = Totals(was.batches + 1, was.images + rows, was.bad + len(step.bad), was.wait_ns + step.wait_ns)
-        return self._dressed(step), session, Handed(step.line, totals)
+        own_ns = max(0, step.own_ns + (asked_ns - left_ns if left_ns else 0))
+        totals = Totals(
+            was.batches + 1, was.images + rows, was.bad + len(step.bad), was.wait_ns + step.wait_ns,
+            was.copy_ns + step.copy_ns, was.own_ns + own_ns,
+        )  # fmt: skip
+        batch = self._dressed(step)
+        self._left_ns = time.monotonic_ns()
+        return batch, session, Handed(step.line, totals)
 
     def _dressed(self, step: Step) -> Any:
         """The batch in the form that the user asked for."""

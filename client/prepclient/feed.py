@@ -360,7 +360,9 @@ class ServedFeed(Feed):
         totals = session.handed.totals
         self.rows.forget_below(session.released_upto)
         # A Release that cannot be sent now is no loss: the next one includes it.
-        self._connection.send(Release(session.released_upto, totals.wait_ns, totals.batches))
+        self._connection.send(
+            Release(session.released_upto, totals.wait_ns, totals.batches, totals.copy_ns, totals.own_ns)
+        )
 
     def sharing_factor(self) -> float | None:
         """See `Feed`. Asks the daemon, which takes some milliseconds."""

@@ -34,3 +34,8 @@ class Window:
             return None
         (t0, n0), (t1, n1) = self._readings[0], self._readings[-1]
         return (n1 - n0) / (t1 - t0) if t1 > t0 else None
+
+    @property
+    def span_s(self) -> float:
+        """Time between the first and the last reading."""
+        return self._readings[-1][0] - self._readings[0][0] if self._readings else 0.0

@@ -5,6 +5,7 @@ Planning needs only a header and says how much of the image is needed, so that d
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any, NamedTuple
@@ -94,6 +95,8 @@ class RowMaker:
         upright: Whether images must be turned by their EXIF orientation before they come here.
         max_pixels: Largest image that may be decoded.
         whole: Makes a row of a sample in one call, if it can; None for most pipelines.
+        ops_ns: Time spent in each op of the pipeline, by place, since its reader set it to 0. What `whole` does in one
+            call belongs to no op.
     """
 
     def __init__(self, pipeline: Pipeline, view: int = 0) -> None:
@@ -111,6 +114,7 @@ class RowMaker:
         self._stages = [
             stage_of(op, place) for place, op in enumerate(pipeline.ops) if place > 0 and not isinstance(op, ToLayout)
         ]
+        self.ops_ns = [0] * len(pipeline.ops)
         self._names = [type(pipeline.ops[stage.place]).__name__ for stage in self._stages]
         images: list[ImageColumn] = []
         followers: list[tuple[int, RowField]] = []
@@ -201,7 +205,7 @@ class RowMaker:
         if out.shape != row.shape or out.dtype != row.dtype:
             raise ValueError(f"the row is {row.shape} {row.dtype}, not {out.shape} {out.dtype}")
         target: Array = out.transpose(1, 2, 0) if self._planar else out
-        number = 0
+        number, since_ns = 0, time.monotonic_ns()
         try:
             for number in column.stages:
                 part, step = plan.steps[number]
@@ -209,6 +213,9 @@ class RowMaker:
                     image = part.of(image)
                 if step is not None:
                     image = step(image, target if number >= column.landing else None)
+                    now_ns = time.monotonic_ns()
+                    self.ops_ns[self._stages[number].place] += now_ns - since_ns
+                    since_ns = now_ns
         except Exception as e:
             e.add_note(f"in {self._names[number]}")
             raise
@@ -226,8 +233,9 @@ class RowMaker:
         for column, out, stages in self.values:
             value = sample[column]
             for number, kind in stages:
-                stage = self._stages[number]
+                stage, since_ns = self._stages[number], time.monotonic_ns()
                 value = stage.value(value, kind, Draws(key, stage.place, self._view))
+                self.ops_ns[stage.place] += time.monotonic_ns() - since_ns
             outs[out][...] = value
 
 

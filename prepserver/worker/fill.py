@@ -127,6 +127,7 @@ class FillResult:
         make_ns: Time for decode and augmentation.
         shared_ns: CPU time spent for all targets together; 0 with one target.
         targets_ns: CPU time of rendering for each target; empty with one target.
+        ops_ns: For each target the time in each op of its pipeline, by place; part of `make_ns`.
     """
 
     bad: list[BadRow]
@@ -134,6 +135,7 @@ class FillResult:
     make_ns: int
     shared_ns: int = 0
     targets_ns: tuple[int, ...] = ()
+    ops_ns: tuple[tuple[int, ...], ...] = ()
 
 
 def _unmarked(_target: int) -> None:
@@ -181,6 +183,8 @@ class _Filler:
         self._make_ns = 0
         self._cpu_ns = [0] * (len(targets) + 1)  # by target; the last place belongs to `DECODING`
         self._at, self._at_ns = DECODING, time.thread_time_ns()  # the current step and its start
+        for maker in (maker for target in targets for maker in target.makers):
+            maker.ops_ns = [0] * len(maker.ops_ns)
 
     def run(self, position: int, count: int) -> FillResult:
         n = self._stream.order.n
@@ -191,10 +195,13 @@ class _Filler:
             refused = self._try(p, p // n, index, self._everywhere)
             if refused:
                 self._replace(p, p // n, index, refused)
+        ops_ns = tuple(
+            tuple(map(sum, zip(*(maker.ops_ns for maker in target.makers), strict=True))) for target in self._targets
+        )
         if len(self._targets) == 1:
-            return FillResult(self._bad, self._read_ns, self._make_ns)
+            return FillResult(self._bad, self._read_ns, self._make_ns, ops_ns=ops_ns)
         *targets_ns, shared_ns = self._cpu_ns
-        return FillResult(self._bad, self._read_ns, self._make_ns, shared_ns, tuple(targets_ns))
+        return FillResult(self._bad, self._read_ns, self._make_ns, shared_ns, tuple(targets_ns), ops_ns)
 
     def _replace(self, position: int, pass_: int, index: int, refused: dict[int, str]) -> None:
         name = self._stream.source.name(index)
