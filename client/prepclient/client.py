@@ -6,12 +6,13 @@ and an iterator for each epoch. The module is long because it holds the referenc
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 import warnings
 from collections.abc import Iterator, Sequence
 from types import TracebackType
-from typing import Any, Never
+from typing import Any, Literal, Never, overload
 
 import torch
 
@@ -31,6 +32,7 @@ from prepclient.session import Handed, Session, Totals
 from prepclient.sharding import Sharding
 from prepclient.spec import VALID, Fields, OnError, check_fields, make_spec
 from prepclient.stages import Staging, Step, valid_rows
+from prepclient.timing import Parts, progress, render, spoken
 from prepclient.turns import Turns, in_turn
 from prepserver.pipeline.batches import Batching
 from prepserver.pipeline.errors import SpecError
@@ -198,6 +200,7 @@ class PrepClient(Turns):
         self._attachment = Attachment(self.spec, service, self._staging)
         self._classes: tuple[str, list[str]] | None = None  # by the listing's content
         self._iterators = 0
+        self._is_judged = False
         self._left_ns = 0  # when the loop got its last batch; 0 between epochs
         self._first_ns = 0  # when it asked for its first one
 
@@ -298,24 +301,60 @@ class PrepClient(Turns):
         """Number of the epoch that the next batch belongs to."""
         return self._attachment.epoch
 
-    def stats(self) -> dict[str, Any]:
-        """Counts of this job: batches, images, replaced samples, and seconds spent waiting for rows.
+    @overload
+    def stats(self) -> dict[str, Any]: ...
+
+    @overload
+    def stats(self, *, table: Literal[True]) -> str: ...
+
+    def stats(self, *, table: bool = False) -> dict[str, Any] | str:
+        """Counts of this job: batches, images, replaced samples, and the seconds that its loop spent on what.
 
         ``start`` is where epoch 0 began or would have begun; another run with the same seed and
         ``Joining(start=...)`` has the same order. It is None before the first use. ``sharing_factor`` is how many rows
-        jobs have received per row made for this job's stream: 3.0 if three jobs share it. The client asks the daemon
-        for it, in a few milliseconds; it is None without a daemon.
+        jobs have received per row made for this job's stream: 3.0 if three jobs share it. ``verdict`` is what limited
+        the job in the last ten seconds, why, and what to do. The client asks the daemon for these two, in a few
+        milliseconds; they are None while it has no daemon.
+
+        Args:
+            table: Return a text instead: loading, copying, computing and the rest, per step and in per cent, and the
+                verdict. Print it at the end of a run, before `close`.
         """
         at, totals = self._attachment, self._attachment.totals
+        total_ns = time.monotonic_ns() - self._first_ns if self._first_ns else 0
+        said = at.feed.about_job(totals) if at.feed is not None else {}
+        if table:
+            return render(totals, total_ns, said.get("verdict"))
+        parts = Parts.of(totals, total_ns)
         return {
             "batches": totals.batches,
             "images": totals.images,
             "bad_samples": totals.bad,
-            "wait_s": totals.wait_ns / 1e9,
+            "wait_s": parts.loading,
+            "copy_s": parts.copying,
+            "own_s": parts.computing,
+            "rest_s": parts.rest,
             "epoch": at.epoch,
             "start": at.began,
-            "sharing_factor": at.feed.sharing_factor() if at.feed is not None else None,
+            "sharing_factor": said.get("sharing_factor"),
+            "verdict": said.get("verdict"),
         }
+
+    def progress(self, epochs: int = 1) -> Iterator[Any]:
+        """All batches of the next `epochs` epochs, with a bar on stderr.
+
+        It shows epoch, batches, time left, images/s, and how much of its time the loop waits for data:
+
+            for images, labels in train.progress(90):
+                ...
+
+        Args:
+            epochs: How many, at least 1.
+
+        Raises:
+            InvalidSpec: Not a whole number, or below 1.
+        """
+        return progress(self, whole("epochs", epochs, 1, 2**31))
 
     def state_dict(self) -> dict[str, Any]:
         """The job's position for a checkpoint: a few numbers.
@@ -413,6 +452,17 @@ class PrepClient(Turns):
         batch = self._dressed(step)
         self._left_ns = time.monotonic_ns()
         return batch, session, Handed(step.line, totals)
+
+    def _epoch_ended(self) -> None:
+        """Says once in the log what limits this job: after the first epoch at whose end that is known."""
+        feed, log = self._attachment.feed, logging.getLogger("prepclient")
+        if self._is_judged or feed is None or not log.isEnabledFor(logging.WARNING):
+            return
+        verdict = feed.about_job(self._attachment.totals).get("verdict")
+        if verdict is None or verdict["kind"] == "not enough data":
+            return
+        self._is_judged = True
+        log.log(logging.INFO if verdict["is_fine"] else logging.WARNING, "%s", ". ".join(spoken(verdict)))
 
     def _dressed(self, step: Step) -> Any:
         """The batch in the form that the user asked for."""

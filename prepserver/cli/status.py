@@ -18,6 +18,7 @@ from prepserver.cli import exits
 from prepserver.cli.ask import ask_status
 from prepserver.cli.quarantine import show
 from prepserver.cli.table import console, table
+from prepserver.cli.verdicts import verdicts
 from prepserver.config import format_bytes
 
 
@@ -91,6 +92,7 @@ def tables(found: dict[str, Any]) -> Iterator[RenderableType]:
             ],
             gives_way="job",
         )  # fmt: skip
+        yield from verdicts(found["jobs"])
     if found["streams"]:
         yield table(
             "streams", ("id", "samples", "position", "ready", "made", "delivered", "sharing", "waits for", "lanes"),

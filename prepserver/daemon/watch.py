@@ -18,6 +18,7 @@ from prepserver.schedule.lag import holding_back
 from prepserver.schedule.records import Cursor
 from prepserver.schedule.stream import Stream
 from prepserver.telemetry import cores
+from prepserver.telemetry.page import NO_TASK
 from prepserver.telemetry.rates import Key, Rates
 from prepserver.telemetry.stages import Stages
 from prepserver.telemetry.verdict import Facts
@@ -71,12 +72,14 @@ class Watch:
         for seat in self.pool.seats:
             if seat.child is not None:
                 stats = seat.child.page.read()
-                # The page counts a task when it ends; until then, count at least the current sample.
-                in_hand_ns = max(0, now_ns - stats.started_ns) if stats.busy else 0
+                # The page counts a task when it ends; until then, count the time since it began.
+                in_hand_ns = max(0, now_ns - stats.task_ns) if stats.task != NO_TASK else 0
                 found["busy", seat.child.ticket] = (stats.read_ns + stats.make_ns + in_hand_ns) / 1e9
                 found |= _of_thread(seat.child.ticket, seat.child.pid)
         for number, attachment in self._attachments.items():
             cursor = table.cursor(number)
+            if cursor.batches < 2:
+                continue  # its first rows come out of an empty ring, which says nothing about those that follow
             found["images", number] = cursor.batches * attachment.attach.batch_size
             found["waited", number] = cursor.wait_ns / 1e9
             found["copied", number] = attachment.copy_ns / 1e9
@@ -118,26 +121,29 @@ class Watch:
         """What is known of a job."""
         number, per_s = attachment.cursor, self.rates.per_s
         stream, cursor = self._coordinator.table.stream_of(number), self._coordinator.table.cursor(number)
+        span_s = self.rates.span_s(("images", number))
+        if cursor.waits:  # it has waited for some seconds, perhaps from the beginning
+            span_s = max(span_s, time.monotonic() - attachment.since_s)
         waited, copied, own = (per_s((name, number)) or 0.0 for name in ("waited", "copied", "own"))
         whole = waited + copied + own if own > 0 else 1.0  # a client that reports no time of its own
         tickets = [seat.child.ticket for seat in self.pool.seats if seat.child is not None]
         spent = self.rates.sums(stream.id, "stream ")
         path, why = self.pool.kernels
         return Facts(
-            span_s=self.rates.span_s(("images", number)),
+            span_s=span_s,
             batches=cursor.batches,
             images_per_s=per_s(("images", number)) or 0.0,
             waiting=1.0 if cursor.waits else min(1.0, waited / whole),
             copying=min(1.0, copied / whole),
             waits_for=self._named(self.rates.sums(number, "waits ")),
             workers=len(self.pool.seats),
-            workers_busy=self._mean("busy", tickets),
-            workers_run=self._mean("ran", tickets),
-            workers_starved=self._mean("starved", tickets),
+            workers_busy=self._mean("busy", tickets, span_s),
+            workers_run=self._mean("ran", tickets, span_s),
+            workers_starved=self._mean("starved", tickets, span_s),
             used=spent.get("read", 0.0) + spent.get("make", 0.0),
             stages=self.stages_of(stream),
             cores=self.cores,
-            cores_idle=max(0.0, self.cores - (per_s(("cores", 0)) or 0.0)),
+            cores_idle=max(0.0, self.cores - (per_s(("cores", 0), span_s) or 0.0)),
             loop_starved=per_s(("loop starved", number)) or 0.0,
             gpu_busy=self._gpu_busy(attachment.peer.pid),
             ring_rows=stream.lanes[cursor.lane].rows,
@@ -145,8 +151,9 @@ class Watch:
             pure_kernels=why if path == "pure" else "",
         )
 
-    def _mean(self, name: str, tickets: list[int]) -> float:
-        return min(1.0, sum(self.rates.per_s((name, t)) or 0.0 for t in tickets) / len(tickets)) if tickets else 0.0
+    def _mean(self, name: str, tickets: list[int], span_s: float) -> float:
+        total = sum(self.rates.per_s((name, ticket), span_s) or 0.0 for ticket in tickets)
+        return min(1.0, total / len(tickets)) if tickets else 0.0
 
     def _named(self, waits: dict[str, float]) -> dict[str, float]:
         """With the names of jobs, which people know, for their numbers."""

@@ -32,10 +32,10 @@ class Rates:
         for key, count in counts.items():
             self._others[key].mark(now_s, count)
 
-    def per_s(self, key: Key) -> float | None:
-        """Growth of another count; None if too little is known."""
+    def per_s(self, key: Key, last_s: float = float("inf")) -> float | None:
+        """Growth of another count, over the last `last_s` seconds at most; None if too little is known."""
         window = self._others.get(key)
-        return window.per_s if window is not None else None
+        return window.per_s_of(last_s) if window is not None else None
 
     def span_s(self, key: Key) -> float:
         """Time between the first and the last reading that `per_s` uses."""

@@ -29,6 +29,7 @@ _BUSY = 0.7  # workers that are busy for this fraction of their time are the lim
 _STARVED = 0.25  # fraction of the time for which a thread may be without a core
 _GPU_IDLE = 0.7
 _SLACK = 0.5
+_WAITS = 0.2  # a busy worker that needs a core for less of its time waits for something else
 _MOST_WORKERS = 64  # more are never suggested in one step
 
 
@@ -220,13 +221,13 @@ def _loading(facts: Facts, waits: str) -> Verdict:
     cures = [_cure(name, shares[name], facts) for name in main]
     if facts.pure_kernels:
         cures.insert(0, f"turn on the compiled kernels, which double the speed of decoding (off: {facts.pure_kernels})")
-    if facts.workers_starved >= _STARVED:
+    if facts.workers_starved >= _STARVED and _runs(facts) >= _SLACK:
         why += (
             f". The machine's {facts.cores:g} cores are full: {_percent(facts.workers_starved)} of the time a worker "
             "could run and has no core"
         )
         cures.append("free some cores (more workers would not help), or share one pass among the jobs")
-        return Verdict("host-CPU-bound", tuple(main), why, "; ".join(cures), lost)
+        return Verdict("host-CPU-bound", tuple(main) or ("workers",), why, "; ".join(cures), lost)
     more = _more_workers(facts)
     if more > 0:
         faster = min(_wanted(facts), facts.images_per_s * (1 + more / facts.used)) if facts.used > 0 else 0.0
@@ -282,16 +283,19 @@ def _per_worker_factor(facts: Facts) -> float:
 
 
 def _runs(facts: Facts) -> float:
-    """Fraction of a busy worker's time for which it needs a core."""
-    busy = facts.workers_busy
-    return min(1.0, (facts.workers_run + facts.workers_starved) / busy) if busy > 0 else 1.0
+    """Fraction of a busy worker's time for which it needs a core, as far as it gets one."""
+    starved = facts.workers_starved
+    idle = max(0.0, 1.0 - facts.workers_busy - starved)
+    with_core = max(1.0 - idle - starved, facts.workers_run)
+    return min(1.0, facts.workers_run / with_core) if with_core > 0 else 1.0
 
 
 def _more_workers(facts: Facts) -> int:
     """Workers that the job needs in addition, as far as idle cores can run them."""
     factor = 1.0 / max(1.0 - facts.waiting, 0.02)
     needed = math.ceil(facts.used * (factor - 1.0))
-    room = math.floor(facts.cores_idle / max(_runs(facts), 0.05))
+    # Workers that mostly wait, as for storage, need hardly any core.
+    room = math.floor(facts.cores_idle / _runs(facts)) if _runs(facts) > _WAITS else _MOST_WORKERS
     return max(0, min(needed, room, _MOST_WORKERS))
 
 
