@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from rich.console import Group, RenderableType
+from rich.table import Table
 from rich.text import Text
 
 
-def verdicts(jobs: Iterable[dict[str, Any]]) -> Iterator[Text]:
+def verdicts(jobs: Iterable[dict[str, Any]]) -> Iterator[RenderableType]:
     """Verdict, why and what next of each job; ranks of one run with one verdict share an entry."""
     found: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for job in jobs:
@@ -18,14 +20,14 @@ def verdicts(jobs: Iterable[dict[str, Any]]) -> Iterator[Text]:
         # The rank that loses most speaks for the others.
         verdict = max((rank["verdict"] for rank in ranks), key=lambda each: float(each["lost_fraction"]))
         numbers = f" (ranks {', '.join(str(rank['rank']) for rank in ranks)})" if len(ranks) > 1 else ""
-        text = Text().append(f"job {name}{numbers}\n", style="bold")
-        text.append("  Verdict: ", style="bold").append(f"{verdict['verdict']}\n", style=style_of(verdict))
-        text.append("  Why:     ", style="bold").append(verdict["why"])
-        if verdict["also"]:
-            text.append(f". Also: {', '.join(verdict['also'])}")
+        lines = Table.grid(padding=(0, 1))
+        lines.add_column(no_wrap=True, style="bold")
+        lines.add_column()
+        lines.add_row("  Verdict:", Text(verdict["verdict"], style_of(verdict)))
+        lines.add_row("  Why:", Text(". Also: ".join([verdict["why"], *filter(None, [", ".join(verdict["also"])])])))
         if verdict["next"]:
-            text.append("\n  Next:    ", style="bold").append(verdict["next"])
-        yield text
+            lines.add_row("  Next:", Text(verdict["next"]))
+        yield Group(Text(f"job {name}{numbers}", "bold"), lines)
 
 
 def style_of(verdict: dict[str, Any]) -> str:

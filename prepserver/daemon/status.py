@@ -90,6 +90,7 @@ def _stream(stream: Stream, coordinator: Coordinator, rings: Rings, watch: Watch
         "sharing_factor": _sharing_factor(stream),
         "reads_everywhere": stream.spec is not None and "/" in stream.spec.places,
         "apart": is_apart(stream.key),
+        "rows_per_s": _rounded(watch.rates.per_s(("stream rows", stream.id))),
         "stages_ms_per_sample": {name: round(1e3 * spent_s, 4) for name, spent_s in watch.stages_of(stream).items()},
         "announce_ms": watch.announce_ms(stream),
         "shared_ms_per_sample": _sample_ms(stream.spent),

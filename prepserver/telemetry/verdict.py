@@ -28,9 +28,10 @@ _MAIN = 0.3  # a stage that takes this fraction of a row's time is named
 _BUSY = 0.7  # workers that are busy for this fraction of their time are the limit
 _STARVED = 0.25  # fraction of the time for which a thread may be without a core
 _GPU_IDLE = 0.7
+_OFTEN = 0.25
 _SLACK = 0.5
 _WAITS = 0.2  # a busy worker that needs a core for less of its time waits for something else
-_MOST_WORKERS = 64  # more are never suggested in one step
+_MOST_TIMES = 4  # more than so many times the workers are never suggested in one step
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,11 @@ class Facts:
     pure_kernels: str = ""
     inline: bool = False
 
+    @property
+    def busy_workers(self) -> float:
+        """Workers' worth of time that all streams take together."""
+        return self.workers * self.workers_busy
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -90,7 +96,7 @@ class Verdict:
     Attributes:
         kind: The verdict.
         causes: What exactly: stages (``read``, ``decode``, ``op NAME``), ``workers``, ``job NAME``, ``ranks``,
-            ``place``, ``ring``, ``inline``, ``loop``, ``copy``; the main one first.
+            ``place``, ``ring``, ``other streams``, ``inline``, ``loop``, ``copy``; the main one first.
         why: The evidence in figures.
         next: What to do, with its expected effect; empty if nothing is to be done.
         lost: Fraction of the loop's time that it costs.
@@ -169,7 +175,7 @@ def _waiting(facts: Facts) -> Verdict:
             "data-bound", ("inline",), f"{waits}: with inline=True the training process makes them itself, one by one",
             f"pass workers=N instead of inline=True; rows in time would give {_up_to(facts, _wanted(facts))}", lost,
         )  # fmt: skip
-    cause = max(facts.waits_for, key=lambda each: (facts.waits_for[each], each), default="workers")
+    cause = _waits_for(facts.waits_for)
     if cause.startswith("job "):
         alone = min(_wanted(facts), _per_worker_factor(facts) * facts.images_per_s)
         name = cause.removeprefix("job ")
@@ -207,6 +213,16 @@ def _waiting(facts: Facts) -> Verdict:
     )  # fmt: skip
 
 
+def _waits_for(seen: Mapping[str, float]) -> str:
+    """What the job waits for: workers, unless it was often seen waiting for something else.
+
+    A slow job lets the others have some rows now and then, and they are seen waiting for the workers to make these.
+    """
+    others = {cause: times for cause, times in seen.items() if cause != "workers"}
+    cause = max(others, key=lambda each: (others[each], each), default="workers")
+    return cause if cause in others and others[cause] >= _OFTEN * sum(seen.values()) > 0 else "workers"
+
+
 def _loading(facts: Facts, waits: str) -> Verdict:
     """The loop waits for workers that have no time left."""
     lost = facts.waiting
@@ -218,7 +234,11 @@ def _loading(facts: Facts, waits: str) -> Verdict:
     )
     row = f"A row takes {1e3 * total_s:.2f} ms of a worker ({bars})" if shares else "No row has been made"
     why = f"{waits}, and {_workers(facts.workers)} {_percent(facts.workers_busy)} of the time. {row}"
-    cures = [_cure(name, shares[name], facts) for name in main]
+    cures = [_cure(name, shares[name], facts) for name in main[:2]]
+    others = 1.0 - facts.used / facts.busy_workers if facts.busy_workers > 0 else 0.0
+    if others >= _SLACK:
+        why += f". Other streams take {_percent(others)} of the workers' time"
+        cures.append("jobs that ask for the same source, order and seed share one pass")
     if facts.pure_kernels:
         cures.insert(0, f"turn on the compiled kernels, which double the speed of decoding (off: {facts.pure_kernels})")
     if facts.workers_starved >= _STARVED and _runs(facts) >= _SLACK:
@@ -230,11 +250,11 @@ def _loading(facts: Facts, waits: str) -> Verdict:
         return Verdict("host-CPU-bound", tuple(main) or ("workers",), why, "; ".join(cures), lost)
     more = _more_workers(facts)
     if more > 0:
-        faster = min(_wanted(facts), facts.images_per_s * (1 + more / facts.used)) if facts.used > 0 else 0.0
+        faster = min(_wanted(facts), facts.images_per_s * (1 + more / max(facts.busy_workers, 1.0)))
         idle = f", which {facts.cores_idle:.1f} idle cores can run" if _runs(facts) > _SLACK else ""
         add = f"start {more} more worker{'s' if more > 1 else ''}{idle}: {_up_to(facts, faster)}"
         cures.insert(0 if not main or main[0] == "decode" else len(cures), add)
-    causes = (*main, "workers") if more > 0 or not main else tuple(main)
+    causes = (*main, *(["other streams"] if others >= _SLACK else []), *(["workers"] if more > 0 or not main else []))
     if not main and not more:
         cures.append("no core is left for more workers: cheaper ops, or `prepserver pack`")
     return Verdict("data-bound", causes, why, "; ".join(cures), lost)
@@ -293,10 +313,10 @@ def _runs(facts: Facts) -> float:
 def _more_workers(facts: Facts) -> int:
     """Workers that the job needs in addition, as far as idle cores can run them."""
     factor = 1.0 / max(1.0 - facts.waiting, 0.02)
-    needed = math.ceil(facts.used * (factor - 1.0))
+    needed = math.ceil(max(facts.busy_workers, 1.0) * (factor - 1.0))
     # Workers that mostly wait, as for storage, need hardly any core.
-    room = math.floor(facts.cores_idle / _runs(facts)) if _runs(facts) > _WAITS else _MOST_WORKERS
-    return max(0, min(needed, room, _MOST_WORKERS))
+    room = math.floor(facts.cores_idle / _runs(facts)) if _runs(facts) > _WAITS else needed
+    return max(0, min(needed, room, _MOST_TIMES * max(1, facts.workers)))
 
 
 def _workers(count: int) -> str:

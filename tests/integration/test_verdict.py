@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -15,6 +18,7 @@ import pytest
 import torch
 
 from prepclient import CenterCrop, Joining, Plugin, PluginOp, PrepClient, kinds
+from prepserver.cli import exits
 from tests.support.server import Server, cli, environment
 from tests.support.waiting import PATIENCE_S
 
@@ -149,3 +153,24 @@ def test_the_log_and_the_table_say_it_after_an_epoch(owned: Server, caplog: pyte
 
 def _said(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if "Verdict" in record.getMessage()]
+
+
+def test_top_runs_on_a_terminal_until_q_and_once_without_one(owned: Server) -> None:
+    where = ("--runtime-dir", str(owned.runtime_dir))
+    assert "no jobs" in cli("top", *where).stdout
+    assert json.loads(cli("top", "--json", "--once", *where).stdout)["jobs"] == []
+    assert cli("top", "--runtime-dir", "/nowhere").returncode == exits.NO_DAEMON
+    master, slave = os.openpty()
+    command = [sys.executable, "-m", "prepserver.cli", "top", "--every", "0.1", *where]
+    with subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, env=environment(TERM="xterm")) as shows:
+        os.close(slave)
+        seen, asked = b"", False
+        while not asked:
+            seen += os.read(master, 65536)
+            asked = seen.count(b"no jobs") > 1  # shown again by itself
+        os.write(master, b"sfq")
+        with contextlib.suppress(OSError):  # the end of the terminal
+            while os.read(master, 65536):
+                pass
+        assert shows.wait(PATIENCE_S) == 0
+    os.close(master)

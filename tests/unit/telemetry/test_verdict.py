@@ -83,6 +83,8 @@ def test_a_healthy_run_is_told_nothing(other: dict[str, Any]) -> None:
             "host-CPU-bound", {"decode"}, "more workers would not help",
         ),
         ({"waiting": 0.9, "waits_for": {"job slow": 3.0, "workers": 1.0}}, "data-bound", {"job slow"}, "detach"),
+        (STARVED | {"waits_for": {"job slow": 1.0, "workers": 9.0}}, "data-bound", {"decode", "workers"}, "8 more"),
+        (STARVED | {"used": 2.0}, "data-bound", {"decode", "other streams", "workers"}, "share one pass"),
         ({"waiting": 0.9, "waits_for": {"ranks": 3.0}}, "data-bound", {"ranks"}, "missing ranks"),
         ({"waiting": 0.9, "waits_for": {"stream 4": 3.0}}, "data-bound", {"place"}, "wait_s=0"),
         ({"waiting": 0.3, "workers_busy": 0.4, "ring_rows": 512}, "data-bound", {"ring"}, "prefetch"),
