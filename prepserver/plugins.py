@@ -6,9 +6,9 @@ for themselves. A name that a client sends is only looked up, never imported.
 
 from __future__ import annotations
 
+import ast
 import hashlib
-import importlib
-import sys
+import importlib.util
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
@@ -158,19 +158,46 @@ def _part(name: str, module: ModuleType, attribute: str) -> Any:
 def _code_of(module: ModuleType) -> tuple[str, str]:
     """Digest and origin of a module's code.
 
-    The digest covers the files of all imported modules of the same top-level package, and names and versions of its
-    distributions. It covers no other package.
+    The digest covers the module's file, the files of the same top-level package that it imports, directly or through
+    others, and names and versions of its distributions. What else this process has imported does not count: a training
+    script may hold more of the package than a daemon.
     """
     top = module.__name__.partition(".")[0]
     parts = [
         f"{each}=={metadata.version(each)}" for each in sorted(set(metadata.packages_distributions().get(top, ())))
     ]
     origin = ", ".join([*parts, str(getattr(module, "__file__", None) or module.__name__)])
-    for name, each in sorted(sys.modules.items()):
-        file = getattr(each, "__file__", None)
-        if file and (name == top or name.startswith(f"{top}.")):
-            parts.append(f"{name} {hashlib.sha256(Path(file).read_bytes()).hexdigest()}")
+    files: dict[str, Path] = {}
+    todo = [module.__name__]
+    while todo:
+        name = todo.pop()
+        file = _file_of(name) if name.partition(".")[0] == top and name not in files else None
+        if file is not None:
+            files[name] = file
+            todo += [name.rpartition(".")[0], *_names_in(name, file)]
+    parts += [f"{name} {hashlib.sha256(file.read_bytes()).hexdigest()}" for name, file in sorted(files.items())]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32], origin
+
+
+def _file_of(name: str) -> Path | None:
+    """The file of a module; None if there is no such module."""
+    try:
+        spec = importlib.util.find_spec(name)
+    except Exception:  # noqa: BLE001 - the name may be a function's, and a package that it lies in may raise
+        return None
+    return Path(spec.origin) if spec is not None and spec.has_location and spec.origin else None
+
+
+def _names_in(name: str, file: Path) -> Iterator[str]:
+    """Names that a module's import statements use; some are of modules, others of what is in them."""
+    package = name if file.stem == "__init__" else name.rpartition(".")[0]
+    for node in ast.walk(ast.parse(file.read_bytes())) if file.suffix == ".py" else ():
+        if isinstance(node, ast.Import):
+            yield from (each.name for each in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: 1 - node.level or None] if node.level else []
+            base = ".".join([*above, *filter(None, [node.module])])
+            yield from (base, *(f"{base}.{each.name}" for each in node.names))
 
 
 def conform(what: str, value: Any, kind: Kind) -> Any:

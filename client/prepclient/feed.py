@@ -280,7 +280,8 @@ class ServedFeed(Feed):
 
     def poll(self, session: Session) -> None:
         """See `Feed`."""
-        self._take(session, 0.0)
+        while self._take(session, 0.0):
+            pass
 
     def wait(
         self,
@@ -326,18 +327,18 @@ class ServedFeed(Feed):
             )  # fmt: skip
             self._alone_upto = 0
 
-    def _take(self, session: Session, timeout_s: float) -> None:
-        """Handles messages that have arrived, after up to `timeout_s` of waiting for the first."""
-        message = self._connection.receive(timeout_s)
-        while message is not None:
-            match message:
-                case Ready(upto, bad):
-                    session.ready(upto, bad)
-                case Moved():
-                    self._move(message)
-                case _:
-                    raise unexpected(message)
-            message = self._connection.receive(0.0)
+    def _take(self, session: Session, timeout_s: float) -> bool:
+        """Handles a message; False if none arrives within `timeout_s`."""
+        match self._connection.receive(timeout_s):
+            case None:
+                return False
+            case Ready(upto, bad):
+                session.ready(upto, bad)
+            case Moved() as moved:
+                self._move(moved)
+            case other:
+                raise unexpected(other)
+        return True
 
     def _move(self, moved: Moved) -> None:
         try:

@@ -134,12 +134,10 @@ class Connection:
         Raises:
             PrepClientError: The lease has ended.
         """
-        if self._can(event) or timeout_s <= 0:
-            return self._can(event)
         assert self._dealer is not None
         deadline_s = time.monotonic() + timeout_s
-        self._poller.modify(self._dealer, event)
-        while not self._can(event) and (left_s := deadline_s - time.monotonic()) > 0:
+        while not (can := self._can(event)) and (left_s := deadline_s - time.monotonic()) > 0:
+            self._poller.modify(self._dealer, event)
             if any(end != self._dealer for end, _ in self._poller.poll(_ms(left_s))):
                 try:
                     self._read_lease(0.0)
@@ -148,7 +146,7 @@ class Connection:
                 except errors.ServerGone:
                     if not self._can(event):  # earlier messages come first; the next call sees the end again
                         raise
-        return self._can(event)
+        return can
 
     def _can(self, event: int) -> bool:
         assert self._dealer is not None

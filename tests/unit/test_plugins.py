@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import random
 import sys
 from collections.abc import Callable, Iterator
@@ -32,7 +33,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable
 
     def write(name: str, text: str) -> None:
         path = tmp_path / f"{name.replace('.', '/')}.py"
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(exist_ok=True, parents=True)
         path.write_text(text)
 
     yield write
@@ -93,21 +94,25 @@ def test_two_plugins_have_two_names(module: Callable[[str, str], None]) -> None:
 def test_the_digest_covers_what_is_imported_of_the_package(
     module: Callable[[str, str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of the top-level package, and no file that is not imported."""
+    """Of the top-level package, by the plug-in's module or what it imports, whatever else this process imports."""
 
     def code(helper: str, other: str) -> str:
         monkeypatch.setattr(plugins, "_loaded", {})
         for name in [name for name in sys.modules if name.startswith("whole")]:
             del sys.modules[name]
         module("whole.__init__", "")
-        module("whole.data", "from whole.helper import x\nprepserver_ops = {'x': x}\n")
+        module("whole.data", "from .inner import x\nprepserver_ops = {'x': x}\n")
+        module("whole.inner.__init__", "from ..helper import x\n")
         module("whole.helper", helper)
         module("whole.train", other)
+        importlib.import_module("whole.train")
         return plugins.load(["whole.data"])[0].code
 
     first = code("def x(): ...\n", "")
-    assert code("def x(): ...\n", "print()\n") == first
+    assert code("def x(): ...\n", "y = 1\n") == first
+    assert code("def x(): ...\n", "import whole.helper\n") == first
     assert code("def x(): ...  # more\n", "") != first
+    assert code("import whole.train\ndef x(): ...\n", "") != code("import whole.train\ndef x(): ...\n", "y = 1\n")
 
 
 @pytest.mark.parametrize(
