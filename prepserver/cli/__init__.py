@@ -1,4 +1,4 @@
-"""The command line: ``prepserver start | status | top | stop | quarantine | audit | replay | pack | ...``.
+"""The command line: ``prepserver start | status | top | doctor | stop | quarantine | audit | replay | pack | ...``.
 
 Data goes to stdout, everything else to stderr. Each command imports what it needs when it runs: asking a
 daemon for its state must not wait for torch.
@@ -59,8 +59,8 @@ def command_line() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"prepserver {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", dest="command", required=True)
-    for add in (_add_start, _add_status, _add_top, _add_stop, _add_quarantine, _add_audit, _add_replay, add_pack,
-                _add_demo, _add_completion):  # fmt: skip
+    for add in (_add_start, _add_status, _add_top, _add_doctor, _add_stop, _add_quarantine, _add_audit, _add_replay,
+                add_pack, _add_demo, _add_completion):  # fmt: skip
         add(commands)
     return parser
 
@@ -159,6 +159,18 @@ def _add_top(commands: _Commands) -> None:
     p.add_argument("--every", metavar="SECONDS", type=_within(float, 0.1, 86400), default=1.0, help="default 1")
     p.add_argument("--once", action="store_true", help="show it once")
     p.add_argument("--json", action="store_true", help="the daemon's whole state, a line each time; see status --json")
+    _add_places(p, None)
+
+
+def _add_doctor(commands: _Commands) -> None:
+    p = _add(
+        commands, "doctor", "prepserver.cli.doctor:doctor", "look for what slows prepserver down on this machine",
+        "Looks at memory and its limits, cores, the compiled kernels, the workers' sandbox, open files, GPUs, and "
+        "measures for a second how fast a core decodes. Each finding is ok, slow or broken, and names the command that "
+        "fixes it. Exits with 1 if one is broken. Needs no daemon.",
+    )  # fmt: skip
+    p.add_argument("--seconds", metavar="S", type=_within(float, 0.0, 60), default=1.0, help="of decoding (default 1)")
+    p.add_argument("--json", action="store_true", help="the findings, for machines")
     _add_places(p, None)
 
 

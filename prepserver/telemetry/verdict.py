@@ -276,8 +276,8 @@ def _copying(facts: Facts) -> Verdict:
         f"the loop waits {_percent(facts.copying)} of its time while rows that are ready are copied or converted "
         f"({_rate(facts.images_per_s)})",
         "move fewer bytes: uint8 rows (no ToDtype or Normalize among the ops), normalize= and dtype= with "
-        'device="cuda", which run there; on the CPU zero_copy=True. `prepserver doctor` says whether page-locked '
-        f"memory is allowed. Without the wait: {_up_to(facts, facts.images_per_s / max(1 - facts.copying, 0.01))}",
+        'device="cuda", which run there; on the CPU zero_copy=True. A PinningWarning in the log says '
+        f"why copies are slow. Without the wait: {_up_to(facts, facts.images_per_s / max(1 - facts.copying, 0.01))}",
         facts.copying,
     )  # fmt: skip
 

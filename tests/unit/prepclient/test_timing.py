@@ -22,7 +22,7 @@ def inline(**options: Any) -> PrepClient:
     return PrepClient(SOURCE, [CenterCrop(8)], batch_size=4, inline=True, **options)
 
 
-def test_all_time_is_counted_once_and_pauses_between_epochs_apart() -> None:
+def test_all_time_is_counted_once() -> None:
     with inline(dtype=torch.float32) as train:
         assert train.stats()["rest_s"] == train.stats()["wait_s"] == 0.0
         since_s = time.monotonic()
