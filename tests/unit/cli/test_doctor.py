@@ -52,8 +52,8 @@ def test_too_little_memory_names_its_limit(free_mib: int, severity: str, monkeyp
 
 
 def test_limits_on_cores_and_files_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor.os, "cpu_count", lambda: 1024)
-    monkeypatch.setattr(doctor.resource, "getrlimit", lambda _which: (64, 64))
+    monkeypatch.setattr("os.cpu_count", lambda: 1024)
+    monkeypatch.setattr("resource.getrlimit", lambda _which: (64, 64))
     found = looked()
     assert found["cores"].severity == "slow"
     assert "--cpus" in found["cores"].fix
