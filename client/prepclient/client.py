@@ -39,6 +39,10 @@ from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.ops import Op
 from prepserver.pipeline.sources import SourceSpec
 
+log = logging.getLogger("prepclient")
+
+_JUDGE_AFTER_NS = 2_500_000_000  # earlier too little is known, and epochs may be very short
+
 
 class PrepClient(Turns):
     """Batches of a dataset, which a prepserver daemon makes once for all jobs that ask for the same.
@@ -200,7 +204,7 @@ class PrepClient(Turns):
         self._attachment = Attachment(self.spec, service, self._staging)
         self._classes: tuple[str, list[str]] | None = None  # by the listing's content
         self._iterators = 0
-        self._is_judged = False
+        self._judge_ns: int | None = 0  # when to ask the daemon what limits this job; None once that was said
         self._left_ns = 0  # when the loop got its last batch; 0 between epochs
         self._first_ns = 0  # when it asked for its first one
 
@@ -439,7 +443,8 @@ class PrepClient(Turns):
     def _next(self) -> tuple[Any, Session, Handed]:
         """The next batch or a `BadSampleError`; the caller hands it out by ``session.handed = ...``."""
         asked_ns, left_ns = time.monotonic_ns(), self._left_ns
-        self._first_ns = self._first_ns or asked_ns
+        if not self._first_ns:
+            self._first_ns, self._judge_ns = asked_ns, asked_ns + _JUDGE_AFTER_NS
         step = self._attachment.step()
         session = self._attachment.session
         assert session is not None
@@ -455,13 +460,14 @@ class PrepClient(Turns):
 
     def _epoch_ended(self) -> None:
         """Says once in the log what limits this job: after the first epoch at whose end that is known."""
-        feed, log = self._attachment.feed, logging.getLogger("prepclient")
-        if self._is_judged or feed is None or not log.isEnabledFor(logging.WARNING):
+        feed, now_ns = self._attachment.feed, time.monotonic_ns()
+        if self._judge_ns is None or now_ns < self._judge_ns or feed is None:
             return
         verdict = feed.about_job(self._attachment.totals).get("verdict")
         if verdict is None or verdict["kind"] == "not enough data":
+            self._judge_ns = now_ns + _JUDGE_AFTER_NS
             return
-        self._is_judged = True
+        self._judge_ns = None
         log.log(logging.INFO if verdict["is_fine"] else logging.WARNING, "%s", ". ".join(spoken(verdict)))
 
     def _dressed(self, step: Step) -> Any:
