@@ -93,5 +93,5 @@ def pairs(n: int) -> Any:
     return [(torch.full((3, 4, 4), index, dtype=torch.uint8), index) for index in range(n)]
 
 
-prepserver_ops = {"slow": slow, "noise": noise, "halved": halved, "spelled": spelled, "odd": odd}
+prepserver_ops = {"noise": noise, "halved": halved, "spelled": spelled, "odd": odd, "slow": slow}
 prepserver_sources = {"numbers": Numbers, "pairs": pairs}
