@@ -39,7 +39,7 @@ class Settings:
         runtime_dir: Where the sockets are; empty means the default place.
         cache_dir: Where listings of sources are kept; empty means ``index`` in the state directory.
         log_level: One of `LOG_LEVELS`.
-        chunk_rows: Rows that a worker fills per task; up to four times as many once a stream is under way. 16 rows
+        chunk_rows: Rows that a worker fills per task; more once a stream is under way. 16 rows
             are about 10 ms of work: few enough that several workers share a batch of 64, and enough that a task's
             message costs under 1 %.
         sample_timeout_s: The daemon kills a worker that takes longer to read and decode one sample, or to render it

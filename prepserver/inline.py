@@ -5,7 +5,8 @@ Listings of sources are kept in the user's cache, like a daemon's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,12 @@ from prepserver.pipeline.pipeline import Pipeline
 from prepserver.pipeline.record import INDEX
 from prepserver.pipeline.shard import WHOLE, Shard
 from prepserver.pipeline.sources import SourceSpec
+from prepserver.pipeline.spec import FILE
 from prepserver.plugins import PluginError
 from prepserver.protocol.messages import Shuffle
 from prepserver.source import SourceError, build_index, open_source
 from prepserver.source.errors import printable
+from prepserver.source.opfiles import digests
 from prepserver.telemetry.verdict import Facts, judge
 from prepserver.worker.fill import BadRow, Stream, Target, fill
 
@@ -67,7 +70,7 @@ class InlineMaker:
         code: See `Welcome`.
 
     Raises:
-        SourceError: The dataset is missing, empty or unreadable.
+        SourceError: The dataset is missing, empty or unreadable, or a file that an op reads is.
         PluginError: A plug-in cannot be loaded.
         SpecError: One that the spec names is not loaded.
     """
@@ -77,7 +80,10 @@ class InlineMaker:
         shard: Shard = WHOLE, batch_rows: int = 0, load: Sequence[str] = (),
     ) -> None:  # fmt: skip
         plugins.load(load)
-        source, pipeline = source.with_code(plugins.codes()), pipeline.with_code(plugins.codes())
+        codes = dict(plugins.codes())
+        for path, digest in zip(pipeline.files, digests(pipeline.files), strict=True):
+            codes[FILE, path] = digest
+        source, pipeline = source.with_code(codes), pipeline.with_code(codes)
         self.code = pipeline.code
         index = build_index(source, user_cache_dir() / "index", on_scanning)
         self.samples = index.n
@@ -135,7 +141,7 @@ class Row:
 
 def remake(
     source: SourceSpec, index_path: Path, pipeline: Pipeline, shuffle: Shuffle, seed: int, samples: int, position: int,
-    quarantined: Container[int], shard: Shard = WHOLE, batch_rows: int = 0,
+    quarantined: AbstractSet[int], shard: Shard = WHOLE, batch_rows: int = 0,
 ) -> Row:  # fmt: skip
     """Makes the row of one position again, from the stream's own listing.
 
@@ -178,6 +184,10 @@ class _Arrays:
     def row(self, field: str, position: int) -> npt.NDArray[Any]:
         row: npt.NDArray[Any] = self._arrays[field][position % len(self._arrays[field]), ...]
         return row
+
+    def run(self, field: str, position: int, count: int) -> npt.NDArray[Any]:
+        first = position % len(self._arrays[field])
+        return self._arrays[field][first : first + count]
 
     def put(self, field: str, position: int, value: Any) -> None:
         self._arrays[field][position % len(self._arrays[field])] = value

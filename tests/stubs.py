@@ -50,7 +50,7 @@ def stub_of_sources() -> str:
         "def place_of(wire: Mapping[str, object]) -> str: ...",
         "",
         "__all__ = [",
-        *(f'    "{name}",' for name in sources.SOURCES),
+        *(f'    "{name}",' for name in sorted(sources.SOURCES)),
         "]",
         "",
     ]

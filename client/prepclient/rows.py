@@ -19,12 +19,12 @@ from prepclient.pinning import HostPin, PinDriver
 from prepserver.memory.mapping import Mapping
 from prepserver.memory.ring import field_array
 from prepserver.memory.segment import check_segment
-from prepserver.protocol.layout import PAGE_BYTES, Field, RingLayout, whole_page_rows
+from prepserver.protocol.layout import ITEM_BYTES, PAGE_BYTES, Field, RingLayout, whole_page_rows
 
 CHUNK_BYTES = 64 << 30
 """Most bytes of one page-lock call, roughly: the driver fails at 512 GiB (LMCache#5177)."""
 
-DTYPES = {"uint8": torch.uint8, "float16": torch.float16, "float32": torch.float32, "int64": torch.int64}
+DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in ITEM_BYTES}
 
 
 class Rows:

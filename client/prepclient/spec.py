@@ -131,11 +131,12 @@ def check_fields(fields: object, on_error: str, pipeline: Pipeline) -> tuple[str
         InvalidSpec: Neither "tuple", "dict" nor a sequence of names.
     """
     masked = (VALID,) if on_error == "mask" else ()
-    known = (*pipeline.columns, INDEX, VALID)
+    columns = list(dict.fromkeys(each.column for each in pipeline.fields if each.column != INDEX))
+    known = (*columns, INDEX, VALID)
     if fields == "dict":
         return None
     if fields == "tuple":
-        return (*pipeline.columns, *masked)
+        return (*columns, *masked)
     if isinstance(fields, str) or not isinstance(fields, Sequence) or not fields:
         raise invalid("fields", fields, "'tuple', 'dict', or names in the order in which you want them")
     for name in fields:

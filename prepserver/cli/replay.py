@@ -17,7 +17,7 @@ from prepserver.cli.exits import OK, USAGE, CommandError
 from prepserver.cli.joblog import open_log
 from prepserver.daemon.quarantine import FOLDER, entries
 from prepserver.inline import Row, remake
-from prepserver.pipeline.kinds import Image
+from prepserver.pipeline.kinds import Image, Mask
 from prepserver.pipeline.ops import Normalize, ToDtype, ToLayout
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.pipeline.record import INDEX
@@ -42,8 +42,9 @@ def replay(arguments: argparse.Namespace) -> int:
         pipeline = Pipeline.from_wire(rows.pipeline, source.columns)
         if arguments.view is not None and not 0 <= arguments.view < pipeline.views:
             raise CommandError(f"--view {arguments.view}: the job has {pipeline.views} of each sample, from 0")
-        if arguments.field is not None and arguments.field not in pipeline.columns:
-            raise CommandError(f"--field {arguments.field}: a row has {', '.join(pipeline.columns)}", USAGE)
+        columns = list(dict.fromkeys(field.column for field in pipeline.fields if field.column != INDEX))
+        if arguments.field is not None and arguments.field not in columns:
+            raise CommandError(f"--field {arguments.field}: a row has {', '.join(columns)}", USAGE)
         kept = [entry for entry in entries(found.state_dir / FOLDER) if entry.source == rows.digest]
         bad = {entry.index for entry in kept if entry.pipeline in ("", pipeline.digest)}
         row = remake(
@@ -53,7 +54,7 @@ def replay(arguments: argparse.Namespace) -> int:
     except (SourceError, PluginError, ValueError) as e:
         raise CommandError(e) from e
     try:
-        _write(arguments.output, row, pipeline, arguments.field or next(iter(pipeline.columns)), arguments.view)
+        _write(arguments.output, row, pipeline, arguments.field or columns[0], arguments.view)
     except OSError as e:
         raise CommandError(f"-o {arguments.output}: {e.strerror or e}") from e
     scalars = "".join(f"{f.name} {row.fields[f.name]}\n" for f in pipeline.fields if not f.shape and f.name != INDEX)
@@ -103,6 +104,8 @@ def _write(path: Path, row: Row, pipeline: Pipeline, column: str, view: int | No
     if path.suffix == ".npy":
         np.save(path, rows[0] if len(rows) == 1 else np.stack(rows))
         return
+    if not isinstance(views[0].kind, Image | Mask):
+        raise CommandError(f"-o {path}: {column} is no picture; name a file .npy", USAGE)
     from PIL import Image as Picture
 
     if not isinstance(views[0].kind, Image):

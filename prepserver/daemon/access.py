@@ -7,6 +7,7 @@ they are opened: see `prepserver.source.roots`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from prepserver.config import Settings
@@ -61,8 +62,8 @@ class Access:
         """Whether a user may end the daemon."""
         return uid in (0, self.own_uid)
 
-    def reading(self, uid: int, kind: str) -> Reading:
-        """How a source of this kind is read for a user.
+    def reading(self, uid: int, kind: str, files: Sequence[str] = ()) -> Reading:
+        """How a source of this kind, and `files` of the ops of a pipeline, are read for a user.
 
         For root and the daemon's user, too, a source below the roots is read by their rule, so that all users share
         one stream. A source elsewhere is read only for those two.
@@ -71,9 +72,8 @@ class Access:
             Denied: The user may not read it.
         """
         is_trusted = uid in (0, self.own_uid)
-        if kind == "SyntheticImages" or (
-            kind == "Plugin" and is_trusted
-        ):  # reads no files, or those that the sandbox allows
+        # They read no files, or those that the sandbox allows.
+        if (kind == "SyntheticImages" and not files) or (kind == "Plugin" and is_trusted):
             return Reading()
         if kind == "Plugin":
             raise Denied(

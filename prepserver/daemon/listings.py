@@ -8,7 +8,7 @@ ends when no job waits for it any more, or when it has reported nothing for too 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -89,7 +89,14 @@ class Listings:
         self._clock = clock
         self._listings: dict[str, _Listing] = {}  # in the order of their first questions
 
-    def want(self, source: dict[str, Any], waiting: Waiting, uid: int, reading: Reading = _UNLIMITED) -> None:
+    def want(
+        self,
+        source: dict[str, Any],
+        waiting: Waiting,
+        uid: int,
+        reading: Reading = _UNLIMITED,
+        files: Sequence[str] = (),
+    ) -> None:
         """Lists `source` and reports to `waiting`, perhaps before this returns.
 
         Args:
@@ -97,12 +104,13 @@ class Listings:
             waiting: The job that waits.
             uid: The user who asks.
             reading: The folders that may be read.
+            files: Files that the ops of its pipeline read.
         """
-        key = json.dumps([source, reading.roots, reading.roots_only], sort_keys=True)
+        key = json.dumps([source, reading.roots, reading.roots_only, files], sort_keys=True)
         if key in self._listings:
             self._listings[key].waiting.append(waiting)
             return
-        request = work.BuildIndex(source, str(self._cache_dir), list(reading.roots), reading.roots_only)
+        request = work.BuildIndex(source, str(self._cache_dir), list(reading.roots), reading.roots_only, list(files))
         self._listings[key] = _Listing(uid, request, [waiting])
         self._start()
 

@@ -25,7 +25,7 @@ from prepserver.pipeline.spec import Codes
 from prepserver.protocol import work
 from prepserver.protocol.messages import PROTOCOL, Attach, Scanning, Status, Stopping, Welcome
 from prepserver.schedule.actions import Admit, Refuse
-from prepserver.schedule.asked import Asked, Refusal, check
+from prepserver.schedule.asked import Asked, Refusal, check, with_files
 from prepserver.schedule.events import KnownBad, RankAttaches, RankLeft
 
 log = logging.getLogger(__name__)
@@ -157,13 +157,14 @@ class Questions:
             if self._house.stops:
                 raise Refusal("stopping", "the daemon is stopping; start it again with `prepserver start`")
             asked = check(attach, self._house.codes)
-            reading = self.access.reading(peer.uid, asked.source["source"])
+            files = asked.pipeline.files
+            reading = self.access.reading(peer.uid, asked.source["source"], files)
         except Refusal as e:
             self._connections.refuse(peer, e.code, str(e), e.field)
         except Denied as e:
             self._connections.refuse(peer, "permission", str(e))
         else:
-            self._listings.want(asked.source, Question(self._connections, peer, asked), peer.uid, reading)
+            self._listings.want(asked.source, Question(self._connections, peer, asked), peer.uid, reading, files)
 
     def take_short(self) -> list[Question]:
         """Takes the questions that wait for memory, to ask them again."""
@@ -174,6 +175,11 @@ class Questions:
         """Asks the coordinator for a place; the source is listed."""
         asker, listing = next(self._askers), question.listing
         assert listing is not None
+        try:
+            question.asked = with_files(question.asked, listing.files)
+        except Refusal as e:
+            self._connections.refuse(question.peer, e.code, str(e), e.field)
+            return
         known = tuple((entry.index, entry.pipeline) for entry in self._quarantine.of(listing.digest))
         self._driver.happened(KnownBad(listing.digest, known))
         self._asking[asker] = question

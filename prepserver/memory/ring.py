@@ -36,6 +36,11 @@ class Ring:
         """Write the row of `position` in `field`, a number or an array of the field's shape."""
         self._arrays[field][position % self._rows] = value
 
+    def run(self, field: str, position: int, count: int) -> npt.NDArray[Any]:
+        """Return the rows of `count` positions from `position` on: a view, shorter where the ring ends."""
+        first = position % self._rows
+        return self._arrays[field][first : first + count]
+
     def array(self, field: str) -> npt.NDArray[Any]:
         """Return all rows of `field`, shape ``(rows, *field.shape)``."""
         return self._arrays[field]

@@ -128,23 +128,23 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _spec(arguments: argparse.Namespace) -> SourceSpec:
-    from prepserver.pipeline.sources import FileList, ImageFolder, Packed, SyntheticImages, Tar
+    from prepserver.pipeline.arrayfile import SUFFIXES
+    from prepserver.pipeline.sources import FileList, ImageFolder, Packed, Tar
     from prepserver.source.readers.packed import PLAN_NAME
 
     if (arguments.source is None) == (arguments.synthetic is None):
         raise PackError("needs SOURCE and OUT, or --synthetic N and OUT", usage=True)
     if arguments.synthetic is not None:
-        if arguments.masks is not None:
-            raise PackError("--masks: synthetic photos have none", usage=True)
-        height, _, width = arguments.size.partition("x")
-        if not (height.isdigit() and width.isdigit()):
-            raise PackError(f"--size {arguments.size}: needs HEIGHTxWIDTH, such as 375x500", usage=True)
-        return SyntheticImages(arguments.synthetic, (int(height), int(width)), arguments.seed, arguments.classes)
+        return _synthetic(arguments)
     path = os.path.abspath(os.path.expanduser(arguments.source))
     if path.endswith(".tar"):
         if arguments.masks is True:
             raise PackError("--masks: needs the extension of the masks in the tars, such as seg.png", usage=True)
         return Tar(path, mask=arguments.masks)
+    if path.endswith(SUFFIXES):
+        raise PackError(
+            f"{path} holds arrays: their rows need no decoding, so packing gains nothing. Use Arrays(...)", usage=True
+        )
     if os.path.isfile(path):
         if isinstance(arguments.masks, str):
             raise PackError(
@@ -154,6 +154,17 @@ def _spec(arguments: argparse.Namespace) -> SourceSpec:
     if arguments.masks is True:
         raise PackError("--masks: needs the folder of the masks", usage=True)
     return Packed(path) if os.path.exists(f"{path}/{PLAN_NAME}") else ImageFolder(path, masks=arguments.masks)
+
+
+def _synthetic(arguments: argparse.Namespace) -> SourceSpec:
+    from prepserver.pipeline.sources import SyntheticImages
+
+    if arguments.masks is not None:
+        raise PackError("--masks: synthetic photos have none", usage=True)
+    height, _, width = arguments.size.partition("x")
+    if not (height.isdigit() and width.isdigit()):
+        raise PackError(f"--size {arguments.size}: needs HEIGHTxWIDTH, such as 375x500", usage=True)
+    return SyntheticImages(arguments.synthetic, (int(height), int(width)), arguments.seed, arguments.classes)
 
 
 def _options(arguments: argparse.Namespace) -> Options:

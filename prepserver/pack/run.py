@@ -24,7 +24,7 @@ from prepserver.pack.plan import LISTING_NAME, Workplace
 from prepserver.pack.report import Report
 from prepserver.pack.shards import ShardWriter
 from prepserver.pack.transcode import DAMAGED, NO_IMAGE, ODD, Transcoded, Transcoder, transcode
-from prepserver.pipeline.kinds import Label
+from prepserver.pipeline.kinds import Image, Label, Mask
 from prepserver.pipeline.sources import Packed, SourceSpec
 from prepserver.protocol.packed import INDEXED, KEPT, SKIPPED, kept_record, skipped_record
 from prepserver.source import SampleError, Source, SourceError, build_index, open_source
@@ -99,6 +99,13 @@ def pack(spec: SourceSpec, folder: Path, options: Options, report: Report) -> Su
     """
     if isinstance(spec, Packed):
         raise PackError(f"{spec.root} is a packed dataset; pack the dataset that it was made from", usage=True)
+    kinds = [kind for kind in spec.columns.values() if not isinstance(kind, Label)]
+    if not (isinstance(kinds[0] if kinds else None, Image) and all(isinstance(each, Image | Mask) for each in kinds)):
+        raise PackError(
+            f"{spec.place} has the columns {', '.join(spec.columns)}, and images, masks and labels can be packed: "
+            "packing is for what must be decoded, other rows are read where they are",
+            usage=True,
+        )
     if options.transcoder.max_side is not None and len(_packed_columns(spec)) > 1:
         raise PackError("--max-side makes images smaller but not their masks: leave out one of the two", usage=True)
     place = Workplace(folder)

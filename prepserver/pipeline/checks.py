@@ -18,6 +18,9 @@ INTERPOLATIONS = ("bilinear", "bicubic")
 PADDING_MODES = ("constant", "edge", "reflect", "symmetric")
 DTYPES = ("uint8", "float16", "float32")
 
+MAX_COLUMN_CHARS = 24
+"""Of a column's name: a field of a ring has 32, and views number theirs."""
+
 MAX_SIDE_PX = 16384
 """Longest side that a spec may ask for: beyond it one uint8 RGB row would pass 800 MB."""
 
@@ -61,6 +64,14 @@ def choice(field: str, value: object, options: Sequence[str]) -> str:
     """Return `value`, which must be one of `options`."""
     if not isinstance(value, str) or value not in options:
         raise SpecError(field, value, "must be " + " or ".join(repr(option) for option in options))
+    return value
+
+
+def name(field: str, value: object) -> str:
+    """Return the name of a column: an identifier of at most `MAX_COLUMN_CHARS`."""
+    if not isinstance(value, str) or not value.isidentifier() or len(value) > MAX_COLUMN_CHARS:
+        reason = f"must be the name of a column: an identifier of at most {MAX_COLUMN_CHARS} characters"
+        raise SpecError(field, value, reason)
     return value
 
 

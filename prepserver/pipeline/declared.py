@@ -22,8 +22,7 @@ MAX_PARAMS_BYTES = 8 << 10
 """As JSON. Workers are told of sources and pipelines, with other things, in messages of 64 KiB."""
 
 MAX_COLUMNS = 16
-_MAX_COLUMN_CHARS = 24  # a field of a ring has 32, and views number theirs
-_MAX_DIMENSIONS = 4
+_MAX_DIMENSIONS, _MAX_SIDE = 8, 2**31  # of the layout of a ring
 _MAX_NESTING = 3  # of lists in a parameter; a message allows not much more
 
 _KINDS: dict[str, type[Kind]] = {
@@ -172,7 +171,7 @@ def _shape(field: str, value: object, _dtypes: tuple[str, ...]) -> tuple[int, ..
     if value is None:
         return None
     sides = checks.items(field, value, range(1, _MAX_DIMENSIONS + 1))
-    return tuple(checks.side(field, side) for side in sides)
+    return tuple(checks.integer(field, side, 1, _MAX_SIDE) for side in sides)
 
 
 def _channels(field: str, value: object) -> int:
@@ -213,8 +212,7 @@ def declared_columns(given: object) -> dict[str, Kind]:
         raise SpecError("columns", given, f"must be 1 to {MAX_COLUMNS} different columns")
     columns: dict[str, Kind] = {}
     for name, kind in pairs:
-        if not isinstance(name, str) or len(name) > _MAX_COLUMN_CHARS:
-            raise SpecError("columns", name, f"must be the name of a column: at most {_MAX_COLUMN_CHARS} characters")
+        name = checks.name("columns", name)
         columns[name] = declared_kind(f"columns.{name}", kind)
         if isinstance(columns[name], Image) and columns[name] != Image(size=columns[name].size):  # type: ignore[attr-defined]
             raise SpecError(f"columns.{name}", columns[name], "is given as uint8 with 3 channels; ops change that")

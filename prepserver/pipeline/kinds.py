@@ -12,8 +12,11 @@ from typing import ClassVar
 
 from prepserver.pipeline.errors import SpecError
 
-ITEM_BYTES = {"uint8": 1, "float16": 2, "float32": 4, "int64": 8}
-"""Element types that a row can hold, and their size."""
+ITEM_BYTES = {
+    "bool": 1, "uint8": 1, "int8": 1, "uint16": 2, "int16": 2, "uint32": 4, "int32": 4, "uint64": 8, "int64": 8,
+    "float16": 2, "float32": 4, "float64": 8,
+}  # fmt: skip
+"""Element types that a row can hold, and their size: those that numpy and torch have in common."""
 
 Size = tuple[int, int]
 Shape = tuple[int, ...]
@@ -179,6 +182,10 @@ class Array(Kind):
 class Text(Kind):
     """Any number of characters."""
 
+    _way_out: ClassVar[str] = (
+        "text has no fixed size: put Tokenize(path) and PadTokens(length) into the pipeline, or leave the column out"
+    )
+
 
 @dataclass(frozen=True, slots=True)
 class Bytes(Kind):
@@ -192,6 +199,11 @@ class Tokens(Kind):
     Attributes:
         count: How many fit in a row; None while it differs from sample to sample.
     """
+
+    _way_out: ClassVar[str] = (
+        "samples differ in their number of tokens: end with Truncate(length) and PadTokens(length), or leave the "
+        "column out"
+    )
 
     count: int | None = None
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
 
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import Image, Kind, Size, Spatial
 from prepserver.pipeline.record import Record
+from prepserver.pipeline.source import check_absolute
 from prepserver.pipeline.spec import Spec
 
 
@@ -20,6 +22,8 @@ class Op(Spec):
         moves: The op moves pixels, and with them everything on the same plane.
         needs_uint8: The op mixes pixel values, which must still be bytes.
         names_column: The op says itself which column it changes.
+        paths: Parameters that are paths of files on the daemon's machine. What such a file holds is part of what the op
+            is; the parameter ``code`` has its digest, see `Spec.with_code`.
     """
 
     __slots__ = ()
@@ -27,6 +31,13 @@ class Op(Spec):
     moves: ClassVar[bool] = False
     needs_uint8: ClassVar[bool] = False
     names_column: ClassVar[bool] = False
+    paths: ClassVar[tuple[str, ...]] = ()
+
+    @classmethod
+    def from_params(cls, params: Mapping[str, Any]) -> Self:
+        """As `Spec.from_params`; paths must be absolute."""
+        check_absolute(cls.paths, params)
+        return super().from_params(params)
 
     def image_after(self, image: Image) -> Image:
         """Return what is known of an image after this op, apart from its size."""

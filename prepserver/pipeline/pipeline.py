@@ -70,13 +70,18 @@ class Pipeline:
         return first
 
     @property
+    def files(self) -> list[str]:
+        """Paths of the files that its ops read."""
+        return list(dict.fromkeys(getattr(op, name) for op in self.ops for name in type(op).paths))
+
+    @property
     def code(self) -> str:
-        """Digest of the code of its plug-ins, as far as it is known; empty if it has none."""
+        """Digest of the code of its plug-ins and of the files of its ops, as far as it is known; empty without them."""
         codes = [code for op in self.ops if (code := getattr(op, "code", ""))]
         return digest_of(codes) if codes else ""
 
     def with_code(self, codes: Codes) -> Pipeline:
-        """Return the pipeline with the digests of the code of its plug-ins.
+        """Return the pipeline with the digests of the code of its plug-ins and of the files of its ops.
 
         Raises:
             SpecError: One is not loaded, or has other code.
@@ -181,6 +186,6 @@ def _fields(record: Record, views: int, wire: object) -> tuple[RowField, ...]:
     if len(fields) > MAX_FIELDS:
         raise SpecError("views", views, f"makes rows of {len(fields)} fields, more than {MAX_FIELDS}")
     for each in fields:
-        if max(each.shape, default=0) > MAX_SIDE_PX:
+        if each.kind.is_spatial and max(each.shape, default=0) > MAX_SIDE_PX:
             raise SpecError("pipeline", each.shape, f"rows may have at most {MAX_SIDE_PX} pixels a side")
     return fields

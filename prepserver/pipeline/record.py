@@ -63,6 +63,21 @@ def with_index(columns: Record) -> Record:
     return {**columns, INDEX: Index()}
 
 
+def renamed(record: Record, column: str, made: Record) -> Record:
+    """Return a record in which the columns `made` stand in the place of a column.
+
+    Raises:
+        SpecError: There is another column of such a name, or a name is reserved.
+    """
+    for name in made:
+        if name in RESERVED or (name in record and name != column):
+            raise SpecError("column", name, f"is no name for a new column; there are: {', '.join(record)}")
+    found: dict[str, Kind] = {}
+    for name, kind in record.items():
+        found |= made if name == column else {name: kind}
+    return found
+
+
 def row_fields(record: Record, views: int) -> tuple[RowField, ...]:
     """Return the fields of a row, those of spatial columns once for each view.
 

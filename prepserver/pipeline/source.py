@@ -6,14 +6,17 @@ checks it again on arrival. `prepserver.source` reads it.
 
 from __future__ import annotations
 
+import inspect
 import posixpath
-from collections.abc import Mapping
-from dataclasses import fields
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Protocol, Self
 
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.record import Record, images
 from prepserver.pipeline.spec import Spec, digest_of
+
+MAX_PATHS = 64
+"""In a list of paths; a spec travels in messages."""
 
 
 class PathLike(Protocol):
@@ -40,7 +43,15 @@ class SourceSpec(Spec):
     @property
     def place(self) -> str:
         """Where the dataset is, for people; its class's name if it has no path."""
-        return str(getattr(self, self.paths[0])) if self.paths else type(self).__name__
+        named = [path for _, path in self.named_paths()]
+        more = (
+            f" and {len(named) - 1} more" if len(named) > 1 and isinstance(getattr(self, self.paths[0]), tuple) else ""
+        )
+        return f"{named[0]}{more}" if named else type(self).__name__
+
+    def named_paths(self) -> list[tuple[str, str]]:
+        """Return (parameter, path) of each path that the spec names."""
+        return [(name, path) for name in self.paths for path in _paths(getattr(self, name))]
 
     def to_wire(self) -> dict[str, Any]:
         """As `Spec.to_wire`, without what is None."""
@@ -49,19 +60,45 @@ class SourceSpec(Spec):
     @classmethod
     def from_params(cls, params: Mapping[str, Any]) -> Self:
         """As `Spec.from_params`; paths must be absolute, and only what is None by default may be missing."""
-        for name in cls.paths:
-            if name in params and not (isinstance(path := params[name], str) and path.startswith("/")):
-                raise SpecError(name, path, "must be an absolute path, because the server runs in another directory")
+        check_absolute(cls.paths, params)
         # A default that changes between two releases must not change a dataset.
-        for field in fields(cls):  # type: ignore[arg-type]  # every subclass is a dataclass
-            if field.name not in params and field.default is not None:
-                raise SpecError(field.name, None, f"{cls.__name__} needs this field")
+        for name, parameter in inspect.signature(cls).parameters.items():
+            if name not in params and parameter.default is not None:
+                raise SpecError(name, None, f"{cls.__name__} needs this field")
         return super().from_params(params)
 
     @property
     def digest(self) -> str:
         """Hex SHA-256 of the wire form: equal for equal specs, in any process."""
         return digest_of(self.to_wire())
+
+
+def _paths(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else [] if value is None else [value]
+
+
+def check_absolute(names: Sequence[str], params: Mapping[str, Any]) -> None:
+    """Check that the parameters of these names are absolute paths, if they are there.
+
+    Raises:
+        SpecError: One is not.
+    """
+    for name in names:
+        for path in _paths(params.get(name)):
+            if not (isinstance(path, str) and path.startswith("/")):
+                raise SpecError(name, path, "must be an absolute path, because the server runs in another directory")
+
+
+def absolute_all(field: str, value: object) -> tuple[str, ...]:
+    """Return a path, or each of a list, as `absolute` does; at most `MAX_PATHS`.
+
+    Raises:
+        SpecError: No path, or too many.
+    """
+    given = list(value) if isinstance(value, list | tuple) else [value]
+    if not 0 < len(given) <= MAX_PATHS:
+        raise SpecError(field, value, f"must be 1 to {MAX_PATHS} paths: name many files by a pattern, /data/*.csv")
+    return tuple(absolute(field, path) for path in given)
 
 
 def absolute(field: str, value: object) -> str:

@@ -12,8 +12,10 @@ from typing import Any, ClassVar, Literal, Self
 from prepserver.pipeline.errors import SpecError
 
 Role = Literal["op", "source"]
-Codes = Mapping[tuple[Role, str], str]
-"""The plug-ins that are loaded, by role and name, each with the digest of its code."""
+FILE: Literal["file"] = "file"
+
+Codes = Mapping[tuple[Role | Literal["file"], str], str]
+"""The digests of plug-ins that are loaded, by role and name, and of files that ops read, by `FILE` and path."""
 
 
 class Spec:
@@ -32,10 +34,10 @@ class Spec:
             object.__setattr__(self, name, value)
 
     def with_code(self, codes: Codes) -> Self:
-        """Return the spec with the digest of its plug-in's code; most have no plug-in.
+        """Return the spec with the digest of its plug-in's code, or of the file that it reads; most have neither.
 
         Raises:
-            SpecError: The plug-in is not loaded, or its code is not the one that the spec names.
+            SpecError: The plug-in is not loaded, or its code, or the file, is not the one that the spec names.
         """
         return self
 

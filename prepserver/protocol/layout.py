@@ -14,7 +14,10 @@ from typing import Annotated, Any
 from prepserver.protocol.schema import ProtocolError, Range, Size, build
 
 PAGE_BYTES = mmap.PAGESIZE  # 64 KiB on some ARM machines; both sides run on one
-ITEM_BYTES = {"uint8": 1, "float16": 2, "float32": 4, "int64": 8}
+ITEM_BYTES = {
+    "bool": 1, "uint8": 1, "int8": 1, "uint16": 2, "int16": 2, "uint32": 4, "int32": 4, "uint64": 8, "int64": 8,
+    "float16": 2, "float32": 4, "float64": 8,
+}  # fmt: skip
 MAX_RING_BYTES = 1 << 42
 
 
@@ -30,7 +33,7 @@ class Field:
 
     name: Annotated[str, Size(32)]
     dtype: Annotated[str, Size(16)]
-    shape: Annotated[list[Annotated[int, Range(1, 2**20)]], Size(4)]
+    shape: Annotated[list[Annotated[int, Range(1, 2**31)]], Size(8)]
 
     @property
     def row_bytes(self) -> int:

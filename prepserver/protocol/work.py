@@ -45,6 +45,8 @@ BadRow = tuple[Position, Count, Annotated[str, Size(MAX_REASON_CHARS)], Lanes]
 Kind = Literal["worker", "indexer"]
 Roots = Annotated[list[Path], Size(MAX_ROOTS)]
 Plugins = Annotated[list[tuple[Literal["op", "source"], Word, Word, Word]], Size(64)]
+Files = Annotated[list[Path], Size(64)]
+Words = Annotated[list[Word], Size(64)]
 Places = Annotated[list[Path], Size(256)]
 
 EXIT_SEALED = 75  # sysexits.h: EX_TEMPFAIL
@@ -164,12 +166,14 @@ class BuildIndex:
     Attributes:
         roots: Folders that should hold the source; empty for no such rule.
         roots_only: Whether a source elsewhere is refused; else it is indexed without the rule.
+        files: Files that the ops of a pipeline read; the same rules hold for them.
     """
 
     source: Tree
     cache_dir: Path
     roots: Roots = field(default_factory=list)
     roots_only: bool = True
+    files: Files = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +189,7 @@ class Indexed:
 
     Attributes:
         roots: The requested folders that hold the dataset; its readers must check that every file is in them.
+        files: Digests of the content of the requested files; `places` covers them.
     """
 
     path: Path
@@ -194,6 +199,7 @@ class Indexed:
     content_digest: Word
     roots: Roots = field(default_factory=list)
     places: Places = field(default_factory=list)
+    files: Words = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

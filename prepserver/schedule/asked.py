@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 from prepserver import __version__
 from prepserver.pipeline.batches import BatchLine, Starts, check_start
+from prepserver.pipeline.declared import PluginSpec
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.pipeline.shard import Shard
 from prepserver.pipeline.sources import source_from_wire
-from prepserver.pipeline.spec import Codes
+from prepserver.pipeline.spec import FILE, Codes, Role
 from prepserver.protocol.layout import Field, whole_page_rows
 from prepserver.protocol.messages import PROTOCOL, Attach, lag_error
 
@@ -90,6 +91,22 @@ def check(attach: Attach, codes: Codes = MappingProxyType({})) -> Asked:
     except SpecError as e:
         raise Refusal("spec", str(e), e.field) from e
     return Asked(attach, source.to_wire(), pipeline)
+
+
+def with_files(asked: Asked, digests: Sequence[str]) -> Asked:
+    """Returns a question whose pipeline has the digests of the files that its ops read, in the order of `files`.
+
+    Raises:
+        Refusal: The pipeline asks for another content.
+    """
+    codes: dict[tuple[Role | Literal["file"], str], str] = {
+        (FILE, path): digest for path, digest in zip(asked.pipeline.files, digests, strict=True)
+    }
+    codes |= {(op.role, op.name): op.code for op in asked.pipeline.ops if isinstance(op, PluginSpec)}
+    try:
+        return replace(asked, pipeline=asked.pipeline.with_code(codes))
+    except SpecError as e:
+        raise Refusal("spec", str(e), e.field) from e
 
 
 def _check_ranks(attach: Attach) -> None:

@@ -43,9 +43,8 @@ def build_index(
     """
     if roots is not None:
         # Comes first, so that no later error tells anything about what is outside.
-        for name in spec.paths:
-            if (path := getattr(spec, name)) is not None:
-                roots.check_path(f"the {name} of {type(spec).__name__}", path)
+        for name, path in spec.named_paths():
+            roots.check_path(f"the {name} of {type(spec).__name__}", path)
     return READERS[type(spec)](spec).index(cache_dir, report, roots)
 
 

@@ -5,14 +5,16 @@ For each sample the index holds its file, its label, and the place of each other
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+import json
 import os
 from abc import abstractmethod
 from array import array
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 from prepserver.pipeline.kinds import Label
 from prepserver.source.container import Container
@@ -32,6 +34,8 @@ _AT_ONCE = 8
 """Files that are listed in parallel: listing waits for storage more than it computes."""
 
 _LOOK_S = 0.1
+
+Sections = dict[str, memoryview]
 
 
 @dataclass(slots=True)
@@ -58,7 +62,22 @@ class Listed:
         return cls(status.st_size, status.st_mtime_ns, places=[(array("Q"), array("Q")) for _ in range(columns)])
 
 
-class RangesReader(ScanningReader):
+T = TypeVar("T", bound="HasStatus")
+
+
+class HasStatus(Protocol):
+    """The content of a file.
+
+    Attributes:
+        size: Bytes of the file.
+        mtime_ns: Time of the file, taken before it was listed.
+    """
+
+    size: int
+    mtime_ns: int
+
+
+class FilesReader(ScanningReader, Generic[T]):
     """A reader of files that hold many samples; it lists them in parallel."""
 
     @abstractmethod
@@ -70,56 +89,55 @@ class RangesReader(ScanningReader):
         """
 
     @abstractmethod
-    def list_file(self, path: str, roots: Roots | None, found: Callable[[], None]) -> Listed:
+    def list_file(self, path: str, roots: Roots | None, found: Callable[..., None]) -> T:
         """List one file, in a thread.
 
         Args:
             path: One of `files`.
             roots: Where the file must lie.
-            found: Called for each sample.
+            found: Called for each sample, or with the number of some.
 
         Raises:
             SourceError: The file cannot be used; the text names it and says what to do.
         """
 
-    def classes(self, roots: Roots | None) -> list[str]:
-        """Return the names of the classes by label; empty if labels are only numbers."""
-        return []
+    @abstractmethod
+    def table(self, paths: list[str], files: list[T], roots: Roots | None) -> tuple[dict[str, Any], Sections]:
+        """Return metadata and sections of the index, from the content of all files.
 
-    @property
-    def columns(self) -> list[str]:
-        """Columns that are read from the files; the label is in the index."""
-        return [name for name, kind in self.spec.columns.items() if not isinstance(kind, Label)]
+        Raises:
+            SourceError: There are no samples.
+        """
 
     def scan(self, progress: Progress, roots: Roots | None) -> Scan:
         """As `ScanningReader.scan`."""
-        paths = self.files(roots)
-        places, table = Places(), FileTable()
-        more = [array("I"), *(array("Q") for _ in self.columns for _ in range(2))]
+        paths, places = self.files(roots), Places()
         files = self._listed(paths, progress, roots)
-        for number, (path, listed) in enumerate(zip(paths, files, strict=True)):
+        for path in paths:
             places.add_file(os.fsencode(path))
-            folder = os.fsencode(path.lstrip("/")) + b"/"
-            for key, label in zip(listed.keys, listed.labels, strict=True):
-                below, slash, name = key.rpartition(b"/")
-                table.add(folder + below + slash, name, label)
-            more[0].extend(itertools.repeat(number, len(listed.keys)))
-            for column, found in zip(more[1:], itertools.chain.from_iterable(listed.places), strict=True):
-                column.extend(found)
-        if not len(table):
-            raise SourceError(f"{self.spec.place} holds no samples with {' or '.join(self.columns)}")
-        progress.finished(len(table))
-        meta: dict[str, Any] = table_meta(table, self.classes(roots), None)
-        times = [listed.mtime_ns for listed in files]
-        meta |= {"files": paths, "sizes": [listed.size for listed in files], "mtimes_ns": times}
-        return Scan(meta, table.sections(*more), times, places.found())
+        for path in self.folders:
+            if roots is not None:
+                roots.check_path("the folder", path)
+            places.add_folder(os.fsencode(path))
+        meta, sections = self.table(paths, files, roots)
+        progress.finished(meta["n"])
+        sizes, times = [listed.size for listed in files], [listed.mtime_ns for listed in files]
+        # A file may be written anew with the same names and sizes inside.
+        state = hashlib.sha256(json.dumps([sizes, times]).encode()).hexdigest()
+        meta |= {"files": paths, "sizes": sizes, "mtimes_ns": times, "state": state}
+        return Scan(meta, sections, times, places.found())
 
-    def _listed(self, paths: list[str], progress: Progress, roots: Roots | None) -> list[Listed]:
+    @property
+    def folders(self) -> list[str]:
+        """Folders whose files samples name."""
+        return []
+
+    def _listed(self, paths: list[str], progress: Progress, roots: Roots | None) -> list[T]:
         samples = 0
 
-        def found() -> None:
+        def found(count: int = 1) -> None:
             nonlocal samples
-            samples += 1  # only for people: threads may lose a count
+            samples += count  # only for people: threads may lose a count
 
         with ThreadPoolExecutor(_AT_ONCE) as threads:
             futures = [threads.submit(self.list_file, path, roots, found) for path in paths]
@@ -147,6 +165,37 @@ class RangesReader(ScanningReader):
         """As `ScanningReader.check_roots`."""
         for path in self.files(roots):
             roots.check_path("the file", path)
+        for path in self.folders:
+            roots.check_path("the folder", path)
+
+
+class RangesReader(FilesReader[Listed]):
+    """A reader of files in which each sample has a name, a label, and a range of bytes for each other column."""
+
+    def classes(self, roots: Roots | None) -> list[str]:
+        """Return the names of the classes by label; empty if labels are only numbers."""
+        return []
+
+    @property
+    def columns(self) -> list[str]:
+        """Columns that are read from the files; the label is in the index."""
+        return [name for name, kind in self.spec.columns.items() if not isinstance(kind, Label)]
+
+    def table(self, paths: list[str], files: list[Listed], roots: Roots | None) -> tuple[dict[str, Any], Sections]:
+        """As `FilesReader.table`."""
+        table = FileTable()
+        more = [array("I"), *(array("Q") for _ in self.columns for _ in range(2))]
+        for number, (path, listed) in enumerate(zip(paths, files, strict=True)):
+            folder = os.fsencode(path.lstrip("/")) + b"/"
+            for key, label in zip(listed.keys, listed.labels, strict=True):
+                below, slash, name = key.rpartition(b"/")
+                table.add(folder + below + slash, name, label)
+            more[0].extend(itertools.repeat(number, len(listed.keys)))
+            for column, found in zip(more[1:], itertools.chain.from_iterable(listed.places), strict=True):
+                column.extend(found)
+        if not len(table):
+            raise SourceError(f"{self.spec.place} holds no samples with {' or '.join(self.columns)}")
+        return table_meta(table, self.classes(roots), None), table.sections(*more)
 
     def read_by(self, container: Container, roots: Roots | None) -> Source:
         """As `ScanningReader.read_by`."""

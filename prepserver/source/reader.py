@@ -52,7 +52,8 @@ class Scan:
     """The content of a new index.
 
     Attributes:
-        meta: Plain values, among them ``content_digest``; see `IndexInfo`.
+        meta: Plain values, among them ``content_digest``; see `IndexInfo`. ``state`` is a digest of sizes and times of
+            the files, for an index that does not hold all of their content.
         sections: Bytes by name.
         mtimes_ns: The times of all files and folders that it was made from.
         places: See `Places.found`.
@@ -155,7 +156,7 @@ class ScanningReader(Reader):
             started_ns - _COARSEST_TIME_NS <= mtime_ns <= ended_ns + _COARSEST_TIME_NS for mtime_ns in scan.mtimes_ns
         )
         meta = {"key": self.key, "settled": settled, "places": scan.places, **scan.meta}
-        return self._info(cache.publish(self.key, meta["content_digest"], meta, scan.sections), meta)
+        return self._info(cache.publish(self.key, _version(meta), meta, scan.sections), meta)
 
     def open(self, index_path: Path, roots: Roots | None) -> Source:
         """As `Reader.open`."""
@@ -178,9 +179,14 @@ class ScanningReader(Reader):
             return False  # the scan that follows explains what is wrong
 
     def _info(self, path: Path, meta: Mapping[str, Any]) -> IndexInfo:
-        content = meta["content_digest"]
-        digest = hashlib.sha256(f"{self.spec.digest} {content}".encode()).hexdigest()
-        return IndexInfo(path, *self.counts(meta), digest, content, (*meta["places"], str(path.parent)))
+        digest = hashlib.sha256(f"{self.spec.digest} {_version(meta)}".encode()).hexdigest()
+        return IndexInfo(path, *self.counts(meta), digest, meta["content_digest"], (*meta["places"], str(path.parent)))
+
+
+def _version(meta: Mapping[str, Any]) -> str:
+    """Return a digest of the content, and of the state of files whose content the index does not know."""
+    content, state = str(meta["content_digest"]), meta.get("state", "")
+    return hashlib.sha256(f"{content} {state}".encode()).hexdigest() if state else content
 
 
 def _section(container: Container, name: str) -> memoryview:

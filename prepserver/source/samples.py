@@ -5,7 +5,10 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
+
+import numpy.typing as npt
 
 from prepserver.source.errors import SampleError
 from prepserver.source.roots import OutsideRootsError, Roots, open_below
@@ -21,7 +24,7 @@ OUTSIDE = "the file lies outside the source roots of the server"
 
 Record = dict[str, Any]
 """One sample as stored, by column: the number of a label; the encoded bytes of an image, or an `IndexedScan` from a
-packed dataset, which can be decoded in part."""
+packed dataset, which can be decoded in part; an array of the shape and dtype of its kind."""
 
 
 class Source(Protocol):
@@ -38,6 +41,21 @@ class Source(Protocol):
             SampleError: This sample's bytes cannot be read.
             OSError: The process cannot read anything just now (no descriptors, no memory).
         """
+
+    def read_block(self, indices: Sequence[int], into: Mapping[str, npt.NDArray[Any]]) -> bool:
+        """Read many samples at once, if all of their columns are stored as rows hold them.
+
+        Args:
+            indices: The samples.
+            into: For each column an array of as many rows, in its kind's shape and dtype; written to.
+
+        Returns:
+            False, with nothing written, from a source that can only `read` one by one: the default.
+
+        Raises:
+            OSError: At least one sample cannot be read; `read` says which, and why.
+        """
+        return False
 
     def label(self, index: int) -> int:
         """Return the label of a sample without reading the sample."""

@@ -1,10 +1,21 @@
 """Encoded bytes to rows: header, decode, ops on arrays. A row is a pure function of (data, pipeline, key)."""
 
 from prepserver.transform.draw import SampleKey
-from prepserver.transform.errors import BadSample
+from prepserver.transform.errors import BadFile, BadSample
 from prepserver.transform.libtiff import hush as hush_libtiff
 from prepserver.transform.native import path
 from prepserver.transform.rowmaker import Plan, RowMaker, row_makers
 from prepserver.transform.rows import DECODING, make_rows
 
-__all__ = ["DECODING", "BadSample", "Plan", "RowMaker", "SampleKey", "hush_libtiff", "make_rows", "path", "row_makers"]
+__all__ = [
+    "DECODING",
+    "BadFile",
+    "BadSample",
+    "Plan",
+    "RowMaker",
+    "SampleKey",
+    "hush_libtiff",
+    "make_rows",
+    "path",
+    "row_makers",
+]

@@ -1,4 +1,4 @@
-"""The one error of making a row: why this sample gives none."""
+"""Errors of making a row."""
 
 from __future__ import annotations
 
@@ -21,3 +21,10 @@ class BadSample(Exception):
         super().__init__(line)
         self.reason = line
         self.failures: Mapping[int, str] = dict(failures or {})
+
+
+class BadFile(Exception):
+    """A file that an op reads cannot be used, or its package is missing; the text says what to do.
+
+    No sample is to blame, but the pipeline.
+    """

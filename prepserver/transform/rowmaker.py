@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from prepserver.pipeline.kinds import Image, Kind
+from prepserver.pipeline.kinds import Image
 from prepserver.pipeline.ops.decode import DEFAULT_MAX_PIXELS
-from prepserver.pipeline.ops.plugin_op import PluginOp
 from prepserver.pipeline.ops.to_layout import ToLayout
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.pipeline.record import Record, RowField, with_index
@@ -66,20 +65,6 @@ class ImageColumn(NamedTuple):
     format: RowField
 
 
-class ValueColumn(NamedTuple):
-    """A value of a row maker that lies on no plane of pixels, and that some stages change.
-
-    Attributes:
-        column: Its name in a record.
-        out: Place of its field among the maker's.
-        stages: Which change it, by number, and its kind afterwards.
-    """
-
-    column: str
-    out: int
-    stages: tuple[tuple[int, Kind], ...]
-
-
 class RowMaker:
     """Makes one view of rows by one pipeline: all that lies on an image's plane, moved by one draw, and changed values.
 
@@ -91,7 +76,8 @@ class RowMaker:
         fields: What it makes, in the order of the columns.
         images: The images among them; the ops decide by the size of the first one.
         followers: The others on its plane: place among `fields`, and the field.
-        values: The columns that lie on no plane; made with the first view.
+        values: Those that lie on no plane and that ops make or change: column, and place among `fields`. They are made
+            with the first view.
         upright: Whether images must be turned by their EXIF orientation before they come here.
         max_pixels: Largest image that may be decoded.
         whole: Makes a row of a sample in one call, if it can; None for most pipelines.
@@ -101,7 +87,10 @@ class RowMaker:
 
     def __init__(self, pipeline: Pipeline, view: int = 0) -> None:
         self._view = view
-        changed = {op.column for op in pipeline.ops if isinstance(op, PluginOp)}
+        self._stages = [
+            stage_of(op, place) for place, op in enumerate(pipeline.ops) if place > 0 and not isinstance(op, ToLayout)
+        ]
+        changed = {name for stage in self._stages for name in stage.makes}
         self.fields = tuple(
             each for each in pipeline.fields if each.view == view and (each.kind.is_spatial or each.column in changed)
         )
@@ -111,19 +100,15 @@ class RowMaker:
         self.whole: WholeCrop | None = whole_crop(pipeline, view) if is_alone else None
         last = pipeline.ops[-1]
         self._planar = isinstance(last, ToLayout) and last.layout == "CHW"
-        self._stages = [
-            stage_of(op, place) for place, op in enumerate(pipeline.ops) if place > 0 and not isinstance(op, ToLayout)
-        ]
         self.ops_ns = [0] * len(pipeline.ops)
         self._names = [type(pipeline.ops[stage.place]).__name__ for stage in self._stages]
         images: list[ImageColumn] = []
         followers: list[tuple[int, RowField]] = []
-        values: list[ValueColumn] = []
+        values: list[tuple[str, int]] = []
         kinds_after = self._kinds_after(pipeline)
         for out, each in enumerate(self.fields):
             if not each.kind.is_spatial:
-                mine = [k for k, stage in enumerate(self._stages) if stage.column == each.column]
-                values.append(ValueColumn(each.column, out, tuple((k, kinds_after[k][each.column]) for k in mine)))
+                values.append((each.column, out))
                 continue
             if not isinstance(each.kind, Image):
                 followers.append((out, each))
@@ -132,6 +117,11 @@ class RowMaker:
             landing = max((k for k in stages if self._stages[k].settles), default=0)
             images.append(ImageColumn(each.column, out, stages, landing, each))
         self.images, self.followers, self.values = tuple(images), tuple(followers), tuple(values)
+        self._making = [
+            (stage, after)
+            for stage, after in zip(self._stages, kinds_after, strict=False)
+            if any(not after[name].is_spatial for name in stage.makes)
+        ]
         # An op that follows the sample's size must not blow it up: a sliver of 1 x 60000 pixels, resized to a shorter
         # side of 1000, would take 180 GB.
         row_pixels = max((prod(each.shape) for each in self.fields), default=0)  # times channels: need not be exact
@@ -229,14 +219,17 @@ class RowMaker:
             sample: As its source gives it.
             key: What the random numbers hang on.
             outs: The rows of the maker's fields.
+
+        Raises:
+            BadSample: An op cannot use a value.
         """
-        for column, out, stages in self.values:
-            value = sample[column]
-            for number, kind in stages:
-                stage, since_ns = self._stages[number], time.monotonic_ns()
-                value = stage.value(value, kind, Draws(key, stage.place, self._view))
-                self.ops_ns[stage.place] += time.monotonic_ns() - since_ns
-            outs[out][...] = value
+        values = dict(sample)
+        for stage, after in self._making:
+            since_ns = time.monotonic_ns()
+            stage.make(values, after, Draws(key, stage.place, self._view))
+            self.ops_ns[stage.place] += time.monotonic_ns() - since_ns
+        for column, out in self.values:
+            outs[out][...] = values[column]
 
 
 def row_makers(pipeline: Pipeline) -> tuple[RowMaker, ...]:

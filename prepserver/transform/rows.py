@@ -105,7 +105,10 @@ class _Rows:
             maker, outs = self._targets[place]
             if maker.values:
                 self._step(place)
-                maker.make_values(self._record, self._key, outs)
+                try:
+                    maker.make_values(self._record, self._key, outs)
+                except BadSample as error:
+                    self._failures[place] = error.reason
                 self._step(DECODING)
         return self._failures
 

@@ -13,8 +13,8 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from prepserver.pipeline.kinds import Kind
 from prepserver.pipeline.op import Op
+from prepserver.pipeline.record import Record
 from prepserver.transform.draw import Draws
 from prepserver.transform.moves import Move
 
@@ -84,6 +84,7 @@ class Stage(ABC):
         op: The op's class.
         place: The op's place, on which its random numbers depend.
         column: The only column that it changes; None for all of the kinds that the op touches.
+        makes: Columns whose values it may make or change, apart from images and what follows them.
         mirrors: It can only flip horizontally.
         settles: Its result differs from its input in shape or dtype, so it cannot work within one array.
     """
@@ -92,13 +93,18 @@ class Stage(ABC):
     settles = True
     mirrors = False
     column: str | None = None
+    makes: tuple[str, ...] = ()
 
     def __init__(self, op: Any, place: int) -> None:
         self._op = op
         self.place = place
 
-    def value(self, value: Any, kind: Kind, draws: Draws) -> Any:
-        """Return a value of `column` that lies on no plane of pixels as the op leaves it: of the `kind` afterwards."""
+    def make(self, values: dict[str, Any], after: Record, draws: Draws) -> None:
+        """Make or change the values of `makes`, to be of the kinds that they have in the record `after` the op.
+
+        Raises:
+            BadSample: The op cannot use a value.
+        """
         raise NotImplementedError
 
     @abstractmethod
@@ -108,6 +114,18 @@ class Stage(ABC):
         Raises:
             BadSample: The op cannot use the image.
         """
+
+
+class RecordStage(Stage):
+    """A stage that touches no image."""
+
+    def __init__(self, op: Any, place: int) -> None:
+        super().__init__(op, place)
+        self.column = op.column
+
+    def draw(self, height: int, width: int, draws: Draws) -> Drawn:
+        """As `Stage.draw`."""
+        return Drawn(None, height, width)
 
 
 class ValueStage(Stage):

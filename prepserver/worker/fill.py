@@ -10,7 +10,8 @@ import errno
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -22,13 +23,16 @@ from prepserver.pipeline.record import INDEX, RowField
 from prepserver.protocol.work import MAX_REASON_CHARS
 from prepserver.source import Record, SampleError, Source
 from prepserver.source.errors import printable
-from prepserver.transform import DECODING, BadSample, RowMaker, SampleKey, make_rows, row_makers
+from prepserver.transform import DECODING, BadFile, BadSample, RowMaker, SampleKey, make_rows, row_makers
 
 _log = logging.getLogger(__name__)
 
 REPLACEMENTS = 8
 """How many neighbours are tried for a bad sample. Damage comes in runs (a lost shard, a broken copy); beyond this
 number the row is zeros, with `NO_SAMPLE` as label and index, and the reason says that the dataset is bad."""
+
+BLOCK_ROWS = 256
+"""Most rows that are read at once; their first sample is named to the daemon as the one in hand."""
 
 _TRANSIENT = (
     *(errno.EIO, errno.ESTALE, errno.EAGAIN, errno.EINTR, errno.ETIMEDOUT),
@@ -42,6 +46,9 @@ class Rows(Protocol):
 
     def row(self, field: str, position: int) -> npt.NDArray[Any]:
         """The row of `position` in `field`: writable memory."""
+
+    def run(self, field: str, position: int, count: int) -> npt.NDArray[Any]:
+        """The rows of `count` positions from `position` on in `field`: writable memory, shorter where the rows wrap."""
 
     def put(self, field: str, position: int, value: Any) -> None:
         """Writes the row of `position` in `field`, a number or an array."""
@@ -61,6 +68,11 @@ class Target(NamedTuple):
     taken: Sequence[RowField]
     rows: Rows
     quarantined: set[int]
+
+    @property
+    def only_takes(self) -> bool:
+        """Whether all fields are copied from the record."""
+        return not any(maker.fields for maker in self.makers)
 
     @classmethod
     def of(cls, pipeline: Pipeline, rows: Rows, quarantined: Iterable[int] = ()) -> Target:
@@ -96,7 +108,7 @@ class Stream:
     source: Source
     order: Order
     seed: int
-    quarantined: Container[int] = frozenset()
+    quarantined: AbstractSet[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +190,7 @@ class _Filler:
         self._step = step
         self._unforeseen: Counter[int] = Counter()  # unexpected errors at this position, by target
         self._everywhere = tuple(range(len(targets)))
+        self._only_take = all(target.only_takes for target in targets)
         self._bad: list[BadRow] = []
         self._read_ns = 0
         self._make_ns = 0
@@ -187,14 +200,11 @@ class _Filler:
             maker.ops_ns = [0] * len(maker.ops_ns)
 
     def run(self, position: int, count: int) -> FillResult:
-        n = self._stream.order.n
-        for p, index in enumerate(self._stream.order.indices(position, count), position):
-            if index == NO_SAMPLE:
-                self._blank(p, self._everywhere)  # no job gets it, but a row is a function of its position
-                continue
-            refused = self._try(p, p // n, index, self._everywhere)
-            if refused:
-                self._replace(p, p // n, index, refused)
+        indices = self._stream.order.indices(position, count)
+        for first in range(0, count, BLOCK_ROWS):
+            block = indices[first : first + BLOCK_ROWS]
+            if not (self._only_take and self._copy(position + first, block)):
+                self._make_one_by_one(position + first, block)
         ops_ns = tuple(
             tuple(map(sum, zip(*(maker.ops_ns for maker in target.makers), strict=True))) for target in self._targets
         )
@@ -202,6 +212,43 @@ class _Filler:
             return FillResult(self._bad, self._read_ns, self._make_ns, ops_ns=ops_ns)
         *targets_ns, shared_ns = self._cpu_ns
         return FillResult(self._bad, self._read_ns, self._make_ns, shared_ns, tuple(targets_ns), ops_ns)
+
+    def _copy(self, position: int, indices: list[int]) -> bool:
+        """Reads the rows of a run at once, where nothing speaks against it; if False, the rows may hold anything."""
+        if NO_SAMPLE in indices:
+            return False
+        self._mark(position, indices[0])  # ORDER: it may quarantine samples of this run
+        quarantined = [self._stream.quarantined, *(target.quarantined for target in self._targets)]
+        if not all(each.isdisjoint(indices) for each in quarantined):
+            return False
+        begun_ns = time.monotonic_ns()
+        try:
+            self._only_take = all(self._copy_into(target, position, indices) for target in self._targets)
+        except MemoryError:
+            raise
+        except Exception:  # noqa: BLE001 - one by one it is found which sample is bad, and why
+            return False
+        finally:
+            self._read_ns += time.monotonic_ns() - begun_ns
+        return self._only_take
+
+    def _copy_into(self, target: Target, position: int, indices: list[int]) -> bool:
+        rows = {field.column: target.rows.run(field.name, position, len(indices)) for field in target.taken}
+        there = len(rows[INDEX])
+        rows.pop(INDEX)[:] = indices[:there]
+        if not self._stream.source.read_block(indices[:there], rows):
+            return False
+        return there == len(indices) or self._copy_into(target, position + there, indices[there:])
+
+    def _make_one_by_one(self, position: int, indices: list[int]) -> None:
+        n = self._stream.order.n
+        for p, index in enumerate(indices, position):
+            if index == NO_SAMPLE:
+                self._blank(p, self._everywhere)  # no job gets it, but a row is a function of its position
+                continue
+            refused = self._try(p, p // n, index, self._everywhere)
+            if refused:
+                self._replace(p, p // n, index, refused)
 
     def _replace(self, position: int, pass_: int, index: int, refused: dict[int, str]) -> None:
         name = self._stream.source.name(index)
@@ -311,8 +358,10 @@ class _Filler:
 
 
 def _is_shortage(error: Exception) -> bool:
-    """Whether the process lacks a resource: no property of the sample, so no row may depend on it."""
-    return isinstance(error, OSError | MemoryError) or "allocate memory" in str(error)  # torch's is a RuntimeError
+    """Whether the process lacks a resource, or the pipeline a file: no row may depend on what is not the sample's."""
+    return isinstance(error, OSError | MemoryError | BadFile) or "allocate memory" in str(
+        error
+    )  # torch's is a RuntimeError
 
 
 def describe(error: Exception) -> str:

@@ -18,6 +18,7 @@ from prepserver.protocol.schema import ProtocolError
 from prepserver.protocol.work import TO_INDEXER, BuildIndex, Indexed, IndexFailed, Indexing
 from prepserver.source import OutsideRootsError, Roots, SourceError, build_index
 from prepserver.source.errors import printable
+from prepserver.source.opfiles import digests, places
 from prepserver.worker.channel import ChannelClosed, close_all, receive, send
 from prepserver.worker.sandbox import OPEN, Seal
 
@@ -62,13 +63,16 @@ def _answer(job: BuildIndex, sock: socket.socket, seal: Seal) -> Indexed | Index
     roots = job.roots
     try:
         spec = source_from_wire(job.source)
-        seal.close(["/"] if spec.paths else [], writable=[job.cache_dir])
+        seal.close(["/"] if spec.paths or job.files else [], writable=[job.cache_dir])
         try:
-            info = build_index(spec, Path(job.cache_dir), report, Roots(roots) if roots else None)
+            rule = Roots(roots) if roots else None
+            files = digests(job.files, rule)
+            info = build_index(spec, Path(job.cache_dir), report, rule)
         except OutsideRootsError:
             if job.roots_only:
                 raise
             roots = []
+            files = digests(job.files)
             info = build_index(spec, Path(job.cache_dir), report)
     except ChannelClosed:
         raise
@@ -79,4 +83,5 @@ def _answer(job: BuildIndex, sock: socket.socket, seal: Seal) -> Indexed | Index
     except Exception as e:
         log.exception("indexing %s", job.source)
         return IndexFailed(printable(f"indexing failed: {type(e).__name__}: {e}")[:4096])
-    return Indexed(str(info.path), info.n, info.num_classes, info.digest, info.content_digest, roots, list(info.places))
+    seen = list(dict.fromkeys((*info.places, *places(job.files))))
+    return Indexed(str(info.path), info.n, info.num_classes, info.digest, info.content_digest, roots, seen, files)

@@ -113,9 +113,14 @@ def confine(parts: Parts, allowed: Container[str] = ()) -> None:
 
 
 def _code() -> list[str]:
-    """The folders of Python and its packages: libraries import some modules only when they are first used."""
+    """The folders of Python and its packages: libraries import some modules only when they are first used.
+
+    Some installers put links there, to one copy of each package.
+    """
     names = ("stdlib", "platstdlib", "purelib", "platlib")
-    return [path for path in dict.fromkeys(map(sysconfig.get_path, names)) if os.path.isdir(path)]
+    found = [path for path in dict.fromkeys(map(sysconfig.get_path, names)) if os.path.isdir(path)]
+    links = [each.path for path in found for each in os.scandir(path) if each.is_symlink() and each.is_dir()]
+    return [*found, *dict.fromkeys(map(os.path.realpath, links))]
 
 
 class Seal:

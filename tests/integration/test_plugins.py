@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from prepclient import (
+    Arrays,
     BadSampleError,
     CenterCrop,
     InvalidSpec,
@@ -71,6 +72,17 @@ def owned() -> Iterator[Server]:
 @pytest.fixture
 def on_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(OWNER)
+
+
+def test_an_op_may_write_to_an_array_that_others_read(on_path: None, tmp_path: Path) -> None:
+    """Noise is added in place; what a source gives of an array is no copy."""
+    given = np.arange(80, dtype=np.uint8).reshape(16, 5)
+    np.save(tmp_path / "x.npy", given)
+    source, noise = Arrays(x=tmp_path / "x.npy"), PluginOp("noise", column="x", returns=kinds.Array((5,), "uint8"))
+    with PrepClient(source, [noise], batch_size=16, inline=True, plugins="owner_code", fields="dict") as client:
+        (batch,) = client
+    assert (batch["x"].numpy() >= given[batch["index"].numpy()]).all()
+    assert not (batch["x"].numpy() == given[batch["index"].numpy()]).all()
 
 
 def epochs(client: PrepClient, count: int = 2) -> list[torch.Tensor]:

@@ -43,7 +43,7 @@ from prepserver.schedule.actions import (
 )
 from prepserver.schedule.asked import check
 from prepserver.schedule.coordinator import Coordinator
-from prepserver.schedule.dispatch import GROWN
+from prepserver.schedule.dispatch import GROWN_QUICK
 from prepserver.schedule.events import (
     ChunkFailed,
     ChunkMade,
@@ -288,7 +288,7 @@ class World:
     def _submit(self, submit: Submit) -> None:
         tasks = self.workers[submit.worker]
         assert len(tasks) < 2, "more than one running and one queued"
-        assert 1 <= submit.count <= GROWN[0] * self.chunk_rows
+        assert 1 <= submit.count <= GROWN_QUICK[0] * self.chunk_rows
         assert submit.stream in self.streams
         assert submit.lanes
         assert all(self.lanes[lane].stream == submit.stream for lane in submit.lanes)

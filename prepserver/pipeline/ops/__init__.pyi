@@ -10,6 +10,7 @@ from prepserver.pipeline.ops.grayscale import Grayscale as Grayscale
 from prepserver.pipeline.ops.normalize import Normalize as Normalize
 from prepserver.pipeline.ops.only import Only as Only
 from prepserver.pipeline.ops.pad import Pad as Pad
+from prepserver.pipeline.ops.pad_tokens import PadTokens as PadTokens
 from prepserver.pipeline.ops.plugin_op import PluginOp as PluginOp
 from prepserver.pipeline.ops.random_crop import RandomCrop as RandomCrop
 from prepserver.pipeline.ops.random_horizontal_flip import RandomHorizontalFlip as RandomHorizontalFlip
@@ -18,6 +19,8 @@ from prepserver.pipeline.ops.random_vertical_flip import RandomVerticalFlip as R
 from prepserver.pipeline.ops.resize import Resize as Resize
 from prepserver.pipeline.ops.to_dtype import ToDtype as ToDtype
 from prepserver.pipeline.ops.to_layout import ToLayout as ToLayout
+from prepserver.pipeline.ops.tokenize import Tokenize as Tokenize
+from prepserver.pipeline.ops.truncate import Truncate as Truncate
 
 OPS: dict[str, type[Op]]
 
@@ -31,6 +34,7 @@ __all__ = [
     "Normalize",
     "Only",
     "Pad",
+    "PadTokens",
     "PluginOp",
     "RandomCrop",
     "RandomHorizontalFlip",
@@ -39,4 +43,6 @@ __all__ = [
     "Resize",
     "ToDtype",
     "ToLayout",
+    "Tokenize",
+    "Truncate",
 ]

@@ -2,13 +2,19 @@
 from collections.abc import Mapping
 
 from prepserver.pipeline.source import SourceSpec as SourceSpec
+from prepserver.pipeline.sources.arrays import Arrays as Arrays
+from prepserver.pipeline.sources.csv import Csv as Csv
 from prepserver.pipeline.sources.file_list import FileList as FileList
 from prepserver.pipeline.sources.hugging_face import HuggingFace as HuggingFace
 from prepserver.pipeline.sources.image_folder import ImageFolder as ImageFolder
+from prepserver.pipeline.sources.jsonl import Jsonl as Jsonl
 from prepserver.pipeline.sources.packed import Packed as Packed
+from prepserver.pipeline.sources.parquet import Parquet as Parquet
 from prepserver.pipeline.sources.plugin import Plugin as Plugin
 from prepserver.pipeline.sources.synthetic_images import SyntheticImages as SyntheticImages
 from prepserver.pipeline.sources.tar import Tar as Tar
+from prepserver.pipeline.sources.text_lines import TextLines as TextLines
+from prepserver.pipeline.sources.tf_record import TFRecord as TFRecord
 
 SOURCES: dict[str, type[SourceSpec]]
 
@@ -16,11 +22,17 @@ def source_from_wire(wire: object) -> SourceSpec: ...
 def place_of(wire: Mapping[str, object]) -> str: ...
 
 __all__ = [
+    "Arrays",
+    "Csv",
     "FileList",
     "HuggingFace",
     "ImageFolder",
+    "Jsonl",
     "Packed",
+    "Parquet",
     "Plugin",
     "SyntheticImages",
+    "TFRecord",
     "Tar",
+    "TextLines",
 ]

@@ -20,7 +20,7 @@ class HuggingFaceReader(RangesReader):
     def classes(self, roots: Roots | None) -> list[str]:
         return class_names(self.spec.path, self.spec.label, roots) if self.spec.label else []
 
-    def list_file(self, path: str, roots: Roots | None, found: Callable[[], None]) -> Listed:
+    def list_file(self, path: str, roots: Roots | None, found: Callable[..., None]) -> Listed:
         return list_arrow(
             path, [str(getattr(self.spec, column)) for column in self.columns], self.spec.label, roots, found
         )

@@ -21,7 +21,7 @@ from prepserver.source.errors import SampleError, SourceError
 from prepserver.source.progress import Progress
 from prepserver.source.reader import Scan, ScanningReader
 from prepserver.source.roots import Roots
-from prepserver.source.samples import NOT_THE_SAMPLE, Record
+from prepserver.source.samples import NOT_THE_SAMPLE, Record, Source
 
 _MAX_SAMPLES = 1 << 40
 
@@ -74,7 +74,7 @@ class PluginReader(ScanningReader):
         return dataset, samples
 
 
-class PluginSource:
+class PluginSource(Source):
     """A `Source` over a Dataset.
 
     Args:

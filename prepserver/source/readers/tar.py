@@ -17,6 +17,6 @@ class TarReader(RangesReader):
     def files(self, roots: Roots | None = None) -> list[str]:
         return expand(self.spec.shards)
 
-    def list_file(self, path: str, roots: Roots | None, found: Callable[[], None]) -> Listed:
+    def list_file(self, path: str, roots: Roots | None, found: Callable[..., None]) -> Listed:
         extensions = [str(getattr(self.spec, column)) for column in self.columns]
         return list_shard(path, extensions, self.spec.label, roots, found)

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from prepserver import plugins
-from prepserver.pipeline.kinds import Image, Kind
+from prepserver.pipeline.kinds import Image
 from prepserver.pipeline.ops.plugin_op import PluginOp
+from prepserver.pipeline.record import Record
 from prepserver.transform.draw import Draws
 from prepserver.transform.stage import Array, Drawn, Stage, delivered
 
@@ -26,6 +27,7 @@ class PluginOpStage(Stage):
     def __init__(self, op: PluginOp, place: int) -> None:
         super().__init__(op, place)
         self.column = op.column
+        self.makes = () if op.column is None else (op.column,)
         self._what = f"op plug-in {op.name!r}"
         self._params = op.params
         self._function = plugins.find("op", op.name, op.code)
@@ -36,9 +38,12 @@ class PluginOpStage(Stage):
         size = (height, width) if self._returns is None or self._returns.size is None else self._returns.size
         return Drawn(partial(self._pixels, size, _key(draws)), *size)
 
-    def value(self, value: Any, kind: Kind, draws: Draws) -> Any:
-        """As `Stage.value`."""
-        return plugins.conform(self._what, self._called(value, _key(draws)), kind)
+    def make(self, values: dict[str, Any], after: Record, draws: Draws) -> None:
+        """As `Stage.make`."""
+        (column,) = self.makes
+        given = values[column]
+        given = np.array(given) if isinstance(given, np.ndarray) else given  # a copy, as of an image
+        values[column] = plugins.conform(self._what, self._called(given, _key(draws)), after[column])
 
     def _pixels(self, size: tuple[int, int], key: int, image: Array, into: Array | None) -> Array:
         declared = (*size, image.shape[2] if self._returns is None else self._returns.channels)

@@ -54,6 +54,7 @@ def test_a_folder_is_packed_and_the_text_says_how_to_use_it(tmp_path: Path, caps
         (("SOURCE", "OUT", "--max-side", "0"), "--max-side 0"),
         (("OUT", "--synthetic", "3", "--masks", "M"), "--masks: synthetic photos have none"),
         (("--masks", "--", "a-{0..1}.tar", "OUT"), "--masks: needs the extension of the masks"),
+        (("x.npz", "OUT"), "x.npz holds arrays: their rows need no decoding"),
         (("--masks", "--", "SOURCE", "OUT"), "--masks: needs the folder of the masks"),
     ],
 )

@@ -12,7 +12,8 @@ from prepserver.pack.plan import LISTING_NAME
 from prepserver.pack.report import Report
 from prepserver.pack.run import Options, Summary, pack
 from prepserver.pack.transcode import Transcoder
-from prepserver.pipeline.sources import FileList, ImageFolder, Packed, SourceSpec, SyntheticImages, Tar
+from prepserver.pipeline import kinds
+from prepserver.pipeline.sources import Arrays, FileList, ImageFolder, Packed, SourceSpec, SyntheticImages, Tar
 from prepserver.source import SourceError, build_index, open_source
 from tests.support.photos import jpeg, pixels, saved
 
@@ -142,6 +143,16 @@ def test_a_packed_dataset_is_not_packed_again(tmp_path: Path) -> None:
     do(tree(tmp_path / "data"), tmp_path / "out")
     with pytest.raises(PackError, match="is a packed dataset"):
         do(Packed(str(tmp_path / "out")), tmp_path / "again")
+
+
+def test_rows_that_need_no_decoding_are_not_packed(tmp_path: Path) -> None:
+    number, pixels = {"x": kinds.Scalar()}, {"x": kinds.Array((4, 4, 3), "uint8"), "y": kinds.Label()}
+    for columns in (number, pixels):
+        spec = Arrays(columns=columns, **dict.fromkeys(columns, "/data/x.npz"))
+        with pytest.raises(PackError, match=f"has the columns {', '.join(columns)}, and images, masks and") as refused:
+            do(spec, tmp_path / "out")
+        assert refused.value.usage
+    assert not (tmp_path / "out").exists()
 
 
 def test_an_unreadable_file_ends_the_run_and_keeps_what_is_done(tmp_path: Path) -> None:

@@ -178,7 +178,7 @@ def test_ops_and_plugins_keep_their_rules_together() -> None:
         (lambda: PluginOp("x", returns=kinds.Image), "must be one of the kinds"),  # type: ignore[arg-type]
         (lambda: PluginOp("x", returns=kinds.Image(channels=2)), "must be 1 or 3"),
         (lambda: PluginOp("x", returns=kinds.Image(dtype="int64")), "must be 'uint8' or"),
-        (lambda: PluginOp("x", returns=kinds.Array((1, 1, 1, 1, 1))), "must be a list of 1 or"),
+        (lambda: PluginOp("x", returns=kinds.Array((1,) * 9)), "must be a list of 1 or"),
         (lambda: PluginOp("x", returns=kinds.Array((0,))), "must lie between 1"),
         (lambda: PluginOp("x", returns={"kind": "Array", "shape": None}), "has the attributes shape, dtype"),
         (lambda: PluginOp("x", returns={"kind": "Label", "size": None}), r"has the attributes \(none\)"),

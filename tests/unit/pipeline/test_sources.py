@@ -132,7 +132,7 @@ def test_a_bad_parameter_is_named_here_and_on_the_wire(field: str, value: Any) -
         ("ImageFolder", "source"),
         (None, "source"),
         ({}, "source.source"),
-        ({"source": "Parquet"}, "source.source"),
+        ({"source": "Nothing"}, "source.source"),
         ({"source": ["ImageFolder"]}, "source.source"),
         ({"source": "ImageFolder"}, "source.root"),
         ({"source": "ImageFolder", "root": "/d", "transform": "x"}, "source.transform"),

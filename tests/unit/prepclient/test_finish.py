@@ -109,7 +109,11 @@ def test_a_batch_in_parts_is_the_batch_in_one(cuts: list[int], wanted: torch.dty
     assert whole.stride() == pieces.stride()
 
 
-def test_nothing_asked_for_is_a_fresh_copy_with_the_stored_order() -> None:
+@pytest.mark.parametrize("alone_bytes", [0, 1 << 20])
+def test_nothing_asked_for_is_a_fresh_copy_with_the_stored_order(
+    alone_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("prepclient.finish._ALONE_BYTES", alone_bytes)
     images = rows(3)
     finisher = Finisher(Finish(), RowLook((6, 7, 3)), CPU)
     got = finisher([images])

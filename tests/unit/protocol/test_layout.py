@@ -104,7 +104,7 @@ def test_a_field_that_is_not_there_is_a_key_error() -> None:
         ({"rows": 1}, "fields"),
         ({"rows": 1, "fields": [{"name": "a", "dtype": "object", "shape": []}]}, "dtype 'object'"),
         ({"rows": 1, "fields": [{"name": "a", "dtype": "uint8", "shape": [0]}]}, "shape"),
-        ({"rows": 1, "fields": [{"name": "a", "dtype": "uint8", "shape": [1] * 5}]}, "shape"),
+        ({"rows": 1, "fields": [{"name": "a", "dtype": "uint8", "shape": [1] * 9}]}, "shape"),
         ({"rows": 2**31, "fields": [{"name": "a", "dtype": "int64", "shape": [2**20]}]}, f"at most {MAX_RING_BYTES}"),
         ({"rows": 1, "fields": [{"name": "a", "dtype": "uint8", "shape": []}] * 2}, "'a' appears twice"),
         ({"rows": 1, "fields": [], "more": 1}, "more"),

@@ -932,3 +932,17 @@ def test_a_slow_pipeline_whose_stream_has_joined_stays_for_now() -> None:
     assert [what.jobs for _, what, _ in s.story if isinstance(what, Parting)] == [(6,)]
     assert Joined(2, 1, {20: 10, 22: 22}) in actions
     s.validate()
+
+
+@pytest.mark.parametrize(("row_ns", "rows", "grown"), [(1000, 4096, 256), (1000, 300, 64), (20_000, 4096, 32)])
+def test_chunks_of_quick_rows_grow_further(row_ns: int, rows: int, grown: int) -> None:
+    """Rows that are only copied: as many as take a millisecond, where the ring has room."""
+    s = scheduler()
+    stream(s, rows=rows)
+    s.up(1)
+    given = submits(cursor(s, 5, batch=2))
+    for _ in range(SETTLED_CHUNKS + 4):
+        _, position, count = given.pop(0)
+        given += submits(s.made(1, s.workers.slots[1].tasks[0], [], Took(row_ns * count)))
+        given += submits(s.release(5, position + count))
+    assert given[-1][2] == grown

@@ -26,7 +26,7 @@ from tests.support.tiny_images import Lane, jpeg, nothing, open_stream, photo_tr
 N = 12
 
 
-class Memory:
+class Memory(Source):
     """A source in memory whose `read` a test can make fail, and which counts its calls."""
 
     def __init__(self, n: int, trouble: Callable[[int, int], None] = nothing, name: str = "{}.jpg") -> None:

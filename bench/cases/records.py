@@ -1,0 +1,213 @@
+"""How many rows of 1 kB a second from formats that need no decoding, and from the format's own fastest reader?
+
+Shuffled, in batches of 256, with equal numbers of workers; a row is 256 floats and a label (Arrays: of a memory-mapped
+.npy each; TFRecord: 240 floats, for the names of features take bytes, too). The rival of `Arrays` is a torch
+``DataLoader`` over the same memory-mapped arrays; the same with ``__getitems__``, which takes a whole batch by one
+index, is shown beside it. The rival of `TFRecord` is the package ``tfrecord`` with its index, in a ``DataLoader``.
+Contenders take turns in each round, each after a warm-up; three rounds of windows of 3 s.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from bench.harness.case import Case, Figures, Run, say
+from bench.harness.proc import cpu_s, machine_busy_s, tree
+from bench.harness.rounds import Target, disturbed, target_sheet, values
+from bench.harness.tables import Sheet, spread
+from prepclient import Arrays, PrepClient, TFRecord
+from prepserver.pipeline import kinds
+from prepserver.pipeline.source import SourceSpec
+
+_PID = os.getpid()
+_BATCH = 256
+_ROWS = 1 << 18
+_FLOATS = {"Arrays": 256, "TFRecord": 240}
+
+Loader = Callable[[Path, int], AbstractContextManager[Iterable[Any]]]
+"""Makes batches, from the folder of the data and the number of workers; it is iterated once for each epoch."""
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format of records.
+
+    Attributes:
+        write: Writes the rows that it is given into a folder.
+        source: prepserver's source for them.
+        rivals: Other readers of the same files, by name. The first one is its own fastest reader.
+        least: How much faster than that one prepserver should be.
+    """
+
+    write: Callable[[Path, np.ndarray[Any, Any]], None]
+    source: Callable[[Path], SourceSpec]
+    rivals: dict[str, Loader]
+    least: float
+
+
+class _Mapped(Dataset[Any]):
+    """What the documents of numpy and torch lead to."""
+
+    def __init__(self, folder: Path) -> None:
+        self.x, self.y = (np.load(folder / name, mmap_mode="r") for name in ("x.npy", "y.npy"))
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        return self.x[index], self.y[index]
+
+
+class _MappedBatches(_Mapped):
+    """The same, a batch at a time."""
+
+    def __getitems__(self, indices: list[int]) -> tuple[Any, Any]:
+        return torch.from_numpy(self.x[indices]), torch.from_numpy(self.y[indices])
+
+
+def _loader(dataset: type[_Mapped], collate: Any = None) -> Loader:
+    @contextlib.contextmanager
+    def made(folder: Path, workers: int) -> Iterator[Iterable[Any]]:
+        yield DataLoader(
+            dataset(folder), _BATCH, shuffle=True, num_workers=workers, persistent_workers=True, collate_fn=collate
+        )
+
+    return made
+
+
+@contextlib.contextmanager
+def _tfrecord(folder: Path, workers: int) -> Iterator[Iterable[Any]]:
+    from tfrecord.torch.dataset import TFRecordDataset
+
+    taken = {"x": "float", "label": "int"}
+    dataset = TFRecordDataset(str(folder / "a.tfrecord"), str(folder / "a.index"), taken, shuffle_queue_size=1024)
+    yield DataLoader(dataset, _BATCH, num_workers=workers, persistent_workers=True)
+
+
+def _write_arrays(folder: Path, rows: np.ndarray[Any, Any]) -> None:
+    np.save(folder / "x.npy", rows)
+    np.save(folder / "y.npy", np.arange(len(rows)) % 1000)
+
+
+def _write_tfrecord(folder: Path, rows: np.ndarray[Any, Any]) -> None:
+    import tfrecord
+    from tfrecord.tools.tfrecord2idx import create_index
+
+    writer = tfrecord.TFRecordWriter(str(folder / "a.tfrecord"))
+    for number, row in enumerate(rows[: len(rows) // 8]):
+        writer.write({"x": (row.tolist(), "float"), "label": (number % 1000, "int")})
+    writer.close()
+    create_index(str(folder / "a.tfrecord"), str(folder / "a.index"))
+
+
+FORMATS: dict[str, Format] = {
+    "Arrays": Format(
+        _write_arrays,
+        lambda folder: Arrays(x=folder / "x.npy", label=folder / "y.npy"),
+        {"DataLoader": _loader(_Mapped), "DataLoader, whole batches": _loader(_MappedBatches, lambda batch: batch)},
+        1.5,
+    ),
+    "TFRecord": Format(
+        _write_tfrecord,
+        lambda folder: TFRecord(folder / "a.tfrecord", {"x": kinds.Array((240,)), "label": kinds.Label()}),
+        {"tfrecord": _tfrecord},
+        0.8,
+    ),
+}
+
+
+def measure(run: Run) -> Figures:
+    rows = np.random.default_rng(0).standard_normal((_ROWS // (16 if run.smoke else 1), 256), dtype=np.float32)
+    contenders: list[tuple[str, str, Path, Loader]] = []
+    left_out: dict[str, str] = {}
+    for name, form in FORMATS.items():
+        folder = run.scratch / name
+        folder.mkdir()
+        try:
+            form.write(folder, rows[:, : _FLOATS[name]])
+        except ImportError as error:
+            left_out[name] = str(error)
+            continue
+        own = _prepserver(form.source, run.scratch / "run")
+        contenders += [(name, reader, folder, each) for reader, each in {"prepserver": own, **form.rivals}.items()]
+    rounds = []
+    for _ in range(run.rounds(3)):
+        cells = []
+        for name, reader, folder, each in contenders:
+            say(f"{name}: {reader}")
+            with each(folder, run.workers) as batches, warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # arrays that are read-only
+                found = _rate(batches, *((0.5, 0.5) if run.smoke else (2.0, 3.0)))
+            cells.append({"format": name, "reader": reader, **found})
+        rounds.append(cells)
+    return {"workers": run.workers, "left_out": left_out, "rounds": rounds}
+
+
+def _prepserver(source: Callable[[Path], SourceSpec], runtime_dir: Path) -> Loader:
+    @contextlib.contextmanager
+    def made(folder: Path, workers: int) -> Iterator[Iterable[Any]]:
+        with PrepClient(source(folder), [], batch_size=_BATCH, shuffle=True, workers=workers) as client:
+            yield client
+
+    return made
+
+
+def _rate(batches: Iterable[Any], warm_s: float, window_s: float) -> dict[str, float]:
+    """Rows a second and CPU seconds of the whole tree per million rows, in a window after a warm-up."""
+    begun = before = rows = 0.0
+    ends = time.monotonic() + warm_s
+    cpu = busy = 0.0
+    while True:
+        for batch in batches:
+            now = time.monotonic()
+            rows += len(batch["label"] if isinstance(batch, dict) else batch[1])
+            if now < ends:
+                continue
+            if begun:
+                used_s, all_s = cpu_s(tree([_PID])) - cpu, machine_busy_s() - busy
+                taken = rows - before
+                return {
+                    "rows_per_s": taken / (now - begun),
+                    "cpu_s_per_million": used_s / taken * 1e6,
+                    "others_cores": max(0.0, (all_s - used_s) / (now - begun)),
+                }
+            begun, before, ends = now, rows, now + window_s
+            cpu, busy = cpu_s(tree([_PID])), machine_busy_s()
+
+
+def sheets(result: Figures) -> list[Sheet]:
+    rounds = result["rounds"]
+    sheet = Sheet("Rows of 1 kB", ("format", "reader", "rows/s", "CPU s per million"))
+    targets = []
+    for name, form in FORMATS.items():
+        for reader in ("prepserver", *form.rivals):
+            which = {"format": name, "reader": reader}
+            found = (values(rounds, figure, which) for figure in ("rows_per_s", "cpu_s_per_million"))
+            sheet.rows.append(
+                (name, reader, *(spread(each, form) for each, form in zip(found, (".0f", ".1f"), strict=True)))
+            )
+        for place, reader in enumerate(form.rivals):
+            which = {"format": name, "reader": reader}
+            ours, bound = {**which, "reader": "prepserver"}, None if place else form.least
+            targets.append(Target(f"{name}: prepserver / {reader}", "rows_per_s", ours, which, bound))
+    return [sheet, target_sheet("Ratios, median over rounds (min-max)", rounds, targets)]
+
+
+def remarks(result: Figures) -> list[str]:
+    left = [f"Left out: {name} ({why})." for name, why in result["left_out"].items()]
+    return left + disturbed(result["rounds"])
+
+
+CASE = Case("Records of 1 kB", measure, sheets, remarks)

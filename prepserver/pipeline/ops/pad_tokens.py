@@ -1,0 +1,60 @@
+"""`PadTokens`: tokens of one length."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from prepserver.pipeline import checks
+from prepserver.pipeline.errors import SpecError
+from prepserver.pipeline.kinds import Array, Kind, Scalar, Tokens
+from prepserver.pipeline.op import Op
+from prepserver.pipeline.record import Record, renamed
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class PadTokens(Op):
+    """Tokens filled up at the end to one length, and which of them are tokens.
+
+    A sample with more tokens is bad: put ``Truncate(length)`` before this op.
+
+    Attributes:
+        length: Number of tokens in a row.
+        pad: What fills it up: the number of the tokenizer's padding token.
+        mask: A new column of uint8: 1 for a token and 0 for padding. None for no such column.
+        count: A new column, a scalar of int64: how many tokens the sample has. None, the default, for no such column.
+        column: The column of tokens.
+
+    Raises:
+        SpecError: A number is none, or a column is missing or there already.
+    """
+
+    names_column = True
+
+    length: int
+    pad: int
+    mask: str | None
+    count: str | None
+    column: str
+
+    def __init__(
+        self, length: int, pad: int = 0, mask: str | None = "mask", count: str | None = None, column: str = "tokens"
+    ) -> None:
+        self._keep(
+            length=checks.side("length", length),
+            pad=checks.integer("pad", pad, -(2**63), 2**63 - 1),
+            mask=None if mask is None else checks.name("mask", mask),
+            count=None if count is None else checks.name("count", count),
+            column=checks.name("column", column),
+        )
+
+    def after(self, record: Record) -> Record:
+        if not isinstance(record.get(self.column), Tokens):
+            raise SpecError("column", self.column, f"is no column of tokens here; there are: {', '.join(record)}")
+        made: dict[str, Kind] = {self.column: Tokens(self.length)}
+        if self.mask is not None:
+            made[self.mask] = Array((self.length,), "uint8")
+        if self.count is not None:
+            if self.count in made:
+                raise SpecError("count", self.count, "is the name of another column")
+            made[self.count] = Scalar("int64")
+        return renamed(record, self.column, made)

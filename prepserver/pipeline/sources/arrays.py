@@ -1,0 +1,116 @@
+"""`Arrays`: columns that are arrays in files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from prepserver.pipeline import declared
+from prepserver.pipeline.arrayfile import BadArrayError, StoredArray, stored_arrays
+from prepserver.pipeline.errors import SpecError
+from prepserver.pipeline.kinds import Array, Image, Kind, Label, Mask, Scalar
+from prepserver.pipeline.record import Record
+from prepserver.pipeline.source import PathLike, SourceSpec, absolute
+
+
+@dataclass(frozen=True, init=False)
+class Arrays(SourceSpec):
+    """Arrays in .npy, .npz or .safetensors files, read where they lie; the first dimension counts the samples.
+
+    ``Arrays(x="/data/x.npy", label="/data/y.npy")``, or ``Arrays("/data/train.npz")`` for all arrays of a file. Each
+    array is a column: an `Array`, or a `Scalar` if it has one dimension; one of integers with the name ``label`` is the
+    `Label`. Files must be neither compressed, nor in Fortran order, nor big-endian. Where `columns` does not say what a
+    column is, the client reads it from the header of the file.
+
+    Attributes:
+        path: A file whose arrays are all columns, under their own names; None where `files` name the columns.
+        columns: Kinds of columns that shall be another kind, such as ``{"y": kinds.Label()}``, or of all columns if
+            the client cannot read the files.
+        files: The file of each column, as the daemon's machine sees it; a relative path counts from the current
+            directory. Of a file with several arrays, the one with the name of the column is read.
+
+    Raises:
+        SpecError: No columns, a file that cannot be used, or a kind that its array does not fit.
+    """
+
+    paths = ("files",)
+    files: Mapping[str, str]
+    declared: Record
+
+    def __init__(
+        self, path: str | PathLike | None = None, /, *, columns: Mapping[str, Kind] | None = None,
+        **files: str | PathLike,
+    ) -> None:  # fmt: skip
+        kinds = declared.declared_columns(columns) if columns else {}
+        if path is not None:
+            if files:
+                raise SpecError("path", path, "is the one file of all columns: name it, or a file for each column")
+            files = dict.fromkeys(_stored("path", absolute("path", path)), path)
+            if "" in files:
+                raise SpecError("path", path, "has one array, without a name: write Arrays(x=PATH)")
+        where = {name: absolute(name, file) for name, file in files.items()}
+        if unknown := kinds.keys() - where.keys():
+            raise SpecError("columns", unknown.pop(), f"is no column; there are: {', '.join(where) or 'none'}")
+        for name in where.keys() - kinds.keys():
+            kinds[name] = _kind(name, array_of(_stored(name, where[name]), name))
+        for name, kind in kinds.items():
+            if (kind.size if isinstance(kind, Image | Mask) else kind.shape if isinstance(kind, Array) else ()) is None:
+                raise SpecError(f"columns.{name}", kind, "must say the shape of a row, which the file has")
+        self._keep(files=where, declared=declared.declared_columns({name: kinds[name] for name in where}))
+
+    @property
+    def columns(self) -> Record:
+        return self.declared
+
+    @property
+    def place(self) -> str:
+        return ", ".join(dict.fromkeys(self.files.values()))
+
+    def named_paths(self) -> list[tuple[str, str]]:
+        return [(f"file of column {name}", path) for name, path in self.files.items()]
+
+    def to_wire(self) -> dict[str, Any]:
+        wire = {"files": dict(self.files), "columns": declared.columns_to_wire(self.declared)}
+        return {self.wire_key: type(self).__name__, **wire}
+
+    @classmethod
+    def from_params(cls, params: Mapping[str, Any]) -> Self:
+        """As `SourceSpec.from_params`; opens nothing, because every column is declared."""
+        files, columns = params.get("files"), declared.declared_columns(params.get("columns"))
+        if len(params) != 2 or not isinstance(files, Mapping) or files.keys() != columns.keys():
+            raise SpecError("files", files, "must name a file for each of the columns, and nothing else")
+        for name, path in files.items():
+            if not (isinstance(path, str) and path.startswith("/")):
+                raise SpecError(name, path, "must be an absolute path, because the server runs in another directory")
+        return cls(columns=columns, **files)
+
+
+def array_of(found: Mapping[str, StoredArray], column: str) -> StoredArray:
+    """Return a column's array of a file: the one with its name, or the one without a name.
+
+    Raises:
+        SpecError: There is none.
+    """
+    array = found.get("") or found.get(column)
+    if array is None:
+        raise SpecError(column, column, f"is no array of the file; it has: {', '.join(found) or 'none'}")
+    return array
+
+
+def _kind(name: str, array: StoredArray) -> Kind:
+    shape, dtype = array.shape[1:], array.dtype
+    if shape:
+        return Array(shape, dtype)
+    return Label() if name == "label" and "int" in dtype else Scalar(dtype)
+
+
+def _stored(field: str, path: str) -> dict[str, StoredArray]:
+    try:
+        with open(path, "rb") as file:
+            return stored_arrays(path, file)
+    except BadArrayError as error:
+        raise SpecError(field, path, str(error)) from None
+    except OSError as error:
+        reason = f"cannot be read here ({error.strerror}): correct the path, or declare the kinds of all columns"
+        raise SpecError(field, path, reason) from None

@@ -1,0 +1,36 @@
+"""`TextLines`: a sample in each line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from prepserver.pipeline.kinds import Text
+from prepserver.pipeline.record import Record
+from prepserver.pipeline.source import SourceSpec, absolute_all
+from prepserver.pipeline.table import Paths
+
+
+@dataclass(frozen=True, init=False)
+class TextLines(SourceSpec):
+    """Lines of text files, one sample each, in the order of the files and of their lines: the column ``text``.
+
+    Files are UTF-8, and lines end in LF or CR LF, which are no part of the text. Empty lines are skipped; lines of
+    blanks are kept as they are. A line that is not UTF-8 is a bad sample.
+
+    Attributes:
+        path: The files, as for `Csv`: ``/data/corpus/*.txt``.
+
+    Raises:
+        SpecError: `path` is no path.
+    """
+
+    paths = ("path",)
+    path: tuple[str, ...]
+
+    def __init__(self, path: Paths) -> None:
+        self._keep(path=absolute_all("path", path))
+
+    @property
+    def columns(self) -> Record:
+        """One column of text."""
+        return {"text": Text()}

@@ -1,0 +1,265 @@
+"""Files of lines, a sample each: where each line begins, 8 bytes a sample; nothing else is in the index.
+
+The index counts bytes over all files, one after the other. A sample's bytes end where the next one begins, or with its
+file: what was skipped between them is line ends, which are cut off.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+from abc import abstractmethod
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from prepserver.source.container import Container
+from prepserver.source.errors import SampleError, SourceError, unusable
+from prepserver.source.patterns import files_of
+from prepserver.source.ranges import FilesReader, Sections
+from prepserver.source.roots import Roots, open_below
+from prepserver.source.samples import MAX_ENCODED_BYTES, Record, Source
+from prepserver.source.shards import Shards
+
+_BLOCK_BYTES = 16 << 20
+_LF, _CR, _QUOTE = b'\n\r"'
+_BOM = b"\xef\xbb\xbf"
+
+_STRETCH = 4096
+"""Samples between two whose line number is in the index; other numbers are counted from there, for messages."""
+
+U64 = npt.NDArray[np.uint64]
+
+
+@dataclass(slots=True)
+class Lines:
+    """The content of a file.
+
+    Attributes:
+        size: Bytes of the file.
+        mtime_ns: Time of the file, taken before it was listed.
+        begins: Where each sample begins in the file.
+        numbers: Number of the line, from 1, of each `_STRETCH`-th sample.
+        header: The first sample, where that is none, but names the others' cells.
+    """
+
+    size: int
+    mtime_ns: int
+    begins: U64
+    numbers: U64
+    header: bytes = b""
+    cells: list[int] = field(default_factory=list)
+
+
+def list_lines(
+    path: str, roots: Roots | None, found: Callable[..., None], quotes: bool = False, header: bool = False
+) -> Lines:
+    """List one file.
+
+    Args:
+        path: Absolute path of the file.
+        roots: Where it must lie.
+        found: Called with a number of samples.
+        quotes: Whether a line end inside double quotes ends no sample.
+        header: Whether the first sample is none.
+
+    Raises:
+        SourceError: The file is missing or unreadable, or a quote stays open.
+    """
+    try:
+        descriptor = open_below(roots, "the file", path)
+    except OSError as error:
+        raise unusable("the file", path, error) from error
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise SourceError(f"{path} is not a file; name its files, such as {path}/*")
+        begins, numbers = _begins(path, descriptor, status.st_size, quotes, header, found)
+        first = b""
+        if header and len(begins):
+            end = int(begins[1]) if len(begins) > 1 else status.st_size
+            first = os.pread(descriptor, min(end - int(begins[0]), MAX_ENCODED_BYTES), int(begins[0]))
+            begins = begins[1:]
+    except OSError as error:
+        raise unusable("the file", path, error) from error
+    finally:
+        os.close(descriptor)
+    return Lines(status.st_size, status.st_mtime_ns, begins, numbers, first)
+
+
+def _begins(
+    path: str, descriptor: int, size: int, quotes: bool, header: bool, found: Callable[..., None]
+) -> tuple[U64, U64]:
+    """Return where samples and the header begin, and `Lines.numbers`."""
+    at = begin = len(_BOM) if os.pread(descriptor, len(_BOM), 0) == _BOM else 0
+    begins, numbers = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    line = number = 1  # where the block begins; of the sample that begins at `begin`
+    is_open, samples = False, -1 if header else 0
+
+    def add(starts: npt.NDArray[np.int64], lines: npt.NDArray[np.int64]) -> None:
+        nonlocal samples
+        begins.append(starts)
+        numbers.append(lines[-samples % _STRETCH :: _STRETCH].copy())
+        samples += len(starts)
+        found(len(starts))
+
+    while at < size and (data := os.pread(descriptor, min(_BLOCK_BYTES, size - at), at)):
+        block = np.frombuffer(data, np.uint8)
+        ends = np.flatnonzero(block == _LF)
+        lines = np.arange(line + 1, line + 1 + len(ends))  # the number of the line after each end
+        line += len(ends)
+        if quotes:
+            marks = np.flatnonzero(block == _QUOTE)
+            outside = (np.searchsorted(marks, ends) + is_open) % 2 == 0
+            is_open ^= len(marks) % 2 == 1
+            ends, lines = ends[outside], lines[outside]
+        starts = np.concatenate(([begin], ends + (at + 1)))
+        lines = np.concatenate(([number], lines))
+        lengths = np.diff(starts)
+        pairs = np.flatnonzero(lengths == 2)
+        if len(pairs):  # perhaps CR LF and nothing else; the first CR may lie in the block before
+            before = os.pread(descriptor, 1, at - 1) if starts[pairs[0]] < at else b"-"
+            firsts = np.concatenate((np.frombuffer(before, np.uint8), block))[starts[pairs] - at + 1]
+            lengths[pairs[firsts == _CR]] = 1
+        is_sample = lengths > 1
+        add(starts[:-1][is_sample], lines[:-1][is_sample])
+        begin, number = int(starts[-1]), int(lines[-1])
+        at += len(data)
+    if is_open:
+        raise SourceError(
+            f"{path}: the quotes of the record in line {number} stay open; double the quotes inside of cells"
+        )
+    if begin < size and os.pread(descriptor, 2, begin) != b"\r":  # the last line has no end
+        add(np.array([begin]), np.array([number]))
+    return np.concatenate(begins).view(np.uint64), np.concatenate(numbers).view(np.uint64)
+
+
+class LinesReader(FilesReader[Lines]):
+    """A reader of files of lines."""
+
+    def files(self, roots: Roots | None = None) -> list[str]:
+        """As `FilesReader.files`."""
+        return files_of(self.spec.path, roots)
+
+    @property
+    def folders(self) -> list[str]:
+        """As `FilesReader.folders`."""
+        root = getattr(self.spec, "root", None)
+        return [] if root is None else [root]
+
+    def list_file(self, path: str, roots: Roots | None, found: Callable[..., None]) -> Lines:
+        """As `FilesReader.list_file`."""
+        return list_lines(path, roots, found)
+
+    def table(self, paths: list[str], files: list[Lines], roots: Roots | None) -> tuple[dict[str, Any], Sections]:
+        """As `FilesReader.table`."""
+        counts = [len(each.begins) for each in files]
+        if not sum(counts):
+            raise SourceError(f"{self.spec.place} holds no lines")
+        begins = np.empty(sum(counts) + 1, np.uint64)
+        at, offset = 0, 0
+        for each in files:
+            np.add(each.begins, np.uint64(offset), out=begins[at : at + len(each.begins)])
+            at, offset = at + len(each.begins), offset + each.size
+        begins[-1] = offset
+        digest = hashlib.sha256(json.dumps([list(map(os.path.basename, paths)), counts]).encode())
+        digest.update(begins.data)
+        meta = {
+            "n": sum(counts), "classes": [], "num_classes": 0, "content_digest": digest.hexdigest(), "counts": counts,
+            "cells": [each.cells for each in files],
+        }  # fmt: skip
+        numbers = np.concatenate([each.numbers for each in files])
+        return meta, {"begins": begins.view(np.uint8).data, "numbers": numbers.view(np.uint8).data}
+
+
+class LinesSource(Source):
+    """A `Source` over files of lines.
+
+    Args:
+        container: The index.
+        spec: The source.
+        roots: Where files must lie.
+    """
+
+    def __init__(self, container: Container, spec: Any, roots: Roots | None) -> None:
+        meta = container.meta
+        self._spec, self._roots = spec, roots
+        self._files: list[str] = meta["files"]
+        self._cells: list[list[int]] = meta["cells"]
+        self._shards = Shards(self._files, meta["sizes"], roots, meta["mtimes_ns"])
+        self._starts = [0, *accumulate(meta["sizes"])]  # of the files
+        self._firsts = [0, *accumulate(meta["counts"])]  # samples
+        self._container = container
+        self._begins = container.rows("begins", "QQ", 8)
+        self._numbered: tuple[int, U64] = (-1, np.empty(0, np.uint64))
+
+    def __len__(self) -> int:
+        return len(self._begins)
+
+    def line(self, index: int) -> tuple[int, str]:
+        """Return the number of a sample's file, and its line.
+
+        Raises:
+            SampleError: It cannot be read, or is no text.
+        """
+        file, data = self.piece(index)
+        try:
+            return file, data.rstrip(b"\r\n").decode()
+        except UnicodeDecodeError as error:
+            raise SampleError(
+                f"byte {error.start} of the line, {data[error.start]:#04x}, is no UTF-8: convert the file with iconv"
+            ) from None
+
+    def piece(self, index: int) -> tuple[int, bytes]:
+        """Return the number of a sample's file, and its bytes.
+
+        Raises:
+            SampleError: It cannot be read.
+        """
+        begin, end = self._begins[index]
+        file = bisect_right(self._starts, begin) - 1
+        begin, end = begin - self._starts[file], min(end, self._starts[file + 1]) - self._starts[file]
+        if end - begin > MAX_ENCODED_BYTES:
+            raise SampleError(f"it has {end - begin} bytes, more than the limit of {MAX_ENCODED_BYTES}")
+        data = self._shards.read(file, begin, end - begin)
+        if len(data) != end - begin:
+            raise SampleError(f"{self._shards.name(file)} is cut off")
+        return file, data
+
+    @abstractmethod
+    def read(self, index: int) -> Record:
+        """As `Source.read`."""
+
+    def label(self, index: int) -> int:
+        """As `Source.label`."""
+        return int(self.read(index).get("label", 0))
+
+    def name(self, index: int) -> str:
+        """As `Source.name`."""
+        file = bisect_right(self._firsts, index) - 1
+        try:
+            where = f"line {self._number(file, index - self._firsts[file])}"
+        except OSError:  # the file has changed
+            where = f"sample {index - self._firsts[file]}"
+        return f"{self._files[file].lstrip('/')}, {where}"
+
+    def _number(self, file: int, place: int) -> int:
+        """Return the number of a sample's line in its file."""
+        stretch = self._firsts[file] + place - place % _STRETCH
+        if self._numbered[0] != stretch:
+            count = min(_STRETCH, self._firsts[file + 1] - stretch)
+            begins = np.frombuffer(self._container.piece("begins", 8 * stretch, 8 * (stretch + count)), np.uint64)
+            before = sum(-(-count // _STRETCH) for count in np.diff(self._firsts[: file + 1]).tolist())
+            mark = self._container.rows("numbers", "Q", 8)[before + place // _STRETCH][0]
+            start = int(begins[0])
+            data = self._shards.read(file, start - self._starts[file], int(begins[-1]) - start)
+            ends = np.flatnonzero(np.frombuffer(data, np.uint8) == _LF)
+            self._numbered = stretch, mark + np.searchsorted(ends, begins - begins[0]).astype(np.uint64)
+        return int(self._numbered[1][place % _STRETCH])

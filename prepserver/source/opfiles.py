@@ -1,0 +1,38 @@
+"""Files that the ops of a pipeline read: what they hold, as digests, and where they lie."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+
+from prepserver.source.errors import SampleError, SourceError, printable
+from prepserver.source.places import Places
+from prepserver.source.roots import Roots
+from prepserver.source.samples import read_regular_file
+
+
+def digests(paths: Sequence[str], roots: Roots | None = None) -> list[str]:
+    """Return the hex SHA-256 of each file's content.
+
+    Raises:
+        OutsideRootsError: A file does not lie in the roots.
+        SourceError: A file cannot be read.
+    """
+    found = []
+    for path in paths:
+        if roots is not None:
+            roots.check_path("the file", path)
+        try:
+            found.append(hashlib.sha256(read_regular_file(os.fsencode(path), roots=roots)).hexdigest())
+        except SampleError as error:
+            raise SourceError(f"the file {printable(path)} of an op cannot be used: {error.reason}") from error
+    return found
+
+
+def places(paths: Sequence[str]) -> list[str]:
+    """Return the folders where files really lie."""
+    found = Places()
+    for path in paths:
+        found.add_file(os.fsencode(path))
+    return list(found.found())

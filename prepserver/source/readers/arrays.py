@@ -1,0 +1,185 @@
+"""How `Arrays` are read: rows at fixed places of files, many at once from a mapping, or one by one.
+
+A file that has changed since it was listed is noticed before each block and each row. Only a file that is cut within
+the microseconds of a copy, or a failing disk, kills a worker; after two such deaths the first sample of
+the block is quarantined, and the others are read one by one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from prepserver.pipeline.arrayfile import BadArrayError, stored_arrays
+from prepserver.pipeline.errors import SpecError
+from prepserver.pipeline.kinds import Kind, Label, Tokens
+from prepserver.pipeline.sources.arrays import Arrays, array_of
+from prepserver.source.container import Container
+from prepserver.source.errors import SampleError, SourceError, unusable
+from prepserver.source.places import Places
+from prepserver.source.progress import Progress
+from prepserver.source.reader import Scan, ScanningReader
+from prepserver.source.roots import Roots, open_below
+from prepserver.source.samples import Record, Source
+from prepserver.source.shards import Shards
+
+_LOOKS = 64
+_LOOK_BYTES = 4096
+"""Of each array so many pieces enter the digest of the content."""
+
+_STEP_BYTES = 1 << 24
+
+
+class ArraysReader(ScanningReader):
+    kind = Arrays
+    spec: Arrays
+
+    def scan(self, progress: Progress, roots: Roots | None) -> Scan:
+        places, files = Places(), list(dict.fromkeys(self.spec.files.values()))
+        columns: list[dict[str, Any]] = []
+        statuses: dict[str, os.stat_result] = {}
+        digest = hashlib.sha256()
+        num_classes = 0
+        for name, path in self.spec.files.items():
+            places.add_file(os.fsencode(path))
+            try:
+                with open(open_below(roots, "the file", path), "rb") as file:
+                    statuses.setdefault(path, os.fstat(file.fileno()))
+                    array = array_of(stored_arrays(path, file), name)
+                    column = _Column(name, files.index(path), array.offset, array.shape, array.dtype)
+                    column.check(self.spec.columns[name])
+                    digest.update(json.dumps([name, column.shape, column.dtype]).encode())
+                    for at in range(0, array.nbytes, max(1, array.nbytes // _LOOKS)):
+                        digest.update(os.pread(file.fileno(), min(_LOOK_BYTES, array.nbytes - at), array.offset + at))
+                    if isinstance(self.spec.columns[name], Label):
+                        num_classes = max(num_classes, column.top_label(file.fileno()) + 1)
+            except BadArrayError as error:
+                raise SourceError(f"{path} {error}") from error
+            except SpecError as error:
+                raise SourceError(f"{path}: column {name!r} {error.reason}") from error
+            except OSError as error:
+                raise unusable("the file", path, error) from error
+            columns.append(column.__dict__)
+        lengths = {each["name"]: each["shape"][0] for each in columns}
+        if len(set(lengths.values())) > 1 or not all(lengths.values()):
+            shown = ", ".join(f"{name} {length}" for name, length in lengths.items())
+            raise SourceError(f"{self.spec.place}: columns must have the same number of samples, 1 or more: {shown}")
+        progress.finished(columns[0]["shape"][0])
+        times = [statuses[path].st_mtime_ns for path in files]
+        meta = {
+            "n": columns[0]["shape"][0], "num_classes": num_classes, "content_digest": digest.hexdigest(),
+            "columns": columns, "files": files, "sizes": [statuses[path].st_size for path in files],
+            "mtimes_ns": times,
+        }  # fmt: skip
+        return Scan(meta, {}, times, places.found())
+
+    def is_current(self, container: Container) -> bool:
+        meta = container.meta
+        found = [(status.st_size, status.st_mtime_ns) for status in map(os.stat, meta["files"])]
+        return found == list(zip(meta["sizes"], meta["mtimes_ns"], strict=True))
+
+    def check_roots(self, sections: Callable[[str], memoryview], roots: Roots) -> None:
+        for path in self.spec.files.values():
+            roots.check_path("the file", path)
+
+    def read_by(self, container: Container, roots: Roots | None) -> Source:
+        return ArraySource(container.meta, self.spec.columns, roots)
+
+
+@dataclass
+class _Column:
+    """Where the rows of a column lie."""
+
+    name: str
+    file: int
+    offset: int
+    shape: Sequence[int]
+    dtype: str
+
+    @property
+    def row_bytes(self) -> int:
+        return int(np.dtype(self.dtype).itemsize * np.prod(self.shape[1:], dtype=object))
+
+    def check(self, kind: Kind) -> None:
+        """Raise `BadArrayError` if the array is not what the spec says of the column."""
+        shape, dtype = kind.stored()
+        is_label = isinstance(kind, Label | Tokens) and "int" in self.dtype and self.dtype != "uint64"
+        if tuple(self.shape[1:]) != shape or not (self.dtype == dtype or is_label):
+            raise BadArrayError(
+                f"holds rows of shape {tuple(self.shape[1:])} and dtype {self.dtype}, and column {self.name!r} is "
+                f"declared as {kind}: shape {shape}, dtype {dtype}"
+            )
+
+    def top_label(self, descriptor: int) -> int:
+        """Return the greatest value of a column of labels; raise `BadArrayError` if one is negative."""
+        end, top = self.offset + self.shape[0] * self.row_bytes, 0
+        for at in range(self.offset, end, _STEP_BYTES):
+            values = np.frombuffer(os.pread(descriptor, min(_STEP_BYTES, end - at), at), self.dtype)
+            top = max(top, int(values.max()))
+            if (least := int(values.min())) < 0:
+                raise BadArrayError(
+                    f"holds {least}, and the labels of column {self.name!r} must be numbers from 0; declare it as "
+                    f"kinds.Scalar({self.dtype!r})"
+                )
+        return top
+
+
+class ArraySource(Source):
+    """A `Source` over arrays in files.
+
+    Args:
+        meta: Of the index.
+        kinds: The kind of each column.
+        roots: Where files must lie.
+    """
+
+    def __init__(self, meta: Mapping[str, Any], kinds: Mapping[str, Kind], roots: Roots | None) -> None:
+        self._samples: int = meta["n"]
+        self._columns = [_Column(**each) for each in meta["columns"]]
+        self._stored = {name: kind.stored() for name, kind in kinds.items()}
+        self._labels = [name for name, kind in kinds.items() if isinstance(kind, Label)]
+        self._shards = Shards(meta["files"], meta["sizes"], roots, meta["mtimes_ns"])
+
+    def __len__(self) -> int:
+        return self._samples
+
+    def read(self, index: int) -> Record:
+        if not 0 <= index < self._samples:
+            raise IndexError(f"index {index} of a source of {self._samples} samples")
+        record: Record = {}
+        for column in self._columns:
+            shape, dtype = self._stored[column.name]
+            self._shards.check(column.file)
+            data = self._shards.read(column.file, column.offset + index * column.row_bytes, column.row_bytes)
+            if len(data) != column.row_bytes:
+                raise SampleError(f"{self._shards.name(column.file)} is cut off")
+            record[column.name] = np.frombuffer(data, column.dtype).reshape(shape).astype(dtype, copy=False)
+        return record
+
+    def read_block(self, indices: Sequence[int], into: Mapping[str, npt.NDArray[Any]]) -> bool:
+        if not 0 <= min(indices) <= max(indices) < self._samples:
+            raise IndexError(f"indices {min(indices)} to {max(indices)} of a source of {self._samples} samples")
+        places = np.asarray(indices)
+        for column in self._columns:
+            rows, size = into[column.name], column.row_bytes
+            whole = np.frombuffer(self._shards.mapped(column.file), np.uint8, self._samples * size, column.offset)
+            stored = rows if rows.dtype == column.dtype else np.empty(rows.shape, column.dtype)
+            # As bytes: arrays that lie anywhere in a file would be copied whole. Without "clip" numpy copies twice.
+            out = stored.reshape(len(places), -1).view(np.uint8)
+            np.take(whole.reshape(-1, size), places, axis=0, out=out, mode="clip")
+            if stored is not rows:
+                rows[...] = stored
+        return True
+
+    def label(self, index: int) -> int:
+        return int(self.read(index)[self._labels[0]]) if self._labels else 0
+
+    def name(self, index: int) -> str:
+        return f"{self._shards.name(self._columns[0].file)}[{index}]"

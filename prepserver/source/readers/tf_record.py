@@ -1,0 +1,176 @@
+"""How `TFRecord` is read: where each record begins is listed once; a record is taken apart when it is read.
+
+A record is its length (uint64), the checksum of that, its bytes, and their checksum. Listing compares the first,
+reading the second.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from prepserver.pipeline.kinds import Array, Bytes, Image, Kind, Label, Mask, Scalar, Text
+from prepserver.pipeline.sources.tf_record import TFRecord
+from prepserver.source import example
+from prepserver.source.container import Container
+from prepserver.source.errors import SampleError, SourceError, unusable
+from prepserver.source.lines import Lines, LinesReader, LinesSource
+from prepserver.source.ranges import Sections
+from prepserver.source.roots import Roots, open_below
+from prepserver.source.samples import Record, Source
+from prepserver.source.values import value_of
+
+try:
+    import google_crc32c  # here, because a worker can load nothing once it reads files
+except ImportError:
+    google_crc32c = None  # type: ignore[assignment]
+
+_HEAD = struct.Struct("<QI")
+_CRC = struct.Struct("<I")
+_SMALL_BYTES = 4096
+_BLOCK_BYTES = 1 << 16
+"""Small records are listed in blocks; of larger ones only the heads are read."""
+
+_FOUND_EVERY = 1024
+_NO_NUMBERS = (), None, -1
+_SHOWN = 20
+
+
+def masked_crc(data: bytes) -> int:
+    """Return the checksum of TFRecord files: CRC-32C, rotated, plus a constant."""
+    crc: int = google_crc32c.value(data)
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+class TFRecordReader(LinesReader):
+    kind = TFRecord
+    spec: TFRecord
+
+    def list_file(self, path: str, roots: Roots | None, found: Callable[..., None]) -> Lines:
+        _check_installed()
+        try:
+            with open(open_below(roots, "the file", path), "rb", buffering=0) as file:
+                status = os.fstat(file.fileno())
+                begins = array("Q")
+                for begin in _begins(path, file.fileno(), status.st_size):
+                    begins.append(begin)
+                    if not len(begins) % _FOUND_EVERY:
+                        found(_FOUND_EVERY)
+        except OSError as error:
+            raise unusable("the file", path, error) from error
+        return Lines(status.st_size, status.st_mtime_ns, np.array(begins, np.uint64), np.empty(0, np.uint64))
+
+    def table(self, paths: list[str], files: list[Lines], roots: Roots | None) -> tuple[dict[str, Any], Sections]:
+        if not any(len(each.begins) for each in files):
+            raise SourceError(f"{self.spec.place} holds no records")
+        return super().table(paths, files, roots)
+
+    def read_by(self, container: Container, roots: Roots | None) -> Source:
+        _check_installed()
+        return _Examples(container, self.spec, roots)
+
+
+def _check_installed() -> None:
+    if google_crc32c is None:
+        raise SourceError("TFRecord needs google-crc32c where the daemon runs: pip install 'prepserver[tfrecord]'")
+
+
+def _begins(path: str, descriptor: int, size: int) -> Iterator[int]:
+    """Yield where each record begins."""
+    block, start, at, length = b"", 0, 0, 0
+    while at < size:
+        head = block[at - start : at - start + _HEAD.size]
+        if len(head) < _HEAD.size:
+            block, start = os.pread(descriptor, _BLOCK_BYTES if length <= _SMALL_BYTES else _HEAD.size, at), at
+            head = block[: _HEAD.size]
+        if at == 0 and head.startswith(b"\x1f\x8b"):
+            raise SourceError(f"{path} is compressed (gzip), so no record can be read alone: unpack it, gzip -dc")
+        if len(head) < _HEAD.size:
+            raise SourceError(f"{path} is cut off: a record at byte {at} of {size} has no length. Copy it again")
+        length, crc = _HEAD.unpack(head)
+        if masked_crc(head[:8]) != crc:
+            what = "is no TFRecord file, or compressed" if at == 0 else "is damaged"
+            raise SourceError(f"{path} {what}: the checksum of the length at byte {at} of {size} is wrong")
+        if at + _HEAD.size + length + _CRC.size > size:
+            raise SourceError(f"{path} is cut off: a record at byte {at} of {size} has {length} bytes. Copy it again")
+        yield at
+        at += _HEAD.size + length + _CRC.size
+
+
+class _Examples(LinesSource):
+    def __init__(self, container: Container, spec: TFRecord, roots: Roots | None) -> None:
+        super().__init__(container, spec, roots)
+        self._taken = [(name, kind, spec.names.get(name, name).encode()) for name, kind in spec.columns.items()]
+        numbers = {name: kind.stored() for name, kind, _ in self._taken if isinstance(kind, Label | Scalar | Array)}
+        self._plain = {name: (shape, np.dtype(dtype), prod(shape)) for name, (shape, dtype) in numbers.items()}
+        self._wanted = frozenset(feature for _, _, feature in self._taken)
+
+    def read(self, index: int) -> Record:
+        _, frame = self.piece(index)
+        at, end = _HEAD.size, len(frame) - _CRC.size
+        if _HEAD.unpack_from(frame)[0] != end - at or masked_crc(frame[at:end]) != _CRC.unpack_from(frame, end)[0]:
+            raise SampleError("its checksum is wrong: the record is damaged")
+        try:
+            found = example.features(frame, at, end, self._wanted)
+        except example.BrokenExampleError as error:
+            raise SampleError(f"it is no tf.train.Example: {error}") from None
+        if len(found) < len(self._wanted):
+            missing = next(feature for _, _, feature in self._taken if feature not in found).decode()
+            has = sorted(name.decode("utf-8", "replace") for name in example.names(frame, at, end))[:_SHOWN]
+            raise SampleError(f"it has no feature {missing!r}; it has: {', '.join(has) or 'none'}")
+        record: Record = {}
+        for name, kind, feature in self._taken:
+            given = found[feature]
+            shape, dtype, size = self._plain.get(name, _NO_NUMBERS)
+            is_plain = isinstance(given, np.ndarray) and given.dtype == dtype and given.size == size
+            if is_plain and not (isinstance(kind, Label) and given[0] < 0):  # type: ignore[operator]
+                record[name] = given.reshape(shape)  # type: ignore[union-attr]
+            else:
+                record[name] = _value(name, kind, given)
+        return record
+
+    def read_block(self, indices: Sequence[int], into: Mapping[str, npt.NDArray[Any]]) -> bool:
+        for place, index in enumerate(indices):
+            for column, value in self.read(index).items():
+                into[column][place] = value
+        return True
+
+    def name(self, index: int) -> str:
+        file = bisect_right(self._firsts, index) - 1
+        return f"{self._files[file].lstrip('/')}, record {index - self._firsts[file]}"
+
+
+def _value(column: str, kind: Kind, given: example.Value) -> Any:
+    """Return a feature as a value of a kind."""
+    if isinstance(kind, Image | Mask | Text | Bytes):
+        if not (isinstance(given, list) and len(given) == 1):
+            raise SampleError(f"its {column} is {_described(given)}, and must be one value of bytes")
+        try:
+            return given[0].decode() if isinstance(kind, Text) else given[0]
+        except UnicodeDecodeError as error:
+            raise SampleError(f"byte {error.start} of its {column} is no UTF-8") from None
+    if isinstance(kind, Label | Scalar | Array):
+        shape, dtype = kind.stored()
+        if isinstance(kind, Array) and isinstance(given, list) and len(given) == 1:
+            if len(given[0]) == np.dtype(dtype).itemsize * prod(shape):
+                return np.frombuffer(given[0], dtype).reshape(shape)
+        elif isinstance(given, np.ndarray) and given.size == prod(shape):
+            return value_of(column, kind, given.reshape(shape))
+        raise SampleError(f"its {column} is {_described(given)}, and must be {prod(shape)} numbers of type {dtype}")
+    if isinstance(given, list) and given:
+        raise SampleError(f"its {column} is {_described(given)}, and must be integers")
+    return value_of(column, kind, np.asarray(given))
+
+
+def _described(given: example.Value) -> str:
+    if isinstance(given, list):
+        return f"one value of {len(given[0])} bytes" if len(given) == 1 else f"{len(given)} values of bytes"
+    return f"{given.size} numbers of type {given.dtype}"

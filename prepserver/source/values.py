@@ -1,0 +1,86 @@
+"""Cells of tables as the values of columns: text, numbers, lists of numbers."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+
+from prepserver.pipeline.kinds import Array, Kind, Label, Scalar, Text, Tokens
+from prepserver.source.errors import SampleError
+
+_SHOWN_CHARS = 60
+
+
+def value_of(column: str, kind: Kind, given: Any) -> Any:
+    """Return a value as rows hold it: a str for `Text`, else an array of the kind's type; a list may be given for it.
+
+    Floats may lose precision and may be no numbers (nan, inf). Integers must be held as they are.
+
+    Raises:
+        SampleError: The value is not of that kind.
+    """
+    if isinstance(kind, Text):
+        if isinstance(given, str):
+            return given
+        raise _wrong(column, kind, given)
+    dtype = np.dtype("int64" if isinstance(kind, Label | Tokens) else kind.dtype)  # type: ignore[attr-defined]
+    try:
+        array = np.asarray(given)
+        if not array.size:
+            array = array.astype(dtype)
+        if array.dtype.kind not in ("biu" if dtype.kind in "iu" else "biuf"):
+            raise ValueError
+        with np.errstate(over="raise"):
+            value = array.astype(dtype)
+    except (ValueError, OverflowError, FloatingPointError):
+        raise _wrong(column, kind, given) from None
+    match kind:
+        case Label() | Scalar():
+            fits = value.ndim == 0
+        case Array(shape):
+            fits = shape in (None, value.shape)
+        case _:
+            fits = value.ndim == 1
+    same = dtype.kind == "f" or bool(np.all(value == array))
+    if not (fits and same) or (isinstance(kind, Label) and value < 0):
+        raise _wrong(column, kind, given)
+    return value
+
+
+def parsed(column: str, kind: Kind, cell: str) -> Any:
+    """Return the value of a cell of text: a number, or a JSON list for an `Array` or `Tokens`.
+
+    Raises:
+        SampleError: The cell is not of that kind.
+    """
+    if isinstance(kind, Text):
+        return cell
+    try:
+        if isinstance(kind, Array | Tokens):
+            given = json.loads(cell)
+        elif isinstance(kind, Label) or not kind.dtype.startswith("float"):  # type: ignore[attr-defined]
+            given = int(cell)
+        else:
+            given = float(cell)
+    except (ValueError, RecursionError):
+        raise _wrong(column, kind, cell) from None
+    return value_of(column, kind, given)
+
+
+def _wrong(column: str, kind: Kind, given: Any) -> SampleError:
+    match kind:
+        case Text():
+            wanted = "text"
+        case Label():
+            wanted = "the number of a class, an integer from 0"
+        case Scalar(dtype):
+            wanted = f"a number of type {dtype}"
+        case Array(shape, dtype):
+            wanted = f"numbers of type {dtype}" + (f" in the shape {list(shape)}" if shape else "")
+        case _:
+            wanted = "a list of integers"
+    shown = repr(given)
+    shown = shown if len(shown) <= _SHOWN_CHARS else f"{shown[: _SHOWN_CHARS - 3]}..."
+    return SampleError(f"its {column} is {shown}, and must be {wanted}")

@@ -1,0 +1,106 @@
+"""Rows without images through a real daemon: the same as inline, in shards, resumed, replayed, and after a change."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from prepclient import Arrays, PrepClient, Sharding, TFRecord
+from prepserver.pipeline import kinds
+from prepserver.pipeline.source import SourceSpec
+from tests.support.server import Server, cli
+from tests.support.tf_records import file_of
+
+pytestmark = pytest.mark.integration
+
+COUNT = 3000
+SPEC: dict[str, Any] = {"batch_size": 256, "shuffle": True, "seed": 5, "fields": "dict"}
+VALUES = np.random.default_rng(0).standard_normal((COUNT, 40), dtype=np.float32)
+
+
+def arrays(folder: Path) -> SourceSpec:
+    np.save(folder / "x.npy", VALUES)
+    np.save(folder / "y.npy", np.arange(COUNT, dtype=np.uint16) % 10)
+    return Arrays(x=folder / "x.npy", label=folder / "y.npy")
+
+
+def records(folder: Path) -> SourceSpec:
+    for shard in range(3):
+        numbers = range(1000 * shard, 1000 * shard + 1000)
+        data = file_of({"x": VALUES[n].tolist(), "label": [n % 10]} for n in numbers)
+        (folder / f"t-{shard}.tfrecord").write_bytes(data)
+    return TFRecord(folder / "*.tfrecord", {"x": kinds.Array((40,)), "label": kinds.Label()})
+
+
+@pytest.fixture(scope="module", params=[arrays, records])
+def source(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> SourceSpec:
+    made: SourceSpec = request.param(tmp_path_factory.mktemp("records"))
+    return made
+
+
+def indices(client: PrepClient, batches: int | None = None) -> list[int]:
+    """Samples of the rows of an epoch, which are compared with what was written."""
+    found: list[int] = []
+    for number, batch in enumerate(client):
+        index = batch["index"]
+        assert (batch["x"].numpy() == VALUES[index]).all()
+        assert (batch["label"] == index % 10).all()
+        found += index.tolist()
+        if number + 1 == batches:
+            break
+    return found
+
+
+def test_rows_are_those_of_inline_and_an_epoch_has_each_once(server: Server, source: SourceSpec) -> None:
+    with PrepClient(source, [], inline=True, **SPEC) as client:
+        expected = [indices(client), indices(client)]
+    assert sorted(expected[0]) == list(range(COUNT))
+    with PrepClient(source, [], runtime_dir=server.runtime_dir, job="tables", **SPEC) as client:
+        assert [indices(client), indices(client)] == expected
+        state = client.state_dict()
+        assert client.stats()["bad_samples"] == 0
+    with PrepClient(source, [], runtime_dir=server.runtime_dir, **SPEC) as client:
+        first = indices(client, 3)
+        state = client.state_dict()
+    with PrepClient(source, [], runtime_dir=server.runtime_dir, **SPEC) as client:
+        client.load_state_dict(state)
+        assert first + indices(client) == expected[0]
+
+
+def test_shards_have_every_sample_once_between_them(server: Server, source: SourceSpec) -> None:
+    found: list[int] = []
+    for shard in range(2):
+        sharding = Sharding(num_shards=2, shard_index=shard)
+        with PrepClient(source, [], runtime_dir=server.runtime_dir, sharding=sharding, **SPEC) as client:
+            found += indices(client)
+    assert sorted(found) == list(range(COUNT))
+
+
+def test_replay_makes_a_row_of_numbers_again(server: Server, tmp_path: Path) -> None:
+    source = arrays(tmp_path)
+    with PrepClient(source, [], runtime_dir=server.runtime_dir, job="numbers", **SPEC) as client:
+        order = indices(client)
+    out = tmp_path / "row.npy"
+    place = ["--job", "numbers", "--batch", "2", "--row", "3", "--runtime-dir", str(server.runtime_dir)]
+    done = cli("replay", *place, "-o", str(out))
+    assert done.returncode == 0, done.stderr
+    assert (np.load(out) == VALUES[order[2 * 256 + 3]]).all()
+    wrong = cli("replay", *place, "-o", str(tmp_path / "row.png"))
+    assert (wrong.returncode, "x is no picture; name a file .npy" in wrong.stderr) == (2, True)
+    assert cli("audit", "numbers", "--runtime-dir", str(server.runtime_dir)).returncode == 0
+
+
+def test_a_file_that_changes_under_a_job_is_named(server: Server, tmp_path: Path) -> None:
+    source = arrays(tmp_path)
+    with PrepClient(source, [], runtime_dir=server.runtime_dir, on_error="mask", **SPEC) as client:
+        for number, batch in enumerate(batch for _ in range(9) for batch in client):
+            if number == 3:
+                os.truncate(tmp_path / "x.npy", 4000)
+            if not batch["valid"].all():
+                break
+        assert number >= 3
+    assert "x.npy has 4000 bytes and should have" in server.log()

@@ -1,0 +1,121 @@
+"""Tables and texts through a daemon: the same rows with any number of workers, and errors that name file and line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from prepclient import Csv, PadTokens, Parquet, PrepClient, RandomCrop, TextLines, Tokenize, Truncate
+from prepclient.errors import BadSampleError, InvalidSpec, SourceChanged, SourceUnavailable
+from prepserver.pipeline.kinds import Array, Image, Label, Scalar
+from prepserver.pipeline.ops import Op
+from prepserver.pipeline.sources import SourceSpec
+from tests.support.server import Server
+from tests.support.texts import WORDS, tokenizer
+from tests.support.tiny_images import jpeg
+
+pytestmark = pytest.mark.integration
+
+
+def tables(folder: Path) -> dict[str, tuple[SourceSpec, Sequence[Op]]]:
+    """Sources of 40 samples, and what is done to them."""
+    (folder / "images").mkdir()
+    for number in range(40):
+        (folder / "images" / f"{number}.jpg").write_bytes(jpeg(number))
+    lines = [f"images/{number}.jpg,{number % 7},{number / 2}" for number in range(40)]
+    (folder / "a.csv").write_text("\n".join(["path,class,x", *lines]))
+    images = [(folder / "images" / f"{number}.jpg").read_bytes() for number in range(40)]
+    columns = {
+        "image": pa.array([{"bytes": image, "path": None} for image in images]), "label": list(range(40)),
+        "v": [[float(number), 0.5] for number in range(40)],
+    }  # fmt: skip
+    pq.write_table(pa.table(columns), folder / "a.parquet", row_group_size=7)
+    texts = ["".join(f"{WORDS[4 + k * number % 6]} " for k in range(number % 9)) + "x" for number in range(40)]
+    (folder / "a.txt").write_text("\n".join(texts))
+    named = {"image": "path", "label": "class"}
+    return {
+        "csv": (Csv(folder / "a.csv", {"image": Image(), "label": Label(), "x": Scalar()}, named), [RandomCrop(16)]),
+        "parquet": (Parquet(folder / "a.parquet", "image", "label", {"v": Array((2,))}), [RandomCrop(16)]),
+        "text": (TextLines(folder / "a.txt"), [Tokenize(tokenizer(folder / "a.json")), Truncate(5), PadTokens(5)]),
+    }
+
+
+@pytest.fixture(scope="module")
+def alone() -> Iterator[Server]:
+    """A daemon with one worker."""
+    server = Server(workers=1)
+    try:
+        yield server.start()
+        server.stop()
+    finally:
+        server.discard()
+
+
+def rows(source: SourceSpec, ops: Sequence[Op], **where: object) -> list[tuple[torch.Tensor, ...]]:
+    arguments = {"batch_size": 8, "shuffle": True, "seed": 5}
+    with PrepClient(source, ops, **arguments, **where) as client:  # type: ignore[arg-type]
+        return [tuple(part.clone() for part in batch) for _ in range(2) for batch in client]
+
+
+@pytest.mark.parametrize("name", ["csv", "parquet", "text"])
+def test_rows_are_the_same_with_one_worker_two_or_none(
+    name: str, server: Server, alone: Server, tmp_path: Path
+) -> None:
+    source, ops = tables(tmp_path)[name]
+    expected = rows(source, ops, inline=True)
+    assert len(expected) == 10
+    assert len(expected[0]) == (2 if name == "text" else 3)
+    for daemon in (server, alone):
+        found = rows(source, ops, runtime_dir=daemon.runtime_dir)
+        assert len(found) == len(expected)
+        for mine, theirs in zip(found, expected, strict=True):
+            assert all(torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
+
+
+def test_a_bad_line_is_named_and_everything_else_goes_on(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x,y\n1,2\n3\n\n5,6\n")
+    columns = {"x": Scalar(), "y": Scalar("int64")}
+    with (
+        PrepClient(Csv(tmp_path / "a.csv", columns), [], batch_size=3, runtime_dir=server.runtime_dir) as client,
+        pytest.raises(BadSampleError, match=r"a\.csv, line 3: the line has 1 cells and the header 2"),
+    ):
+        next(iter(client))
+    with PrepClient(
+        Csv(tmp_path / "a.csv", {"x": Scalar()}), [], batch_size=3, on_error="skip", runtime_dir=server.runtime_dir
+    ) as client:
+        assert [batch[0].tolist() for batch in client] == [[1.0, 5.0, 5.0]]
+
+
+def test_a_job_does_not_go_on_with_another_tokenizer(server: Server, tmp_path: Path) -> None:
+    source, ops = tables(tmp_path)["text"]
+    arguments = {"batch_size": 8, "runtime_dir": server.runtime_dir}
+    with PrepClient(source, ops, **arguments) as client:  # type: ignore[arg-type]
+        before = next(iter(client))[0].clone()
+        state = client.state_dict()
+    tokenizer(tmp_path / "a.json", WORDS[::-1])
+    with PrepClient(source, ops, **arguments) as client:  # type: ignore[arg-type]
+        assert not torch.equal(next(iter(client))[0], before)
+    with PrepClient(source, ops, **arguments) as client:  # type: ignore[arg-type]
+        client.load_state_dict(state)
+        with pytest.raises(SourceChanged, match="the code of a plug-in, or a file of an op, has changed"):
+            next(iter(client))
+
+
+def test_a_tokenizer_that_cannot_be_used_is_named(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a\nb\n")
+    (tmp_path / "bad.json").write_text("{}")
+    for name, error, said in (
+        ("none.json", SourceUnavailable, r"none\.json of an op cannot be used: the file is gone"),
+        ("bad.json", InvalidSpec, r"bad\.json is no tokenizer of Hugging Face's tokenizers"),
+    ):
+        ops = [Tokenize(tmp_path / name), PadTokens(5)]
+        with (
+            pytest.raises(error, match=said),
+            PrepClient(TextLines(tmp_path / "a.txt"), ops, batch_size=2, runtime_dir=server.runtime_dir) as client,
+        ):
+            next(iter(client))

@@ -1,0 +1,225 @@
+"""Parquet files: every row as pyarrow reads it, and what is said of files and rows that cannot be used."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from prepserver.pipeline.errors import SpecError
+from prepserver.pipeline.kinds import Array, Bytes, Image, Kind, Label, Mask, Scalar, Text, Tokens
+from prepserver.pipeline.sources import Parquet, source_from_wire
+from prepserver.source import OutsideRootsError, Roots, SampleError, Source, SourceError, build_index, open_source
+from prepserver.source.readers import parquet
+
+IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+
+
+def images(count: int, first: int = 0) -> pa.Array:
+    return pa.array([{"bytes": b"image %d" % number, "path": None} for number in range(first, first + count)], IMAGE)
+
+
+def opened(spec: Parquet, tmp_path: Path, roots: Roots | None = None) -> Source:
+    return open_source(spec, build_index(spec, tmp_path / "cache", roots=roots).path, roots)
+
+
+def one(tmp_path: Path, kind: Kind, values: Any, **write: Any) -> Source:
+    """The source of one file with one column."""
+    pq.write_table(pa.table({"x": values}), tmp_path / "a.parquet", **write)
+    return opened(Parquet(tmp_path / "a.parquet", columns={"x": kind}), tmp_path)
+
+
+def test_rows_of_all_files_and_groups_are_samples(tmp_path: Path) -> None:
+    features = {"info": {"features": {"label": {"_type": "ClassLabel", "names": ["cat", "dog"]}}}}
+    for number, count in enumerate((7, 0, 5)):
+        labels = pa.array([row % 2 for row in range(count)], pa.int64())
+        table = pa.table({"image": images(count, 10 * number), "label": labels})
+        table = table.replace_schema_metadata({"huggingface": json.dumps(features)})
+        pq.write_table(table, tmp_path / f"{number}.parquet", row_group_size=3)
+    spec = Parquet(tmp_path / "*.parquet")
+    info = build_index(spec, tmp_path / "cache")
+    source = open_source(spec, info.path)
+    expected = [
+        {"image": b"image %d" % (10 * f + row), "label": row % 2} for f, n in ((0, 7), (2, 5)) for row in range(n)
+    ]
+    assert [source.read(index) for index in range(12)] == expected
+    assert [source.read(index) for index in reversed(range(12))] == expected[::-1]
+    assert (info.n, info.num_classes, source.classes()) == (12, 2, ["cat", "dog"])
+    assert [source.label(index) for index in (0, 8)] == [0, 1]
+    assert [source.name(index) for index in (6, 7)] == [
+        f"{tmp_path}/0.parquet, row 6".lstrip("/"),
+        f"{tmp_path}/2.parquet, row 0".lstrip("/"),
+    ]
+    with pytest.raises(IndexError):
+        source.read(12)
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "expected"),
+    [
+        (Text(), pa.array(["ä", ""]), ["ä", ""]),
+        (Text(), pa.array(["a", "b"]).dictionary_encode(), ["a", "b"]),
+        (Text(), pa.array(["a", "b"], pa.large_string()), ["a", "b"]),
+        (Bytes(), pa.array([b"a", b""]), [b"a", b""]),
+        (Image(), pa.array([b"a", b"bb"], pa.large_binary()), [b"a", b"bb"]),
+        (Mask(), pa.array([b"aa", b"bb"], pa.binary(2)), [b"aa", b"bb"]),
+        (Label(), pa.array([1, 2], pa.uint8()), [1, 2]),
+        (Scalar(), pa.array([1.5, float("nan")], pa.float64()), [1.5, float("nan")]),
+        (Scalar("float16"), pa.array([1, 2], pa.int32()), [1.0, 2.0]),
+        (Scalar("uint8"), pa.array([True, False]), [1, 0]),
+        (Array((2,)), pa.array([[1, 2], [3, 4]], pa.list_(pa.float32(), 2)), [[1, 2], [3, 4]]),
+        (Array((2,), "int64"), pa.array([[1, 2], [3, 4]]), [[1, 2], [3, 4]]),
+        (Array((2, 1)), pa.array([[[1.0], [2.0]], [[3.0], [4.0]]]), [[[1], [2]], [[3], [4]]]),
+        (Array(), pa.array([[1.0], [1.0, 2.0]]), [[1], [1, 2]]),
+        (Tokens(), pa.array([[], [1, 2]], pa.list_(pa.int32())), [[], [1, 2]]),
+    ],
+    ids=str,
+)
+def test_columns_have_their_kinds(kind: Kind, values: pa.Array, expected: list[Any], tmp_path: Path) -> None:
+    """Whatever Arrow stores them as, with the values of a slice."""
+    source = one(tmp_path, kind, pa.concat_arrays([values, values]).slice(1, 3), row_group_size=2)
+    for index, value in ((1, expected[0]), (2, expected[1])):
+        found = source.read(index)["x"]
+        if isinstance(found, str | bytes):
+            assert found == value
+        else:
+            dtype = "int64" if isinstance(kind, Label | Tokens) else kind.dtype  # type: ignore[attr-defined]
+            np.testing.assert_array_equal(found, np.array(value, dtype), strict=True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "said"),
+    [
+        (Scalar("int64"), pa.array([None, 1]), "its x is null"),
+        (Scalar("uint8"), pa.array([256, 1]), "its x is 256, and must be a number of type uint8"),
+        (Scalar("float16"), pa.array([1e9, 1.0]), "its x is 1000000000.0, and must be a number of type float16"),
+        (Label(), pa.array([-1, 1]), "its x is -1, and must be the number of a class"),
+        (Image(), pa.array([b"", b"a"]), "its x is empty"),
+        (Text(), pa.array([None, "a"]), "its x is null"),
+        (Array((2,)), pa.array([[1.0], [1.0, 2.0]]), "its x is .*, and must be numbers of type float32 in the shape"),
+        (Array((2,)), pa.array([[1.0, None], [1.0, 2.0]]), "its x holds a null"),
+        (Array((1,), "int64"), pa.array([None, [1]]), "its x is null"),
+        (Text(), pa.array([b"\xff", b"a"]).view(pa.string()), "byte 0 of its x is no UTF-8"),
+    ],
+    ids=str,
+)
+def test_a_row_that_is_not_of_the_kind_is_bad_alone(kind: Kind, values: pa.Array, said: str, tmp_path: Path) -> None:
+    source = one(tmp_path, kind, values)
+    with pytest.raises(SampleError, match=said):
+        source.read(0)
+    source.read(1)
+
+
+def test_numbers_are_read_in_blocks_of_any_order(tmp_path: Path) -> None:
+    rows = np.arange(40, dtype=np.float32).reshape(20, 2)
+    table = pa.table({"v": pa.FixedSizeListArray.from_arrays(rows.ravel(), 2), "n": pa.array(range(20))})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=6)
+    source: Any = opened(Parquet(tmp_path / "a.parquet", columns={"v": Array((2,)), "n": Label()}), tmp_path)
+    for indices in (list(range(20)), [7, 6, 19, 0, 0, 13], [5, 6, 7, 8], [3]):
+        into: dict[str, Any] = {"v": np.zeros((len(indices), 2), np.float32), "n": np.zeros(len(indices), np.int64)}
+        assert source.read_block(indices, into)
+        assert into["v"].tolist() == rows[indices].tolist()
+        assert into["n"].tolist() == indices
+    source = one(tmp_path, Scalar("uint8"), pa.array([1, 256, None, 4]))
+    for indices in ([0, 1], [2]):
+        with pytest.raises(SampleError):
+            source.read_block(indices, {"x": np.zeros(len(indices), np.uint8)})
+    assert source.read_block([3, 0], {"x": np.zeros(2, np.uint8)})
+    source = one(tmp_path, Text(), pa.array(["a"]))
+    assert not source.read_block([0], {})
+
+
+def test_a_worker_keeps_as_many_groups_as_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet, "KEPT_BYTES", 3000)
+    source: Any = one(tmp_path, Bytes(), pa.array([bytes([row]) * 1000 for row in range(10)]), row_group_size=1)
+    decoded: list[int] = []
+    decode = source._decoded
+    monkeypatch.setattr(source, "_decoded", lambda group: decoded.append(group) or decode(group))
+    for index in (0, 1, 0, 2, 0, 1, 0):  # with its offsets, a group takes some more than 1000 bytes
+        assert source.read(index)["x"] == bytes([index]) * 1000
+    assert decoded == [0, 1, 2, 1]
+
+
+def test_groups_that_are_too_large_to_shuffle_are_warned_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(parquet, "KEPT_BYTES", 3000)
+    one(tmp_path, Bytes(), pa.array([b"1" * 100] * 2))
+    assert not caplog.records
+    with caplog.at_level(logging.WARNING):
+        one(tmp_path, Bytes(), pa.array([bytes([row]) * 1000 for row in range(9)]), use_dictionary=False)
+    assert "in a shuffled order most samples decode a whole group. To be faster, write them anew" in caplog.text
+    monkeypatch.setattr(parquet, "MOST_GROUP_BYTES", 3000)
+    with pytest.raises(SourceError, match=r"row group 0 has \d+ bytes, more than the limit of 3000"):
+        one(tmp_path, Bytes(), pa.array([bytes([row]) * 1001 for row in range(9)]), use_dictionary=False)
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ({"image": "nope"}, "a.parquet has no column 'nope': 'nope' is not among 'image', 'label', 't'"),
+        ({"image": "image.none"}, "has no column 'image.none': 'none' is not among 'bytes', 'path'"),
+        ({"label": "label.none"}, "has no column 'label.none': 'none' is not among only values of type int64"),
+        ({"columns": {"t": Scalar()}}, "a.parquet: column 't' is string, which cannot be read as Scalar"),
+        ({"columns": {"label": Text()}}, "column 'label' is int64, which cannot be read as Text"),
+        ({"columns": {"label": Tokens()}}, "column 'label' is int64, which cannot be read as Tokens"),
+    ],
+)
+def test_a_column_that_is_not_there_is_named_with_those_that_are(
+    columns: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    pq.write_table(pa.table({"image": images(2), "label": [1, 2], "t": ["a", "b"]}), tmp_path / "a.parquet")
+    with pytest.raises(SourceError, match=said):
+        build_index(Parquet(tmp_path / "a.parquet", **columns), tmp_path / "cache")
+
+
+def test_a_file_that_is_damaged_changed_or_elsewhere_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    path.write_bytes(b"PAR1 no parquet at all PAR1")
+    with pytest.raises(SourceError, match=r"a\.parquet is damaged, or no Parquet file"):
+        build_index(Parquet(path), tmp_path / "cache")
+    with pytest.raises(SourceError, match=r"is not a file; name its files, such as .*\*\.parquet"):
+        build_index(Parquet(tmp_path), tmp_path / "cache")
+    pq.write_table(pa.table({"image": images(0), "label": pa.array([], pa.int64())}), path)
+    with pytest.raises(SourceError, match="holds no rows"):
+        build_index(Parquet(path), tmp_path / "cache")
+    pq.write_table(pa.table({"image": images(9), "label": list(range(9))}), path)
+    source = opened(Parquet(path), tmp_path)
+    whole = bytearray(path.read_bytes())
+    times = path.stat()
+    whole[4:60] = bytes(56)
+    path.write_bytes(whole)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    with pytest.raises(SampleError, match=r"row group 0 of a\.parquet cannot be decoded"):
+        source.read(0)
+    os.truncate(path, 50)
+    with pytest.raises(SampleError, match=r"a\.parquet has 50 bytes and should have \d+: it has changed"):
+        opened_anew(Parquet(path), source).read(0)
+    (tmp_path / "in").mkdir()
+    with pytest.raises(OutsideRootsError):
+        build_index(Parquet(path), tmp_path / "cache", roots=Roots([str(tmp_path / "in")]))
+
+
+def opened_anew(spec: Parquet, source: Any) -> Source:
+    """By the same listing, as another worker would."""
+    anew: Source = type(source)(source._container, spec, None)
+    return anew
+
+
+def test_specs_are_the_same_however_they_are_written() -> None:
+    usual = Parquet("/a.parquet")
+    assert usual == Parquet(["/a.parquet"], image="image.bytes", label="label")
+    assert usual == Parquet("/a.parquet", columns={"image": Image(), "label": Label()}, names={"image": "image.bytes"})
+    assert list(Parquet("/a.parquet", columns={"x": Scalar()}).columns) == ["x"]
+    assert list(Parquet("/a.parquet", label="y", columns={"x": Scalar()}).columns) == ["label", "x"]
+    assert source_from_wire(usual.to_wire()) == usual
+    for wrong in ({"image": "i", "columns": {"image": Image()}}, {"image": 5}, {"label": "x", "columns": [1]}):
+        with pytest.raises(SpecError):
+            Parquet("/a.parquet", **wrong)
