@@ -17,14 +17,18 @@ def usable() -> float:
 
 
 def busy_s() -> float:
-    """CPU seconds that everybody has spent on the cores of this process's affinity."""
+    """CPU seconds that everybody has spent on the cores of this process's affinity; 0 where the kernel hides it."""
     mine = {f"cpu{core}" for core in os.sched_getaffinity(0)}
     total = 0
-    for line in _STAT.read_text().splitlines():
+    try:
+        lines = _STAT.read_text().splitlines()
+    except OSError:  # systemd's ProcSubset=pid, some containers
+        return 0.0
+    for line in lines:
         name, *times = line.split()
         if name in mine:
-            user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, times[:8])
-            total += user + nice + system + irq + softirq + steal
+            user, nice, system, _idle, _iowait, *others = map(int, times[:8])  # interrupts, and what the host takes
+            total += user + nice + system + sum(others)
     return total / _HERTZ
 
 
