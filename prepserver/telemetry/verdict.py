@@ -134,6 +134,9 @@ def judge(facts: Facts) -> Verdict:
         return Verdict("not enough data", why=f"the job has been watched for {facts.span_s:.0f} s; it takes a few more")
     if facts.batches < LEAST_BATCHES and facts.waiting < 1.0:
         return Verdict("not enough data", why=f"the job has taken {facts.batches} batches; it takes a few more")
+    if facts.images_per_s <= 0 and facts.waiting < 1.0:
+        stretch = f"in the last {facts.span_s:.0f} s"
+        return Verdict("not enough data", why=f"the job took no batch {stretch}: it evaluates, saves, or has stopped")
     found = []
     if facts.waiting >= NOTICED:
         found.append(_waiting(facts))

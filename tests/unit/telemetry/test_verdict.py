@@ -128,6 +128,7 @@ def test_the_promised_rate_is_never_more_than_the_loop_can_take() -> None:
 def test_little_is_said_of_little() -> None:
     assert judged(span_s=LEAST_S - 0.1, **STARVED).kind == "not enough data"
     assert judged(batches=LEAST_BATCHES - 1, **STARVED).kind == "not enough data"
+    assert "took no batch in the last 10 s" in judged(images_per_s=0.0, waiting=0.0).why
     assert judged(batches=0, **{**STARVED, "waiting": 1.0}).kind == "data-bound"  # it hangs: say why
 
 
@@ -172,7 +173,9 @@ def test_every_verdict_is_complete_and_every_healthy_one_silent(given_facts: Fac
 
 @given(facts, st.floats(0.2, 0.6))
 def test_the_larger_of_two_losses_is_the_verdict(given_facts: Facts, lost: float) -> None:
-    both = replace(given_facts, span_s=9.0, batches=99, waiting=lost, copying=0.9 - lost, loop_starved=0.0)
+    both = replace(
+        given_facts, span_s=9.0, batches=99, images_per_s=9.0, waiting=lost, copying=0.9 - lost, loop_starved=0.0
+    )
     found = judge(both)
     assert (found.kind == "copy-bound") == (both.copying > both.waiting)
     assert len(found.also) == 1
