@@ -7,6 +7,7 @@ for themselves. A name that a client sends is only looked up, never imported.
 from __future__ import annotations
 
 import ast
+import dataclasses
 import hashlib
 import importlib.util
 import traceback
@@ -19,7 +20,7 @@ from typing import Any, NamedTuple, get_args
 import numpy as np
 
 from prepserver.pipeline.declared import MAX_NAME_CHARS
-from prepserver.pipeline.kinds import Array, Bytes, Kind, Label, Scalar, Text, Tokens
+from prepserver.pipeline.kinds import Array, Boxes, Bytes, Keypoints, Kind, Label, PerBox, Scalar, Text, Tokens
 from prepserver.pipeline.spec import Codes, Role
 
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -201,7 +202,7 @@ def _names_in(name: str, file: Path) -> Iterator[str]:
 
 
 def conform(what: str, value: Any, kind: Kind) -> Any:
-    """Checks a plug-in's value against its declared kind, and returns it as rows hold it. Not for images.
+    """Checks a plug-in's value against its declared kind, and returns it as rows hold it. Not for images and masks.
 
     Raises:
         PluginError: The value is not of that kind.
@@ -221,6 +222,9 @@ def conform(what: str, value: Any, kind: Kind) -> Any:
                 shown = None
         case Array(shape, dtype):
             shown = _array(value, shape, dtype)
+        case Boxes(count=count) | PerBox(count=count) | Keypoints(count=count):
+            (_, *inner), dtype = dataclasses.replace(kind, count=1).stored()
+            shown = _listed(value, count, tuple(inner), dtype)
         case Tokens(count):
             shown = _array(value, None if count is None else (count,), "int64")
             shown = None if shown is None or shown.ndim != 1 else shown
@@ -235,6 +239,17 @@ def _array(value: Any, shape: tuple[int, ...] | None, dtype: str) -> np.ndarray[
     array = as_array(value)
     fits = array.dtype == dtype and shape in (None, array.shape)
     return np.require(array, requirements=("C", "W")) if fits else None
+
+
+def _listed(value: Any, count: int | None, inner: tuple[int, ...], dtype: str) -> np.ndarray[Any, Any] | None:
+    """Any number of values as an array of shape (count, *inner)."""
+    array = as_array(value)
+    if array.shape == (0,) and array.dtype != object:
+        array = array.reshape(0, *inner)  # an empty list does not know
+    fits = array.dtype.kind in ("iuf" if dtype == "float32" or not array.size else "iu")
+    if not fits or array.shape[1:] != inner or array.ndim == 0 or count not in (None, len(array)):
+        return None
+    return array.astype(dtype)
 
 
 def as_array(value: Any) -> np.ndarray[Any, Any]:

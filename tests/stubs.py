@@ -27,7 +27,7 @@ def stub_of_ops() -> str:
         "",
         "def op_from_wire(wire: Mapping[str, Any]) -> Op: ...",
         "",
-        "__all__ = [",
+        "__all__ = [  # noqa: RUF022 -- in the order of their modules",
         *(f'    "{name}",' for name in ops.OPS),
         "]",
         "",

@@ -33,6 +33,7 @@ from prepclient.errors import (
 from prepclient.joining import Joining
 from prepclient.pinning import PinningWarning
 from prepclient.sharding import Sharding
+from prepclient.translate import from_processor, from_torchvision
 from prepserver import __version__
 from prepserver.pipeline import kinds
 from prepserver.pipeline import ops as _ops
@@ -65,6 +66,8 @@ __all__ = [
     "UnknownField",
     "VersionMismatch",
     "__version__",
+    "from_processor",
+    "from_torchvision",
     "kinds",
 ]
 __all__ += _ops.__all__

@@ -273,7 +273,12 @@ class Attachment:
             if start.position is not None:
                 if self.allow_changed:
                     raise _Changed
-                what = "the code of a plug-in, or a file of an op," if was.code != now.code else place
+                code = (
+                    "a file of an op, or the code of a plug-in,"
+                    if self._spec.pipeline.files
+                    else "the code of a plug-in"
+                )
+                what = code if was.code != now.code else place
                 raise SourceChanged(
                     f"{what} has changed since epoch {start.epoch} of this job began, or is another one: it had "
                     f"{numbers}. To resume at the same place, restore the dataset; to use the new one, call "

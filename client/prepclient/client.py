@@ -30,8 +30,9 @@ from prepclient.finish import Finish, looks_of
 from prepclient.joining import Joining
 from prepclient.session import Handed, Session, Totals
 from prepclient.sharding import Sharding
-from prepclient.spec import VALID, Fields, OnError, check_fields, make_spec
+from prepclient.spec import VALID, Fields, OnError, check_fields, make_spec, parted_columns
 from prepclient.stages import Staging, Step, valid_rows
+from prepclient.targets import Targets
 from prepclient.timing import Parts, progress, render, spoken
 from prepclient.turns import Turns, in_turn
 from prepserver.pipeline.batches import Batching
@@ -57,7 +58,7 @@ class PrepClient(Turns):
 
     Most scripts need no more arguments. They answer six questions, in this order:
 
-    - What: `source`, `ops`, `views`, `fields`, `normalize`, `dtype`, `memory_format`.
+    - What: `source`, `ops`, `views`, `fields`, `collate`, `normalize`, `dtype`, `memory_format`.
     - How batched: `batch_size`, `shuffle`, `order`, `seed`, `drop_last`.
     - Which part, and with whom: `sharding`, `joining`.
     - Where to: `device`, `prefetch`, `zero_copy`.
@@ -75,9 +76,12 @@ class PrepClient(Turns):
         views: Images of each sample, 1 to 16, each with its own random numbers (self-supervised training). With more
             than one, a batch has a tuple of tensors for its images, one for each view: ``for (a, b), labels in
             train``. The first view has the same bytes as with `views` = 1.
-        fields: Form of a batch: ``"tuple"`` for the source's columns in order, mostly ``(images, labels)``; ``"dict"``
+        fields: Form of a batch: ``"tuple"`` for the columns in order, mostly ``(images, labels)``; ``"dict"``
             for these by name and ``index``, the sample's index in the source; or a sequence of names for a tuple of
             them.
+        collate: ``"batch"`` for one tensor of each column. ``"list"``, for boxes, gives what torchvision's detection
+            models take: ``for images, targets in train``, a list of images and a list of dicts, whose boxes, labels
+            and keypoints have no padding. It waits for the device at each batch.
         normalize: ``(mean, std)`` per channel, computed on `device`.
         dtype: Type of images: ``torch.float16``, ``torch.bfloat16`` or ``torch.float32``; uint8 rows are scaled by
             1/255. None keeps the rows' type.
@@ -130,6 +134,7 @@ class PrepClient(Turns):
         # what
         views: int = 1,
         fields: Fields = "tuple",
+        collate: Literal["batch", "list"] = "batch",
         normalize: tuple[Sequence[float], Sequence[float]] | None = None,
         dtype: torch.dtype | None = None,
         memory_format: torch.memory_format | None = None,
@@ -180,6 +185,9 @@ class PrepClient(Turns):
             views=views, sharding=sharding, job=job,
         )  # fmt: skip
         self._names = check_fields(fields, on_error, self.spec.pipeline)
+        choice("collate", collate, ("batch", "list"))
+        self._targets = Targets(self.spec.pipeline, self._names) if collate == "list" else None
+        self._parted = parted_columns(self.spec.pipeline)
         self._on_error = on_error
         try:
             finish = Finish(normalize, dtype, memory_format)
@@ -477,4 +485,8 @@ class PrepClient(Turns):
         fields = step.fields
         if self._on_error == "mask" and VALID not in fields:
             fields[VALID] = valid_rows(step.batch, step.bad)
+        for column, views in self._parted.items():
+            fields[column] = tuple([fields.pop(view) for view in views])
+        if self._targets is not None:
+            return self._targets(fields)
         return fields if self._names is None else tuple(fields[name] for name in self._names)

@@ -21,7 +21,7 @@ _ARGUMENTS = {
     "generator": "seed= decides the order and the augmentation",
     "worker_init_fn": "workers run no code of yours; seed= decides their random numbers",
     "multiprocessing_context": "leave it out: this process starts no workers",
-    "collate_fn": "batches are tensors already; fields= chooses what a batch has",
+    "collate_fn": "batches are tensors already; fields= chooses what a batch has, collate='list' makes targets",
     "sampler": "shuffle= and seed= decide the order, sharding=Sharding(rank, world_size) the part",
     "batch_sampler": "batch_size=, shuffle= and order= decide the batches",
     "transform": "pass the list of ops as the second argument",
@@ -31,8 +31,17 @@ _ARGUMENTS = {
 _SCALES = "leave it out and pass dtype=torch.float32 to PrepClient, which scales uint8 rows by 1/255"
 _DECODES = "leave it out: images are decoded to RGB without it, and batches are tensors"
 
+_DATASETS = {
+    "ImageFolder": "prepclient.ImageFolder(root)",
+    "CocoDetection": "prepclient.Coco(root, annotations)",
+    "VOCDetection": "prepclient.Voc(root, split)",
+}
+
 _TRANSFORMS = {
-    "Compose": "pass the list of its transforms, with prepclient's ops in their place",
+    "SanitizeBoundingBoxes": "write prepclient.SanitizeBoxes(min_size, min_area)",
+    "ClampBoundingBoxes": "write prepclient.ClampBoxes()",
+    "ConvertBoundingBoxFormat": "write prepclient.ConvertBoxes('xywh')",
+    "Compose": "pass prepclient.from_torchvision(transform), which translates it",
     "ToTensor": _SCALES,
     "ConvertImageDtype": _SCALES,
     "ToDtype": f"{_SCALES}; prepclient.ToDtype stores rows as floats, at four times the memory",
@@ -67,19 +76,20 @@ def refuse_torchvision(source: object, ops: object) -> None:
     Raises:
         InvalidSpec: Naming prepclient's equivalent.
     """
-    if _is_torchvision(source):
+    if is_torchvision(source):
         name = type(source).__name__
-        equal = "prepclient.ImageFolder(root)" if name == "ImageFolder" else "prepclient.FileList(path)"
+        equal = _DATASETS.get(name, "prepclient.FileList(path)")
         raise InvalidSpec(f"source is a torchvision {name}: name the files by {equal}", "source")
-    if _is_torchvision(ops):
+    if is_torchvision(ops):
         raise _refusal("ops", ops)
     if isinstance(ops, Sequence):
         for place, op in enumerate(ops):
-            if _is_torchvision(op):
+            if is_torchvision(op):
                 raise _refusal(f"pipeline[{place}]", op)
 
 
-def _is_torchvision(value: object) -> bool:
+def is_torchvision(value: object) -> bool:
+    """Say whether a value is an object of a class of torchvision."""
     return type(value).__module__.partition(".")[0] == "torchvision"
 
 
@@ -88,7 +98,7 @@ def _refusal(field: str, transform: object) -> InvalidSpec:
     if name in _TRANSFORMS:
         instead = _TRANSFORMS[name]
     elif name in OPS:
-        instead = f"write prepclient.{name} with the same arguments"
+        instead = f"write prepclient.{name} with the same arguments, or prepclient.from_torchvision(transform)"
     else:
         instead = f"prepclient has no equivalent; apply it to the batches, or choose among {', '.join(OPS)}"
     return InvalidSpec(f"{field} is torchvision's {name}: {instead}", field)

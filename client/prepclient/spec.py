@@ -148,6 +148,15 @@ def check_fields(fields: object, on_error: str, pipeline: Pipeline) -> tuple[str
     return tuple(fields)
 
 
+def parted_columns(pipeline: Pipeline) -> dict[str, list[str]]:
+    """The columns with one number for each of several views, and the fields that hold them."""
+    found: dict[str, list[str]] = {}
+    for field in pipeline.fields:
+        if pipeline.views > 1 and field.kind.is_spatial and not field.shape:
+            found.setdefault(field.column, []).append(field.name)
+    return found
+
+
 def _job_name(world_size: int) -> str:
     if world_size == 1:
         script = "".join(c if c.isprintable() else "_" for c in os.path.basename(sys.argv[0]))

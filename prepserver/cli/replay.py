@@ -42,9 +42,7 @@ def replay(arguments: argparse.Namespace) -> int:
         pipeline = Pipeline.from_wire(rows.pipeline, source.columns)
         if arguments.view is not None and not 0 <= arguments.view < pipeline.views:
             raise CommandError(f"--view {arguments.view}: the job has {pipeline.views} of each sample, from 0")
-        columns = list(dict.fromkeys(field.column for field in pipeline.fields if field.column != INDEX))
-        if arguments.field is not None and arguments.field not in columns:
-            raise CommandError(f"--field {arguments.field}: a row has {', '.join(columns)}", USAGE)
+        column = _column(pipeline, arguments)
         kept = [entry for entry in entries(found.state_dir / FOLDER) if entry.source == rows.digest]
         bad = {entry.index for entry in kept if entry.pipeline in ("", pipeline.digest)}
         row = remake(
@@ -54,7 +52,7 @@ def replay(arguments: argparse.Namespace) -> int:
     except (SourceError, PluginError, ValueError) as e:
         raise CommandError(e) from e
     try:
-        _write(arguments.output, row, pipeline, arguments.field or columns[0], arguments.view)
+        _write(arguments.output, row, pipeline, column, arguments.view)
     except OSError as e:
         raise CommandError(f"-o {arguments.output}: {e.strerror or e}") from e
     scalars = "".join(f"{f.name} {row.fields[f.name]}\n" for f in pipeline.fields if not f.shape and f.name != INDEX)
@@ -71,6 +69,17 @@ def replay(arguments: argparse.Namespace) -> int:
         text = "a replacement, but the sample can be made now" if logged else "the sample itself"
         raise CommandError(f"this row differs from the job's: the job got {text}")
     return OK
+
+
+def _column(pipeline: Pipeline, arguments: argparse.Namespace) -> str:
+    """The column to write."""
+    kinds = {field.column: field.kind for field in pipeline.fields if field.column != INDEX}
+    if arguments.field is not None and arguments.field not in kinds:
+        raise CommandError(f"--field {arguments.field}: a row has {', '.join(kinds)}", USAGE)
+    column = arguments.field or next(iter(kinds))
+    if arguments.output.suffix == ".png" and not isinstance(kinds[column], Image | Mask):
+        raise CommandError(f"-o {arguments.output}: {column} is no picture: write it to a .npy file", USAGE)
+    return column
 
 
 def _place(trainings: list[Training], arguments: argparse.Namespace) -> tuple[Epoch, int]:

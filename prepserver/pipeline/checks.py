@@ -15,6 +15,7 @@ from enum import Enum
 from prepserver.pipeline.errors import SpecError
 
 INTERPOLATIONS = ("bilinear", "bicubic")
+WARPS = ("nearest", "bilinear")
 PADDING_MODES = ("constant", "edge", "reflect", "symmetric")
 DTYPES = ("uint8", "float16", "float32")
 
@@ -75,9 +76,22 @@ def name(field: str, value: object) -> str:
     return value
 
 
-def interpolation(field: str, value: object) -> str:
-    """Return the name of a way to resize: the name itself, or a torchvision ``InterpolationMode``."""
-    return choice(field, value.value if isinstance(value, Enum) else value, INTERPOLATIONS)
+def interpolation(field: str, value: object, options: Sequence[str] = INTERPOLATIONS) -> str:
+    """Return the name of a way to resize or to warp: the name itself, or a torchvision ``InterpolationMode``."""
+    return choice(field, value.value if isinstance(value, Enum) else value, options)
+
+
+def probability(value: object) -> float:
+    """Return the parameter ``p``, a number from 0 to 1."""
+    return number("p", value, 0.0, 1.0)
+
+
+def spread(field: str, value: object, low: float, high: float) -> tuple[float, float]:
+    """Return (least, greatest) within [low, high]; one number v means from -v to v, as torchvision's angles."""
+    if isinstance(value, list | tuple):
+        return number_range(field, value, low, high)
+    reach = number(field, value, 0.0, high)
+    return 0.0 - reach, reach
 
 
 def antialias(value: object) -> None:
@@ -89,7 +103,8 @@ def antialias(value: object) -> None:
 def items(field: str, value: object, lengths: Sequence[int]) -> tuple[object, ...]:
     """Return the items of a list or tuple of one of `lengths`."""
     if not isinstance(value, list | tuple) or len(value) not in lengths:
-        raise SpecError(field, value, "must be a list of " + " or ".join(map(str, lengths)) + " values")
+        wanted = f"{lengths[0]} to {lengths[-1]}" if len(lengths) > 3 else " or ".join(map(str, lengths))
+        raise SpecError(field, value, f"must be a list of {wanted} values")
     return tuple(value)
 
 
@@ -99,6 +114,23 @@ def number_range(field: str, value: object, low: float, high: float) -> tuple[fl
     if first > second:
         raise SpecError(field, value, "must be (least, greatest)")
     return first, second
+
+
+def point(field: str, value: object) -> tuple[float, float] | None:
+    """Return (x, y) in pixels, or None."""
+    if value is None:
+        return None
+    x, y = (number(field, item, -MAX_SIDE_PX, MAX_SIDE_PX) for item in items(field, value, (2,)))
+    return x, y
+
+
+def pairs(field: str, value: object, count: int) -> tuple[tuple[int, int], ...]:
+    """Return pairs of places among `count`, at most as many."""
+    found = []
+    for pair in items(field, value, range(count + 1)) if isinstance(value, list | tuple) else (value,):
+        one, other = (integer(field, place, 0, count - 1) for place in items(field, pair, (2,)))
+        found.append((one, other))
+    return tuple(found)
 
 
 def side(field: str, value: object) -> int:
@@ -124,17 +156,19 @@ def padding(field: str, value: object) -> tuple[int, int, int, int]:
 
 
 def fill(field: str, value: object) -> tuple[float, ...]:
-    """Return the colour of padding: one number for all channels, or one for each of three."""
+    """Return the colour of padding: one number for all channels, or one for each of three; None means 0."""
+    if value is None:
+        return (0.0,)
     given = items(field, value, (1, 3)) if isinstance(value, list | tuple) else (value,)
     return tuple(number(field, item) for item in given)
 
 
-def fill_fits(fill: tuple[float, ...], channels: int, dtype: str) -> None:
+def fill_fits(fill: tuple[float, ...], channels: int, dtype: str, field: str = "fill") -> None:
     """Refuse padding that the image cannot hold: values for other channels, or no bytes while it is uint8."""
     if len(fill) not in (1, channels):
-        raise SpecError("fill", fill, f"must have 1 value or one for each of {channels} channels")
+        raise SpecError(field, fill, f"must have 1 value or one for each of {channels} channels")
     if dtype == "uint8" and any(value != int(value) or not 0 <= value <= 255 for value in fill):
-        raise SpecError("fill", fill, "must be whole numbers from 0 to 255 while the image is uint8")
+        raise SpecError(field, fill, "must be whole numbers from 0 to 255 while the image is uint8")
 
 
 def mean_fits(field: str, mean: Sequence[float], top: float | None) -> None:

@@ -13,7 +13,21 @@ from typing import Any, ClassVar, Self
 
 from prepserver.pipeline import checks
 from prepserver.pipeline.errors import SpecError
-from prepserver.pipeline.kinds import ITEM_BYTES, Array, Bytes, Image, Kind, Label, Mask, Scalar, Text, Tokens
+from prepserver.pipeline.kinds import (
+    ITEM_BYTES,
+    Array,
+    Boxes,
+    Bytes,
+    Image,
+    Keypoints,
+    Kind,
+    Label,
+    Mask,
+    PerBox,
+    Scalar,
+    Text,
+    Tokens,
+)
 from prepserver.pipeline.record import Record, with_index
 from prepserver.pipeline.spec import Codes, Role, Spec
 
@@ -26,7 +40,7 @@ _MAX_DIMENSIONS, _MAX_SIDE = 8, 2**31  # of the layout of a ring
 _MAX_NESTING = 3  # of lists in a parameter; a message allows not much more
 
 _KINDS: dict[str, type[Kind]] = {
-    kind.__name__: kind for kind in (Image, Mask, Label, Scalar, Array, Text, Bytes, Tokens)
+    kind.__name__: kind for kind in (Image, Mask, Boxes, PerBox, Keypoints, Label, Scalar, Array, Text, Bytes, Tokens)
 }
 
 
@@ -154,7 +168,7 @@ def declared_kind(field: str, given: object) -> Kind:
     names = _attributes(kind)
     if set(wire) != {"kind", *names}:
         raise SpecError(field, given, f"{kind.__name__} has the attributes {', '.join(names) or '(none)'}")
-    dtypes = checks.DTYPES if kind is Image else tuple(ITEM_BYTES)
+    dtypes = {Image: checks.DTYPES, PerBox: ("int64", "float32")}.get(kind, tuple(ITEM_BYTES))
     return kind(**{name: _CHECKS[name](f"{field}.{name}", wire[name], dtypes) for name in names}, **_top(wire))
 
 
@@ -183,6 +197,8 @@ def _channels(field: str, value: object) -> int:
 _CHECKS: dict[str, Callable[[str, object, tuple[str, ...]], Any]] = {
     "size": lambda field, value, _: None if value is None else checks.size(field, value),
     "count": lambda field, value, _: None if value is None else checks.side(field, value),
+    "each": lambda field, value, _: None if value is None else checks.integer(field, value, 1, 1000),
+    "pairs": lambda field, value, _: checks.pairs(field, value, 1000),
     "channels": lambda field, value, _: _channels(field, value),
     "dtype": checks.choice,
     "shape": _shape,

@@ -25,6 +25,9 @@ _CROP = (
     "rows would differ in shape from sample to sample: end with CenterCrop(size), RandomCrop(size), "
     "RandomResizedCrop(size) or Resize((height, width))"
 )
+_PAD_BOXES = (
+    "the number of boxes differs from sample to sample: add PadBoxes(n), with the most boxes that a row may have"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +35,18 @@ class Kind:
     """One column's values.
 
     Attributes:
-        is_spatial: The values lie on a plane of pixels: ops that move pixels move them, and every view has its own.
+        is_spatial: The values hang on a plane of pixels: ops that move pixels change them, and every view has its own.
         blank: What fills a row that holds no sample.
     """
 
     is_spatial: ClassVar[bool] = False
     blank: ClassVar[int] = 0
     _way_out: ClassVar[str] = "its values have no fixed size and no op gives them one: leave the column out"
+
+    @property
+    def is_per_box(self) -> bool:
+        """Whether there is a value for each of the record's boxes, which goes where its box goes."""
+        return False
 
     def stored(self) -> tuple[Shape, str]:
         """Return shape and element type in a row.
@@ -102,30 +110,87 @@ class Mask(Spatial):
 
 @dataclass(frozen=True, slots=True)
 class Boxes(Spatial):
-    """Rectangles on an image, (left, top, right, bottom) in pixels: (count, 4), float32.
+    """Rectangles on an image: (count, 4), float32; (left, top, right, bottom) in pixels before `ConvertBoxes`.
 
     Attributes:
         count: How many fit in a row; None while it differs from sample to sample.
+        form: "xyxy"; "xywh" or "cxcywh" after `ConvertBoxes`.
+        normalized: Coordinates are fractions of the image's width and height.
     """
 
+    _way_out: ClassVar[str] = _PAD_BOXES
     count: int | None = None
+    form: str = "xyxy"
+    normalized: bool = False
 
     def _in_row(self) -> tuple[Shape | None, str]:
         return None if self.count is None else (self.count, 4), "float32"
 
 
 @dataclass(frozen=True, slots=True)
-class Keypoints(Spatial):
-    """Points on an image, (x, y) in pixels and how visible each is: (count, 3), float32.
+class PerBox(Kind):
+    """A number for each box, such as its class: (count,). It goes where its box goes, and -1 follows the last one.
 
     Attributes:
         count: How many fit in a row; None while it differs from sample to sample.
+        dtype: One of `ITEM_BYTES`, with a sign.
     """
 
+    is_spatial: ClassVar[bool] = True
+    blank: ClassVar[int] = -1
+    _way_out: ClassVar[str] = _PAD_BOXES
     count: int | None = None
+    dtype: str = "int64"
+
+    @property
+    def is_per_box(self) -> bool:
+        """As `Kind.is_per_box`."""
+        return True
 
     def _in_row(self) -> tuple[Shape | None, str]:
-        return None if self.count is None else (self.count, 3), "float32"
+        return None if self.count is None else (self.count,), self.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class BoxCount(Kind):
+    """How many boxes a row holds: a scalar, int64."""
+
+    is_spatial: ClassVar[bool] = True
+
+    @property
+    def is_per_box(self) -> bool:
+        """As `Kind.is_per_box`."""
+        return True
+
+    def _in_row(self) -> tuple[Shape | None, str]:
+        return (), "int64"
+
+
+@dataclass(frozen=True, slots=True)
+class Keypoints(Spatial):
+    """Points on an image, (x, y) in pixels and how visible each is: (count, 3), or (count, each, 3), float32.
+
+    Attributes:
+        count: How many fit in a row, or the boxes of a row; None while it differs from sample to sample.
+        each: Points of each box, such as the 17 joints of a person; None for points without boxes.
+        pairs: Places of two points of a box that change names in a mirror, such as the left and right eye.
+    """
+
+    _way_out: ClassVar[str] = (
+        "the number of points differs from sample to sample: add PadKeypoints(n), or PadBoxes(n) for points of boxes"
+    )
+    count: int | None = None
+    each: int | None = None
+    pairs: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def is_per_box(self) -> bool:
+        """As `Kind.is_per_box`."""
+        return self.each is not None
+
+    def _in_row(self) -> tuple[Shape | None, str]:
+        inner = (3,) if self.each is None else (self.each, 3)
+        return None if self.count is None else (self.count, *inner), "float32"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
 from prepserver.pipeline.errors import SpecError
-from prepserver.pipeline.kinds import Image, Kind, Size, Spatial
+from prepserver.pipeline.kinds import Boxes, Image, Kind, Size, Spatial
 from prepserver.pipeline.record import Record
 from prepserver.pipeline.source import check_absolute
 from prepserver.pipeline.spec import Spec
@@ -21,7 +21,7 @@ class Op(Spec):
     Attributes:
         moves: The op moves pixels, and with them everything on the same plane.
         needs_uint8: The op mixes pixel values, which must still be bytes.
-        names_column: The op says itself which column it changes.
+        nests: The op can be part of another op: it names no column by itself, and a stage does it.
         paths: Parameters that are paths of files on the daemon's machine. What such a file holds is part of what the op
             is; the parameter ``code`` has its digest, see `Spec.with_code`.
     """
@@ -30,7 +30,7 @@ class Op(Spec):
     wire_key = "op"
     moves: ClassVar[bool] = False
     needs_uint8: ClassVar[bool] = False
-    names_column: ClassVar[bool] = False
+    nests: ClassVar[bool] = True
     paths: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
@@ -57,4 +57,32 @@ class Op(Spec):
             if self.needs_uint8 and kind.dtype != "uint8":
                 raise SpecError("op", type(self).__name__, "works on uint8: put it before ToDtype")
             kind = self.image_after(kind)
+        if self.moves and isinstance(kind, Boxes):
+            _check_plain(self, kind)
         return dataclasses.replace(kind, size=self.size_after(kind.size)) if isinstance(kind, Spatial) else kind
+
+
+class BoxOp(Op):
+    """A step that changes the boxes of a record, and what there is for each of them.
+
+    Attributes:
+        takes_any_form: It may follow `ConvertBoxes`.
+    """
+
+    __slots__ = ()
+    nests = False
+    takes_any_form: ClassVar[bool] = False
+
+    def after(self, record: Record) -> Record:
+        """As `Op.after`."""
+        for kind in record.values():
+            if isinstance(kind, Boxes):
+                if not self.takes_any_form:
+                    _check_plain(self, kind)
+                return super().after(record)
+        raise SpecError("op", type(self).__name__, f"needs boxes; a sample has {', '.join(record)}")
+
+
+def _check_plain(op: Op, boxes: Boxes) -> None:
+    if (boxes.form, boxes.normalized) != ("xyxy", False):
+        raise SpecError("op", type(op).__name__, "cannot follow ConvertBoxes: put that after all ops that change boxes")

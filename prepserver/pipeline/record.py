@@ -7,7 +7,7 @@ from math import prod
 from typing import NamedTuple
 
 from prepserver.pipeline.errors import SpecError
-from prepserver.pipeline.kinds import ITEM_BYTES, Image, Index, Kind, Label, Mask
+from prepserver.pipeline.kinds import ITEM_BYTES, Boxes, Image, Index, Kind, Label, Mask
 
 Record = Mapping[str, Kind]
 """Columns in order, by name. Every record has the columns of its source and ``index``."""
@@ -55,8 +55,11 @@ def with_index(columns: Record) -> Record:
     """Return a source's columns and the index.
 
     Raises:
-        SpecError: A column has a reserved name, or one that is no identifier.
+        SpecError: A column has a reserved name, or one that is no identifier; or it is not clear whose boxes are meant.
     """
+    boxes = [name for name, kind in columns.items() if isinstance(kind, Boxes)]
+    if len(boxes) > 1 or (not boxes and any(kind.is_per_box for kind in columns.values())):
+        raise SpecError("columns", boxes, "values for each box need one column of boxes, and there is no second one")
     for name in columns:
         if name in RESERVED or not name.isidentifier():
             raise SpecError("columns", name, f"must be an identifier and none of {', '.join(RESERVED)}")

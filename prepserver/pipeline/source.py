@@ -43,11 +43,8 @@ class SourceSpec(Spec):
     @property
     def place(self) -> str:
         """Where the dataset is, for people; its class's name if it has no path."""
-        named = [path for _, path in self.named_paths()]
-        more = (
-            f" and {len(named) - 1} more" if len(named) > 1 and isinstance(getattr(self, self.paths[0]), tuple) else ""
-        )
-        return f"{named[0]}{more}" if named else type(self).__name__
+        named = _paths(getattr(self, self.paths[0])) if self.paths else [type(self).__name__]
+        return f"{named[0]}{f' and {len(named) - 1} more' * (len(named) > 1)}"
 
     def named_paths(self) -> list[tuple[str, str]]:
         """Return (parameter, path) of each path that the spec names."""

@@ -45,10 +45,7 @@ class Spec:
         """Return a map of plain values: the class's name under `wire_key`, every parameter, tuples as lists."""
         wire: dict[str, Any] = {self.wire_key: type(self).__name__}
         for field in dataclasses.fields(self):  # type: ignore[arg-type]  # every subclass is a dataclass
-            value = getattr(self, field.name)
-            if isinstance(value, Spec):
-                value = value.to_wire()
-            wire[field.name] = list(value) if isinstance(value, tuple) else value
+            wire[field.name] = _plain(getattr(self, field.name))
         return wire
 
     @classmethod
@@ -66,6 +63,12 @@ class Spec:
             if parameter.default is parameter.empty and name not in params:
                 raise SpecError(name, None, f"{cls.__name__} needs it")
         return cls(**params)
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Spec):
+        return value.to_wire()
+    return [_plain(item) for item in value] if isinstance(value, tuple) else value
 
 
 def digest_of(wire: object) -> str:

@@ -221,12 +221,14 @@ class FileSource(Listing):
         roots: Where files must lie.
         masks: Absolute path that relative paths of masks begin at; None for samples without masks.
         prefix: Begins the names of the sections.
+        more: As for `Listing`.
     """
 
     def __init__(
-        self, container: Container, base: str, roots: Roots | None = None, masks: str | None = None, prefix: str = ""
-    ) -> None:
-        super().__init__(container, prefix=prefix)
+        self, container: Container, base: str, roots: Roots | None = None, masks: str | None = None, prefix: str = "",
+        more: str = "",
+    ) -> None:  # fmt: skip
+        super().__init__(container, more, prefix)
         self._base = os.fsencode(base.rstrip("/") + "/")
         self._roots = roots
         self._masks = None if masks is None else FileSource(container, masks, roots, prefix=MASKS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from prepserver.pipeline.kinds import Kind, Size
@@ -14,17 +14,23 @@ from prepserver.transform.stage import Array
 class Follower(ABC):
     """One sample's value of a column that lies on an image's plane; opened once for all lanes and views.
 
+    Values for each box follow with the boxes.
+
     Args:
-        value: What the source gives.
+        values: What the source gives, by column.
+        kinds: What it declares, by column.
 
     Attributes:
         kind: The column's kind.
+
+    Raises:
+        BadSample: A value cannot be.
     """
 
     kind: ClassVar[type[Kind]]
 
     @abstractmethod
-    def __init__(self, value: Any) -> None: ...
+    def __init__(self, values: Mapping[str, Any], kinds: Mapping[str, Kind]) -> None: ...
 
     @property
     @abstractmethod
@@ -32,8 +38,13 @@ class Follower(ABC):
         """(height, width) in pixels of the plane that the value claims to lie on; None if it claims none."""
 
     @abstractmethod
-    def make(self, moves: Sequence[Move], out: Array) -> None:
-        """Write the value after the moves, in order, to the row `out`, which has the field's shape and dtype.
+    def make(self, size: Size, moves: Sequence[Move], outs: Mapping[str, Array]) -> None:
+        """Write the values after the moves to a row.
+
+        Args:
+            size: (height, width) in pixels of the plane before the moves.
+            moves: In order.
+            outs: By column, with the fields' shapes and dtypes.
 
         Raises:
             BadSample: The value cannot be decoded.

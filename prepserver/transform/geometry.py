@@ -8,9 +8,10 @@ from typing import ClassVar
 from prepserver.pipeline.ops.random_horizontal_flip import RandomHorizontalFlip
 from prepserver.pipeline.ops.random_vertical_flip import RandomVerticalFlip
 from prepserver.transform.draw import Draws
-from prepserver.transform.moves import Cut, Mirror
+from prepserver.transform.moves import Cut, Mirror, Scale
 from prepserver.transform.resize import flip, resize
-from prepserver.transform.stage import Array, Box, Drawn, Stage, delivered
+from prepserver.transform.scale import divisor, scale_for
+from prepserver.transform.stage import FIRST, Array, Box, Drawn, Stage, delivered
 from prepserver.transform.window import window
 
 
@@ -43,9 +44,9 @@ def cut(box: tuple[int, int, int, int], full: tuple[int, int], mode: str, fill: 
     Where the window reaches beyond the image it is padded: `mode` and `fill` as in `Pad`.
     """
     top, left, height, width = box
-    if box == (0, 0, *full):
-        return Drawn(None, height, width)
     moves = (Cut(top, left, height, width, mode, fill),)
+    if box == (0, 0, *full):
+        return Drawn(None, height, width, moves=moves)  # which clamps boxes
     part = Box(max(0, top), max(0, left), min(full[0], top + height), min(full[1], left + width))
     if part == (top, left, top + height, left + width):
         return Drawn(None, height, width, part, moves=moves)
@@ -56,6 +57,16 @@ def cut(box: tuple[int, int, int, int], full: tuple[int, int], mode: str, fill: 
     # What lies beyond the part is beyond the image, so the part serves as the image.
     inner = (top - part.top, left - part.left, height, width)
     return Drawn(partial(_windowed, inner, mode, fill), height, width, part, moves=moves)
+
+
+def resizing(size: tuple[int, int], interpolation: str, full: tuple[int, int], place: int) -> Drawn:
+    """Return the decision to resize an image of the size `full` by the op at a `place`."""
+    if size == full:
+        return Drawn(None, *size)
+    step, mirrored = (partial(resized, size, interpolation, mirror) for mirror in (False, True))
+    # No pixel may be left out, so the scale must divide both sides.
+    scale = divisor(*full, scale_for(*full, size)) if place == FIRST else 1
+    return Drawn(step, *size, None, mirrored, scale, (Scale(*size),))
 
 
 def resized(size: tuple[int, int], interpolation: str, mirror: bool, image: Array, into: Array | None) -> Array:

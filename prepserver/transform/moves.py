@@ -1,11 +1,16 @@
 """How an op moves the plane that an image lies on, as data.
 
-An op that moves pixels says so once; each kind of data on the plane, such as masks, knows how it follows a move.
+An op that moves pixels says so once; each kind of data on the plane, such as masks, knows how it follows a move. An op
+that changes boxes takes its place among the moves.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from prepserver.transform.objects import Objects
 
 ROWS, COLUMNS = 0, 1
 
@@ -34,4 +39,25 @@ class Mirror(NamedTuple):
     axis: int
 
 
-Move = Cut | Scale | Mirror
+class Warp(NamedTuple):
+    """The plane seen through a matrix: turned, sheared, scaled, shifted, in perspective.
+
+    Attributes:
+        matrix: (a, b, c, d, e, f, g, h). The point (x, y) of the new plane shows the point
+            ((a x + b y + c) / w, (d x + e y + f) / w) of the old one, with w = g x + h y + 1. Pixel 0 reaches from 0 to
+            1.
+        height: Rows afterwards.
+        width: Columns afterwards.
+        fill: Value where the old plane has no point; see `Pad`.
+    """
+
+    matrix: tuple[float, ...]
+    height: int
+    width: int
+    fill: tuple[float, ...] = (0.0,)
+
+
+Change = Callable[["Objects"], "Objects"]
+"""What an op does to boxes and to what there is for each of them, and to nothing else."""
+
+Move = Cut | Scale | Mirror | Warp | Change

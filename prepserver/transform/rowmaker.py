@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from prepserver.pipeline.kinds import Image
+from prepserver.pipeline.kinds import Boxes, Image, Spatial
 from prepserver.pipeline.ops.decode import DEFAULT_MAX_PIXELS
 from prepserver.pipeline.ops.to_layout import ToLayout
 from prepserver.pipeline.pipeline import Pipeline
@@ -20,6 +20,7 @@ from prepserver.pipeline.record import Record, RowField, with_index
 from prepserver.transform.draw import Draws, SampleKey
 from prepserver.transform.errors import BadSample
 from prepserver.transform.moves import Move
+from prepserver.transform.objects import Objects
 from prepserver.transform.ops import stage_of
 from prepserver.transform.stage import Array, Box, Drawn, Step
 from prepserver.transform.whole import WholeCrop, whole_crop
@@ -65,6 +66,20 @@ class ImageColumn(NamedTuple):
     format: RowField
 
 
+class Follow(NamedTuple):
+    """Columns of a row maker that follow the image together: a mask, or boxes and what there is for each of them.
+
+    Attributes:
+        column: The column whose kind says how; its name stands for all in messages.
+        kinds: What the source gives, by column.
+        outs: What is made of it: names of columns, and their places among the maker's fields.
+    """
+
+    column: str
+    kinds: Record
+    outs: tuple[tuple[str, int], ...]
+
+
 class RowMaker:
     """Makes one view of rows by one pipeline: all that lies on an image's plane, moved by one draw, and changed values.
 
@@ -75,7 +90,8 @@ class RowMaker:
     Attributes:
         fields: What it makes, in the order of the columns.
         images: The images among them; the ops decide by the size of the first one.
-        followers: The others on its plane: place among `fields`, and the field.
+        followers: The others on its plane.
+        boxes: Number of the follower whose boxes an op decides by; None for most pipelines.
         values: Those that lie on no plane and that ops make or change: column, and place among `fields`. They are made
             with the first view.
         upright: Whether images must be turned by their EXIF orientation before they come here.
@@ -103,7 +119,6 @@ class RowMaker:
         self.ops_ns = [0] * len(pipeline.ops)
         self._names = [type(pipeline.ops[stage.place]).__name__ for stage in self._stages]
         images: list[ImageColumn] = []
-        followers: list[tuple[int, RowField]] = []
         values: list[tuple[str, int]] = []
         kinds_after = self._kinds_after(pipeline)
         for out, each in enumerate(self.fields):
@@ -111,12 +126,15 @@ class RowMaker:
                 values.append((each.column, out))
                 continue
             if not isinstance(each.kind, Image):
-                followers.append((out, each))
                 continue
             stages = tuple(k for k, stage in enumerate(self._stages) if stage.column in (None, each.column))
             landing = max((k for k in stages if self._stages[k].settles), default=0)
             images.append(ImageColumn(each.column, out, stages, landing, each))
-        self.images, self.followers, self.values = tuple(images), tuple(followers), tuple(values)
+        self.images, self.values = tuple(images), tuple(values)
+        self.followers = self._follows(pipeline.columns)
+        sees = any(stage.sees_boxes for stage in self._stages)
+        numbers = [n for n, each in enumerate(self.followers) if isinstance(each.kinds[each.column], Boxes)]
+        self.boxes = numbers[0] if sees else None
         self._making = [
             (stage, after)
             for stage, after in zip(self._stages, kinds_after, strict=False)
@@ -132,6 +150,18 @@ class RowMaker:
             kinds = [kind for kind in record.values() if isinstance(kind, Image)]
             self._pixel_bytes.append(max((k.channels * np.dtype(k.dtype).itemsize for k in kinds), default=1))
 
+    def _follows(self, columns: Record) -> tuple[Follow, ...]:
+        follows = []
+        outs = [(each.column, out, each.kind) for out, each in enumerate(self.fields) if each.kind.is_spatial]
+        for column, kind in columns.items():
+            if not isinstance(kind, Spatial) or isinstance(kind, Image) or kind.is_per_box:
+                continue
+            beside = isinstance(kind, Boxes)
+            given = {name: k for name, k in columns.items() if name == column or (beside and k.is_per_box)}
+            made = tuple((name, out) for name, out, k in outs if name == column or (beside and k.is_per_box))
+            follows.append(Follow(column, given, made))
+        return tuple(follows)
+
     @staticmethod
     def _kinds_after(pipeline: Pipeline) -> list[Record]:
         """What is known of a record after each stage."""
@@ -143,8 +173,14 @@ class RowMaker:
         """The field of its first image."""
         return self.images[0].format
 
-    def plan(self, height: int, width: int, key: SampleKey) -> Plan:
+    def plan(self, height: int, width: int, key: SampleKey, objects: Objects | None = None) -> Plan:
         """Draw the random parameters for an upright image of `height` x `width`.
+
+        Args:
+            height: In pixels.
+            width: In pixels.
+            key: What the random numbers hang on.
+            objects: The sample's boxes, for a maker with `boxes`.
 
         Raises:
             BadSample: The image is too large, or too small for an op.
@@ -156,7 +192,11 @@ class RowMaker:
         moves: tuple[Move, ...] = ()
         mirrored: Step | None = None  # the previous step with this stage's flip included
         for number, stage in enumerate(self._stages):
-            drawn = stage.draw(height, width, Draws(key, stage.place, self._view))
+            draws = Draws(key, stage.place, self._view)
+            if stage.sees_boxes and objects is not None:
+                drawn = stage.draw_by(objects.after(moves), draws)
+            else:
+                drawn = stage.draw(height, width, draws)
             height, width = drawn.height, drawn.width
             if height * width > self._step_limit:
                 raise BadSample(f"would become {height}x{width} pixels on the way, more than {self._step_limit}")

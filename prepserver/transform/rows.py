@@ -16,8 +16,10 @@ from prepserver.protocol.packed import IndexedScan
 from prepserver.transform.decode import Encoded, Pixels
 from prepserver.transform.draw import SampleKey
 from prepserver.transform.errors import BadSample
+from prepserver.transform.follower import Follower
 from prepserver.transform.indexed import EncodedScan
 from prepserver.transform.kinds import FOLLOWERS
+from prepserver.transform.kinds.boxes import BoxesFollower
 from prepserver.transform.orientation import UPRIGHT, as_stored
 from prepserver.transform.rowmaker import ImageColumn, Plan, RowMaker
 from prepserver.transform.scale import divisor
@@ -92,6 +94,7 @@ class _Rows:
         self._record, self._key, self._targets, self._step = record, key, targets, step
         self._failures: dict[int, str] = {}
         self._plans: dict[int, Plan] = {}  # by target
+        self._followers: dict[int, Follower] = {}
         self._size: dict[int, tuple[int, int]] = {}  # of the upright image that each plan was made for
 
     def make(self) -> dict[int, str]:
@@ -141,17 +144,33 @@ class _Rows:
         _refuse_large((encoded.height, encoded.width), maker)  # before the orientation, which may decode
         size = encoded.size(maker.upright)
         if place not in self._plans:
-            self._size[place] = size
-            self._plans[place] = maker.plan(*size, self._key)
+            self._draw(place, maker, size)
         self._same_plane(place, "another image", size)
         return self._plans[place]
 
+    def _draw(self, place: int, maker: RowMaker, size: tuple[int, int]) -> None:
+        self._size[place] = size
+        boxes = None if maker.boxes is None else self._follower(maker.boxes)
+        objects = boxes.objects(size) if isinstance(boxes, BoxesFollower) else None
+        self._plans[place] = maker.plan(*size, self._key, objects)
+
+    def _follower(self, number: int) -> Follower:
+        """Return a follower, opened once."""
+        if number not in self._followers:
+            column, kinds, _ = self._targets[0][0].followers[number]
+            try:
+                found = FOLLOWERS[type(kinds[column])]({name: self._record[name] for name in kinds}, kinds)
+            except BadSample as error:
+                raise BadSample(f"{column}: {error.reason}") from error
+            self._followers[number] = found
+        return self._followers[number]
+
     def _make_followers(self, number: int) -> None:
-        _, field = self._targets[0][0].followers[number]
+        column = self._targets[0][0].followers[number].column
         try:
-            follower = FOLLOWERS[type(field.kind)](self._record[field.column])
+            follower = self._follower(number)
         except BadSample as error:
-            self._failures.update(dict.fromkeys(self._alive(), f"{field.column}: {error.reason}"))
+            self._failures.update(dict.fromkeys(self._alive(), error.reason))
             return
         for place in self._alive():
             maker, outs = self._targets[place]
@@ -159,14 +178,14 @@ class _Rows:
                 size = follower.size
                 if place not in self._plans and size is not None:
                     _refuse_large(size, maker)
-                    self._size[place] = size
-                    self._plans[place] = maker.plan(*size, self._key)
+                    self._draw(place, maker, size)
                 if size is not None:
-                    self._same_plane(place, f"its {field.column}", size)
+                    self._same_plane(place, f"its {column}", size)
                 self._step(place)
-                follower.make(self._plans[place].moves, outs[maker.followers[number][0]])
+                made = {name: outs[out] for name, out in maker.followers[number].outs}
+                follower.make(self._size[place], self._plans[place].moves, made)
             except BadSample as error:
-                self._failures[place] = f"{field.column}: {error.reason}"
+                self._failures[place] = f"{column}: {error.reason}"
             finally:
                 self._step(DECODING)
 

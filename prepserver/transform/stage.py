@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from prepserver.pipeline.op import Op
 from prepserver.pipeline.record import Record
 from prepserver.transform.draw import Draws
 from prepserver.transform.moves import Move
+
+if TYPE_CHECKING:
+    from prepserver.transform.objects import Objects
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Step = Callable[[Array, Array | None], Array]
@@ -87,11 +90,13 @@ class Stage(ABC):
         makes: Columns whose values it may make or change, apart from images and what follows them.
         mirrors: It can only flip horizontally.
         settles: Its result differs from its input in shape or dtype, so it cannot work within one array.
+        sees_boxes: It decides by the sample's boxes: `draw_by` is asked, not `draw`.
     """
 
     op: ClassVar[type[Op]]
     settles = True
     mirrors = False
+    sees_boxes = False
     column: str | None = None
     makes: tuple[str, ...] = ()
 
@@ -114,6 +119,10 @@ class Stage(ABC):
         Raises:
             BadSample: The op cannot use the image.
         """
+
+    def draw_by(self, objects: Objects, draws: Draws) -> Drawn:
+        """Decide for an image with boxes; raises as `draw`."""
+        raise NotImplementedError
 
 
 class RecordStage(Stage):

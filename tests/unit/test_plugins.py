@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import random
 import sys
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ from PIL import Image as Picture
 
 from prepserver import plugins
 from prepserver.pipeline import kinds
-from prepserver.pipeline.sources import Plugin
+from prepserver.pipeline.sources import Plugin, source_from_wire
 from prepserver.plugins import PluginError
 from prepserver.source import SampleError, SourceError, build_index, open_source
 from prepserver.source.readers.plugin import PluginSource
@@ -308,9 +309,48 @@ def test_a_dataset_that_has_another_length_is_listed_anew(module: Callable[[str,
         open_source(spec, first.path)
 
 
+OBJECTS: dict[str, kinds.Kind] = {
+    "boxes": kinds.Boxes(),
+    "labels": kinds.PerBox(),
+    "points": kinds.Keypoints(each=2, pairs=((0, 1),)),
+}
+
+
+@pytest.mark.parametrize("count", [0, 3])
+def test_datasets_give_boxes_in_any_form_of_numbers(count: int) -> None:
+    sample: dict[str, Any] = {
+        "boxes": torch.zeros((count, 4), dtype=torch.float64) if count else [],
+        "labels": torch.arange(count) if count else torch.tensor([]),
+        "points": np.ones((count, 2, 3), np.int32),
+    }
+    record = PluginSource(Plugin("mine", columns=OBJECTS), [sample], 1, []).read(0)
+    assert {name: (value.shape, str(value.dtype)) for name, value in record.items()} == {
+        "boxes": ((count, 4), "float32"), "labels": ((count,), "int64"), "points": ((count, 2, 3), "float32"),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "given"),
+    [
+        ({"boxes": np.zeros((2, 5))}, r"ndarray of shape \(2, 5\)"),
+        ({"boxes": "a box"}, "str"),
+        ({"labels": [0.5, 1.5]}, "list"),
+        ({"labels": 3}, "int"),
+        ({"points": np.zeros((2, 3))}, "ndarray"),
+    ],
+)
+def test_boxes_that_a_dataset_does_not_declare_are_refused(change: dict[str, Any], given: str) -> None:
+    sample = {"boxes": np.zeros((2, 4)), "labels": [1, 2], "points": np.zeros((2, 2, 3))} | change
+    with pytest.raises(PluginError, match=f"declares .* and gives {given}"):
+        PluginSource(Plugin("mine", columns=OBJECTS), [sample], 1, []).read(0)
+    spec = Plugin("mine", columns=OBJECTS)
+    assert source_from_wire(spec.to_wire()) == spec
+    assert source_from_wire(json.loads(json.dumps(spec.to_wire()))) == spec
+
+
 def test_masks_that_are_arrays_follow_their_image() -> None:
-    follower = MaskFollower(GREY)
+    follower = MaskFollower({"mask": GREY}, {"mask": kinds.Mask()})
     assert follower.size == (2, 3)
     out = np.empty((2, 3), np.uint8)
-    follower.make([Mirror(COLUMNS)], out)
+    follower.make((2, 3), [Mirror(COLUMNS)], {"mask": out})
     assert np.array_equal(out, GREY[:, ::-1])

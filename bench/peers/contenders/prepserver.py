@@ -1,7 +1,8 @@
 """prepserver: each job is a client of one daemon, which has all the workers.
 
-It reads a packed dataset if the configuration has ``data``, else the files of the list. ``size``, ``lag``,
-``join_wait_s`` and ``lends`` (lend batches, rather than copy them) may be given too.
+It reads a packed dataset if the configuration has ``data``, else the files of the list. ``size``, ``augments`` (with
+RandAugment and RandomErasing), ``lag``, ``join_wait_s`` and ``lends`` (lend batches, rather than copy them) may be
+given too.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ def open_loader(config: dict[str, Any]) -> Iterable[Any]:
     from prepclient import FileList, Packed, PrepClient, RandomHorizontalFlip, RandomResizedCrop
 
     source = Packed(config["data"]) if "data" in config else FileList(config["list"])
-    ops = [RandomResizedCrop(config.get("size", SIZE)), RandomHorizontalFlip()]
+    ops: list[Any] = [RandomResizedCrop(config.get("size", SIZE)), RandomHorizontalFlip()]
+    if config.get("augments"):
+        ops += [prepclient.RandAugment(), prepclient.RandomErasing(0.25)]
     wait_s, lag = config.get("join_wait_s", 10.0), config.get("lag", "auto")
     sharing: dict[str, Any] = {"join_wait_s": wait_s, "lag": lag}  # before 0.2, which `versus` may run
     if hasattr(prepclient, "Joining"):

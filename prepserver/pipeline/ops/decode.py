@@ -23,6 +23,8 @@ class Decode(Op):
         mode: "RGB", the only mode.
     """
 
+    nests = False
+
     exif_orientation: bool
     max_pixels: int
     mode: str

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from prepserver.pipeline import nested
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.op import Op
 from prepserver.pipeline.record import Record
@@ -22,7 +23,7 @@ class Only(Op):
         inner: The op.
     """
 
-    names_column = True
+    nests = False
 
     column: str
     inner: Op
@@ -30,12 +31,7 @@ class Only(Op):
     def __init__(self, column: str, inner: Op | Mapping[str, Any]) -> None:
         if not isinstance(column, str):
             raise SpecError("column", column, "must be the name of a column")
-        if isinstance(inner, Mapping):
-            from prepserver.pipeline.ops import op_from_wire  # the registry imports this module
-
-            inner = op_from_wire(inner)
-        if not isinstance(inner, Op) or inner.names_column:
-            raise SpecError("inner", inner, "must be an op that names no column by itself")
+        inner = nested.inner("inner", inner)
         if inner.moves:
             raise SpecError("inner", type(inner).__name__, "moves pixels, which all columns do together")
         self._keep(column=column, inner=inner)

@@ -28,7 +28,7 @@ class PadTokens(Op):
         SpecError: A number is none, or a column is missing or there already.
     """
 
-    names_column = True
+    nests = False
 
     length: int
     pad: int

@@ -32,7 +32,7 @@ class PluginOp(PluginSpec, Op):
         code: Digest of the code, as `prepserver status --json` shows it; empty for any code.
     """
 
-    names_column = True
+    nests = False
     role = "op"
     own = ("column", "returns", "code")
 
@@ -79,13 +79,11 @@ class PluginOp(PluginSpec, Op):
         return {**record, **changed}
 
     def _returned(self, kind: Kind) -> Kind:
-        if isinstance(kind, Spatial) and not isinstance(kind, Image):
+        if kind.is_spatial and not isinstance(kind, Image):
             raise SpecError("column", self.column, f"is of kind {type(kind).__name__}, which follows its image")
         if self.returns is None:
             return kind
-        if isinstance(kind, Image) != isinstance(self.returns, Image) or isinstance(
-            self.returns, Spatial
-        ) != isinstance(kind, Image):
+        if isinstance(kind, Image) != isinstance(self.returns, Image) or self.returns.is_spatial != kind.is_spatial:
             raise SpecError("returns", self.returns, f"cannot come of {type(kind).__name__}: an image stays an image")
         if isinstance(self.returns, Image) and self.returns.size is None:
             return dataclasses.replace(self.returns, size=_size(kind))

@@ -19,6 +19,8 @@ class ToLayout(Op):
         layout: "CHW" (stored and seen as C, H, W) or "HWC" (stored and seen as H, W, C).
     """
 
+    nests = False
+
     layout: str
 
     def __init__(self, layout: str = "CHW") -> None:

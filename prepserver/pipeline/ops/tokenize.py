@@ -34,7 +34,7 @@ class Tokenize(Op):
         SpecError: An argument is none of that.
     """
 
-    names_column = True
+    nests = False
     paths = ("path",)
 
     path: str

@@ -23,7 +23,7 @@ class Truncate(Op):
         SpecError: `length` is no number of tokens, or there is no such column.
     """
 
-    names_column = True
+    nests = False
 
     length: int
     column: str

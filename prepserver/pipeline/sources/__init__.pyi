@@ -3,6 +3,7 @@ from collections.abc import Mapping
 
 from prepserver.pipeline.source import SourceSpec as SourceSpec
 from prepserver.pipeline.sources.arrays import Arrays as Arrays
+from prepserver.pipeline.sources.coco import Coco as Coco
 from prepserver.pipeline.sources.csv import Csv as Csv
 from prepserver.pipeline.sources.file_list import FileList as FileList
 from prepserver.pipeline.sources.hugging_face import HuggingFace as HuggingFace
@@ -15,6 +16,7 @@ from prepserver.pipeline.sources.synthetic_images import SyntheticImages as Synt
 from prepserver.pipeline.sources.tar import Tar as Tar
 from prepserver.pipeline.sources.text_lines import TextLines as TextLines
 from prepserver.pipeline.sources.tf_record import TFRecord as TFRecord
+from prepserver.pipeline.sources.voc import Voc as Voc
 
 SOURCES: dict[str, type[SourceSpec]]
 
@@ -23,6 +25,7 @@ def place_of(wire: Mapping[str, object]) -> str: ...
 
 __all__ = [
     "Arrays",
+    "Coco",
     "Csv",
     "FileList",
     "HuggingFace",
@@ -35,4 +38,5 @@ __all__ = [
     "TFRecord",
     "Tar",
     "TextLines",
+    "Voc",
 ]

@@ -306,7 +306,7 @@ class _Numbers(_Values):
         super().__init__(column, kind, array)
         self._values, self._good = values, good
         self._all_good = bool(good.all())
-        self.nbytes += values.nbytes
+        self.nbytes += values.nbytes if values.flags.owndata or values.flags.writeable else 0  # else they are Arrow's
 
     def value(self, row: int) -> Any:
         return np.array(self._values[row]) if self._good[row] else super().value(row)  # a copy: an op may write to it
@@ -337,17 +337,20 @@ def _values(column: str, kind: Kind, array: Any) -> _Values:
         flat = flat.flatten()
     if hasattr(flat.type, "value_type") or (shape and flat.null_count):
         return _Values(column, kind, array)
-    good = flat.is_valid().to_numpy(zero_copy_only=False)
-    numbers = (flat.fill_null(False if str(flat.type) == "bool" else 0)).to_numpy(zero_copy_only=False)
+    good = np.ones(len(flat), np.bool_)
+    if flat.null_count:
+        good = flat.is_valid().to_numpy(zero_copy_only=False)
+        flat = flat.fill_null(False if str(flat.type) == "bool" else 0)
+    numbers = flat.to_numpy(zero_copy_only=False)
     dtype = np.dtype("int64" if isinstance(kind, Label) else kind.dtype)  # type: ignore[attr-defined]
     with np.errstate(over="ignore"):
         values = numbers.astype(dtype, copy=False)
-    if dtype.kind in "iu":
-        good = good & (values == numbers) & ((values >= 0) | (not isinstance(kind, Label)))
-    else:
-        good = good & (np.isfinite(values) | ~np.isfinite(numbers))
+    if values.dtype != numbers.dtype:
+        good &= (values == numbers) if dtype.kind in "iu" else np.isfinite(values) | ~np.isfinite(numbers)
+    if isinstance(kind, Label):
+        good &= values >= 0
     values = values.reshape(len(array), *shape)
-    return _Numbers(column, kind, array, values, good.reshape(len(array), -1).all(axis=1))
+    return _Numbers(column, kind, array, values, np.asarray(good.reshape(len(array), -1).all(axis=1)))
 
 
 def _pyarrow(path: str) -> tuple[Any, Any]:

@@ -14,7 +14,7 @@ import torch
 from PIL import Image as Picture
 
 from prepserver import plugins
-from prepserver.pipeline.kinds import Image, Label, Mask, Spatial
+from prepserver.pipeline.kinds import Image, Label, Mask
 from prepserver.pipeline.sources.plugin import Plugin
 from prepserver.source.container import Container
 from prepserver.source.errors import SampleError, SourceError
@@ -119,8 +119,8 @@ class PluginSource(Source):
         record: Record = {}
         for name, kind in columns.items():
             what = f"{self._what}, column {name},"
-            spatial = isinstance(kind, Spatial)
-            record[name] = _plane(what, sample[name], kind) if spatial else plugins.conform(what, sample[name], kind)
+            plane = isinstance(kind, Image | Mask)
+            record[name] = _plane(what, sample[name], kind) if plane else plugins.conform(what, sample[name], kind)
         return record
 
     def label(self, index: int) -> int:

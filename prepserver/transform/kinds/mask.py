@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from prepserver.pipeline.kinds import Mask, Size
+from prepserver.pipeline.kinds import Kind, Mask, Size
 from prepserver.transform.errors import BadSample
 from prepserver.transform.follower import Follower
-from prepserver.transform.moves import Cut, Mirror, Move, Scale
+from prepserver.transform.moves import Cut, Mirror, Move, Scale, Warp
 from prepserver.transform.pillow import PillowImage
 from prepserver.transform.stage import Array
+from prepserver.transform.warp import warp
 from prepserver.transform.window import window
 
 
@@ -21,7 +22,8 @@ class MaskFollower(Follower):
 
     kind = Mask
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, values: Mapping[str, Any], kinds: Mapping[str, Kind]) -> None:
+        (value,) = values.values()
         self._classes: Array | None = value if isinstance(value, np.ndarray) else None
         self._image = None if self._classes is not None else PillowImage(bytes(value))
         self._failure = ""  # a mask that failed must not be loaded again: see `PillowImage`
@@ -33,13 +35,14 @@ class MaskFollower(Follower):
             return self._classes.shape[0], self._classes.shape[1]
         return self._image.height, self._image.width
 
-    def make(self, moves: Sequence[Move], out: Array) -> None:
+    def make(self, size: Size, moves: Sequence[Move], outs: Mapping[str, Array]) -> None:
         if self._classes is None:
             self._load()
         assert self._classes is not None
         mask = self._classes[:, :, None]
         for move in moves:
             mask = _moved(mask, move)
+        (out,) = outs.values()
         out[...] = mask[:, :, 0]
 
     def _load(self) -> None:
@@ -60,6 +63,10 @@ def _moved(mask: Array, move: Move) -> Array:
             return mask[_nearest(mask.shape[0], height)][:, _nearest(mask.shape[1], width)]
         case Mirror(axis):
             return np.flip(mask, axis)
+        case Warp(matrix, height, width, fill):
+            return warp(mask, matrix, (height, width), "nearest", _class_of(fill), None)
+        case _:
+            return mask
 
 
 def _class_of(fill: tuple[float, ...]) -> tuple[float, ...]:

@@ -23,6 +23,7 @@ import hashlib
 import math
 import os
 import re
+import struct
 import weakref
 from collections.abc import Container, Iterable
 from functools import cache
@@ -74,6 +75,7 @@ _BYTE = np.dtype(np.uint8)
 VECTORS = ("plain C", "AVX2", "AVX-512")
 """Instructions that the resize, turning and reading a scan can use, worst first, in the order of vectors.h."""
 _Numbers = ctypes.c_int32 * 10  # kernels.h's
+_MATRIX = struct.Struct("8d")
 
 
 class Choice(NamedTuple):
@@ -284,6 +286,20 @@ class Kernels:
         upright = np.empty((width, height, 3) if swaps_sides(orientation) else image.shape, np.uint8)
         done = self._c.prep_turn(self._begin(image), pitch, orientation, *upright.shape[:2], address_of(upright))
         return upright if done == 1 else None
+
+    def warp(self, image: Array, matrix: tuple[float, ...], bilinear: bool, fill: bytes, into: Array) -> bool:
+        """As `warp.warp`, to `into`, (h, w, C) uint8, which does not overlap `image`; return whether it was done."""
+        height, width, channels = image.shape
+        pitch, pixel, byte = image.strides
+        if pixel != channels or (byte != 1 and channels > 1) or pitch < width * channels or image.dtype != _BYTE:
+            return False
+        if len(matrix) != 8 or len(fill) != channels or not _is_row(into, (*into.shape[:2], channels)):
+            return False
+        done = self._c.prep_warp(
+            self._begin(image), pitch, height, width, channels, _MATRIX.pack(*matrix), bilinear, fill,
+            address_of(into), *into.shape[:2],
+        )  # fmt: skip
+        return bool(done == 1)
 
     def _begin(self, image: Array) -> int:
         """Return the address of an image."""

@@ -39,4 +39,8 @@ int prep_resize(const uint8_t *in, size_t pitch, int height, int width, uint8_t 
 /* turn.c */
 int prep_turn(const uint8_t *in, size_t pitch, int orientation, int height, int width, uint8_t *out);
 
+/* warp.c */
+int prep_warp(const uint8_t *in, size_t pitch, int height, int width, int channels, const double *matrix, int bilinear,
+              const uint8_t *fill, uint8_t *out, int out_height, int out_width);
+
 #endif

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-import torch
-
 from prepserver.pipeline.ops.color_jitter import ColorJitter
 from prepserver.transform import color
 from prepserver.transform.draw import Draws
 from prepserver.transform.stage import Array, Drawn, Stage, delivered
+
+Change = Callable[[Array, float], Array]
 
 
 class ColorJitterStage(Stage):
@@ -38,10 +38,7 @@ class ColorJitterStage(Stage):
         return Drawn(partial(_jittered, changes) if changes else None, height, width)
 
 
-def _jittered(
-    changes: Sequence[tuple[Callable[[torch.Tensor, float], None], float]], image: Array, into: Array | None
-) -> Array:
-    pixels = torch.from_numpy(image).permute(2, 0, 1).clone(memory_format=torch.contiguous_format)
+def _jittered(changes: Sequence[tuple[Change, float]], image: Array, into: Array | None) -> Array:
     for change, factor in changes:
-        change(pixels, factor)
-    return delivered(pixels.permute(1, 2, 0).numpy(), into)
+        image = change(image, factor)
+    return delivered(image, into)

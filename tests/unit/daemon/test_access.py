@@ -32,6 +32,9 @@ def test_without_roots_others_read_nothing_and_are_told_the_knob() -> None:
 
 def test_what_is_made_and_not_read_is_for_everybody() -> None:
     assert Access(OWN).reading(OTHER, "SyntheticImages") == Reading()
+    with pytest.raises(Denied):  # the files of its pipeline's ops are
+        Access(OWN).reading(OTHER, "SyntheticImages", ["/a.json"])
+    assert Access(OWN, ("/data",)).reading(OTHER, "SyntheticImages", ["/a.json"]) == Reading(("/data",))
 
 
 def test_a_daemon_of_root_reads_for_others_below_the_roots_only() -> None:

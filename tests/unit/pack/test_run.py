@@ -13,7 +13,7 @@ from prepserver.pack.report import Report
 from prepserver.pack.run import Options, Summary, pack
 from prepserver.pack.transcode import Transcoder
 from prepserver.pipeline import kinds
-from prepserver.pipeline.sources import Arrays, FileList, ImageFolder, Packed, SourceSpec, SyntheticImages, Tar
+from prepserver.pipeline.sources import Arrays, Coco, FileList, ImageFolder, Packed, SourceSpec, SyntheticImages, Tar
 from prepserver.source import SourceError, build_index, open_source
 from tests.support.photos import jpeg, pixels, saved
 
@@ -249,3 +249,9 @@ def test_masks_that_were_not_packed_are_missed_by_name(tmp_path: Path) -> None:
     do(tree(tmp_path / "data"), tmp_path / "out")
     with pytest.raises(SourceError, match="was packed without mask: pack its source again with --masks"):
         build_index(Packed(tmp_path / "out", masks=True), tmp_path / "cache")
+
+
+def test_boxes_are_not_packed_yet(tmp_path: Path) -> None:
+    with pytest.raises(PackError, match="images, masks and labels can be packed") as refused:
+        do(Coco(tmp_path, tmp_path / "instances.json"), tmp_path / "out")
+    assert refused.value.usage

@@ -65,10 +65,9 @@ def test_every_source_is_read_documented_exported_and_tested(name: str) -> None:
     assert any(f"{name}(" in path.read_text() for path in TESTS.rglob("test_*.py")), f"no test uses {name}"
 
 
-def test_every_kind_on_a_plane_follows_its_image_or_says_not_yet() -> None:
+def test_every_kind_on_a_plane_follows_its_image() -> None:
     spatial = {kind for kind in vars(kinds).values() if isinstance(kind, type) and issubclass(kind, kinds.Spatial)}
-    assert set(FOLLOWERS) <= spatial - {kinds.Spatial, Image}
-    assert kinds.Mask in FOLLOWERS
+    assert set(FOLLOWERS) == spatial - {kinds.Spatial, Image}
 
 
 @pytest.mark.parametrize(
@@ -91,9 +90,13 @@ def test_a_file_without_one_member_is_named(
 
 
 def test_the_way_out_is_named_where_a_kind_has_no_fixed_size() -> None:
-    for kind in (kinds.Boxes(), kinds.Keypoints(), kinds.Text(), kinds.Bytes(), kinds.Tokens(), kinds.Array()):
+    for kind in (kinds.Text(), kinds.Bytes(), kinds.Tokens(), kinds.Array()):
         with pytest.raises(SpecError, match="leave the column out"):
             kind.stored()
+    counted: list[kinds.Kind] = [kinds.Boxes(), kinds.PerBox(), kinds.Keypoints()]
+    for each in counted:
+        with pytest.raises(SpecError, match=r"PadBoxes\(n\)"):
+            each.stored()
 
 
 @pytest.mark.parametrize(
@@ -106,6 +109,9 @@ def test_the_way_out_is_named_where_a_kind_has_no_fixed_size() -> None:
         (kinds.Mask((4, 5)), ((4, 5), "uint8")),
         (kinds.Boxes((4, 5), 7), ((7, 4), "float32")),
         (kinds.Keypoints((4, 5), 7), ((7, 3), "float32")),
+        (kinds.Keypoints((4, 5), 7, each=2), ((7, 2, 3), "float32")),
+        (kinds.PerBox(7, "float32"), ((7,), "float32")),
+        (kinds.BoxCount(), ((), "int64")),
         (kinds.Tokens(7), ((7,), "int64")),
     ],
 )

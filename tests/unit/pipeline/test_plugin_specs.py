@@ -174,11 +174,11 @@ def test_ops_and_plugins_keep_their_rules_together() -> None:
         (lambda: PluginOp(3), "must be the name of a plug-in"),  # type: ignore[arg-type]
         (lambda: PluginOp("x", code="../"), "must be a digest"),
         (lambda: PluginOp("x", column=3), "must be the name of a column"),  # type: ignore[arg-type]
-        (lambda: PluginOp("x", returns=kinds.Boxes()), "must be one of the kinds"),
+        (lambda: PluginOp("x", returns=kinds.BoxCount()), "must be one of the kinds"),
         (lambda: PluginOp("x", returns=kinds.Image), "must be one of the kinds"),  # type: ignore[arg-type]
         (lambda: PluginOp("x", returns=kinds.Image(channels=2)), "must be 1 or 3"),
         (lambda: PluginOp("x", returns=kinds.Image(dtype="int64")), "must be 'uint8' or"),
-        (lambda: PluginOp("x", returns=kinds.Array((1,) * 9)), "must be a list of 1 or"),
+        (lambda: PluginOp("x", returns=kinds.Array((1,) * 9)), "must be a list of 1 to 8"),
         (lambda: PluginOp("x", returns=kinds.Array((0,))), "must lie between 1"),
         (lambda: PluginOp("x", returns={"kind": "Array", "shape": None}), "has the attributes shape, dtype"),
         (lambda: PluginOp("x", returns={"kind": "Label", "size": None}), r"has the attributes \(none\)"),
@@ -193,7 +193,7 @@ def test_ops_and_plugins_keep_their_rules_together() -> None:
         (lambda: Plugin("x", columns={"c" * 25: kinds.Label()}), "must be the name of a column"),
         (lambda: Plugin("x", columns={"index": kinds.Label()}), "identifier and none of index"),
         (lambda: Plugin("x", columns={"image": kinds.Image(channels=1)}), "is given as uint8 with 3 channels"),
-        (lambda: Plugin("x", columns={"image": kinds.Keypoints()}), "must be one of the kinds"),
+        (lambda: Plugin("x", columns={"image": kinds.BoxCount()}), "must be one of the kinds"),
         (lambda: Plugin("x", columns=[{"kind": "Label"}]), "must be the name of a column"),
         (lambda: Plugin("x", columns=[{"column": "a", "kind": "Label"}] * 2), "different columns"),
     ],

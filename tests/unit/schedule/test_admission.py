@@ -9,7 +9,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from prepclient import RandomResizedCrop, SyntheticImages
+from prepclient import PadTokens, Plugin, PluginOp, RandomResizedCrop, SyntheticImages, Tokenize, kinds
 from prepclient.session import Shape
 from prepserver import __version__
 from prepserver.order import make_order
@@ -19,7 +19,7 @@ from prepserver.protocol.layout import PAGE_BYTES, Field, whole_page_rows
 from prepserver.protocol.messages import PROTOCOL, Attach
 from prepserver.schedule.actions import Action, Admit, MakeRing, Refuse, Say
 from prepserver.schedule.admission import ABSENT_S
-from prepserver.schedule.asked import Refusal, check, first_of, given_place, line_of, ring_rows
+from prepserver.schedule.asked import Asked, Refusal, check, first_of, given_place, line_of, ring_rows, with_files
 from prepserver.schedule.coordinator import Coordinator
 from prepserver.schedule.events import Limits, RankAttaches, RankLeft, RingMade
 from prepserver.schedule.join import Request
@@ -221,6 +221,25 @@ def test_a_question_that_makes_no_sense_is_refused(changed: dict[str, Any], fiel
         check(asked(**changed))
     assert e.value.code == "spec"
     assert (e.value.field or "").startswith(field)
+
+
+def test_the_files_of_ops_are_part_of_what_is_asked_for() -> None:
+    """Beside plug-ins, whose code is known already."""
+    columns = {"text": kinds.Text(), "raw": kinds.Bytes()}
+    source = Plugin("mine", columns=columns)
+
+    def question(code: str) -> Asked:
+        spelled = PluginOp("parse", column="raw", returns=kinds.Label())
+        ops = [Tokenize("/a.json", code=code), spelled, PadTokens(4)]
+        pipeline = Pipeline.from_ops(ops, 1, columns).to_wire()
+        codes = {("source", "mine"): "11", ("op", "parse"): "22"}
+        return check(asked(source=source.to_wire(), pipeline=pipeline), codes)  # type: ignore[arg-type]
+
+    found = with_files(question(""), ["ab"]).pipeline
+    assert [getattr(op, "code", None) for op in found.ops] == [None, "ab", "22", None]
+    with pytest.raises(Refusal, match=r"is not the content of /a\.json, which is cd") as e:
+        with_files(question("ab"), ["cd"])
+    assert (e.value.code, e.value.field) == ("spec", "pipeline[1].code")
 
 
 def test_a_client_of_another_protocol_hears_what_to_install() -> None:

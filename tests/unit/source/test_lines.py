@@ -14,8 +14,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from prepserver.pipeline import kinds
-from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import Array, Image, Kind, Label, Mask, Scalar, Text, Tokens
 from prepserver.pipeline.sources import Csv, Jsonl, TextLines, source_from_wire
 from prepserver.source import (
@@ -30,7 +28,6 @@ from prepserver.source import (
 )
 from prepserver.source.reader import IndexInfo
 
-ANY: Any = 5
 Spec = Csv | Jsonl | TextLines
 SLOW = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -281,36 +278,3 @@ def test_a_column_may_name_files_below_the_root(tmp_path: Path) -> None:
     path.write_text("i,m\na.jpg,../a.png\n")
     other = Csv(path, columns, root=tmp_path / "images" / "below")
     assert opened(other, tmp_path)[1].places[:1] == (f"{tmp_path}/images",)
-
-
-@pytest.mark.parametrize(
-    ("make", "field"),
-    [
-        (lambda: Csv("/a", {"b": kinds.Bytes()}), "columns.b"),
-        (lambda: Csv("/a", {}), "columns"),
-        (lambda: Csv("/a", {"index": Text()}), "columns"),
-        (lambda: Csv("/a", {"x": Text()}, {"y": "z"}), "names"),
-        (lambda: Csv("/a", {"x": Text()}, {"x": ""}), "names"),
-        (lambda: Csv("/a", {"x": Text()}, ANY), "names"),
-        (lambda: Csv("/a", {"x": Text()}, delimiter="--"), "delimiter"),
-        (lambda: Csv("/a", {"x": Text()}, header=["y"]), "header"),
-        (lambda: Csv("/a", {"x": Text()}, header=[]), "header"),
-        (lambda: Csv("/a", {"x": Text()}, root=ANY), "root"),
-        (lambda: Jsonl([], {"x": Text()}), "path"),
-        (lambda: TextLines(["/a"] * 65), "path"),
-        (lambda: TextLines([ANY]), "path"),
-    ],
-)
-def test_a_spec_that_cannot_be_names_its_field(make: Any, field: str) -> None:
-    with pytest.raises(SpecError) as caught:
-        make()
-    assert caught.value.field == field
-
-
-def test_what_came_over_the_wire_is_checked(tmp_path: Path) -> None:
-    wire = Csv(tmp_path / "a.csv", {"x": Text()}).to_wire()
-    for change, field in (({"path": ["a.csv"]}, "path"), ({"root": "a"}, "root"), ({"delimiter": None}, "delimiter")):
-        with pytest.raises(SpecError, match=field):
-            source_from_wire(wire | change)
-    with pytest.raises(SpecError, match=r"source\.delimiter"):
-        source_from_wire({name: value for name, value in wire.items() if name != "delimiter"})

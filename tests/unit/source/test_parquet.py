@@ -13,9 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import Array, Bytes, Image, Kind, Label, Mask, Scalar, Text, Tokens
-from prepserver.pipeline.sources import Parquet, source_from_wire
+from prepserver.pipeline.sources import Parquet
 from prepserver.source import OutsideRootsError, Roots, SampleError, Source, SourceError, build_index, open_source
 from prepserver.source.readers import parquet
 
@@ -211,15 +210,3 @@ def opened_anew(spec: Parquet, source: Any) -> Source:
     """By the same listing, as another worker would."""
     anew: Source = type(source)(source._container, spec, None)
     return anew
-
-
-def test_specs_are_the_same_however_they_are_written() -> None:
-    usual = Parquet("/a.parquet")
-    assert usual == Parquet(["/a.parquet"], image="image.bytes", label="label")
-    assert usual == Parquet("/a.parquet", columns={"image": Image(), "label": Label()}, names={"image": "image.bytes"})
-    assert list(Parquet("/a.parquet", columns={"x": Scalar()}).columns) == ["x"]
-    assert list(Parquet("/a.parquet", label="y", columns={"x": Scalar()}).columns) == ["label", "x"]
-    assert source_from_wire(usual.to_wire()) == usual
-    for wrong in ({"image": "i", "columns": {"image": Image()}}, {"image": 5}, {"label": "x", "columns": [1]}):
-        with pytest.raises(SpecError):
-            Parquet("/a.parquet", **wrong)

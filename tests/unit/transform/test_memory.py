@@ -76,6 +76,11 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Pat
         ("jpg", "[ColorJitter(.4, .4, .4, .1), RandomResizedCrop(224)]", 25),
         ("webp", "[ColorJitter(.4, .4, .4, .1), RandomResizedCrop(224)]", 25),
         ("webp", "[Grayscale(3), RandomResizedCrop(224)]", 25),
+        (
+            "jpg",
+            "[AugMix(), GaussianNoise(), GaussianBlur(3), RandomAdjustSharpness(2, 1), RandomResizedCrop(224)]",
+            25,
+        ),
         ("webp", "[ToDtype('float32', scale=True), Normalize((.5,) * 3, (.2,) * 3), CenterCrop(224)]", 45),
     ],
 )

@@ -11,8 +11,8 @@ import pytest
 import tokenizers
 
 from prepserver.pipeline.errors import SpecError
-from prepserver.pipeline.kinds import Array, Image, Kind, Label, Scalar, Text, Tokens
-from prepserver.pipeline.ops import PadTokens, RandomCrop, Tokenize, Truncate, op_from_wire
+from prepserver.pipeline.kinds import Image, Label, Text
+from prepserver.pipeline.ops import PadTokens, RandomCrop, Tokenize, Truncate
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.pipeline.record import Record
 from prepserver.pipeline.spec import FILE
@@ -136,55 +136,3 @@ def test_a_file_must_lie_in_the_roots(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="missing of an op cannot be used: the file is gone"):
         opfiles.digests([str(tmp_path / "in" / "missing")], roots)
     assert opfiles.places([str(tmp_path / "in" / "link")]) == [str(tmp_path)]
-
-
-TOKENS = {"tokens": Tokens(), "label": Label()}
-
-
-@pytest.mark.parametrize(
-    ("columns", "op", "field"),
-    [
-        (TEXT, Tokenize("/a", column="label"), "column"),
-        (TEXT, Tokenize("/a", column="nope"), "column"),
-        (TEXT, Tokenize("/a", into="label"), "column"),
-        (TEXT, Tokenize("/a", into="valid"), "column"),
-        (TEXT, Truncate(5), "column"),
-        (TEXT, PadTokens(5), "column"),
-        (TOKENS, PadTokens(5, mask="label"), "column"),
-        (TOKENS, PadTokens(5, count="mask"), "count"),
-    ],
-)
-def test_an_op_without_its_column_is_refused(columns: dict[str, Kind], op: Any, field: str) -> None:
-    with pytest.raises(SpecError) as caught:
-        Pipeline.from_ops([op], columns=columns)
-    assert caught.value.field == f"pipeline[0].{field}"
-
-
-@pytest.mark.parametrize(
-    ("make", "field"),
-    [
-        (lambda: Truncate(0), "length"),
-        (lambda: PadTokens(5, pad=2**63), "pad"),
-        (lambda: PadTokens(5, mask="a b"), "mask"),
-        (lambda: PadTokens(5, count="x" * 25), "count"),
-        (lambda: Tokenize("/a", max_tokens=0), "max_tokens"),
-        (lambda: Tokenize("/a", code="../"), "code"),
-        (lambda: op_from_wire(Tokenize("/a").to_wire() | {"path": "a"}), "path"),
-    ],
-)
-def test_a_parameter_that_cannot_be_is_named(make: Any, field: str) -> None:
-    with pytest.raises(SpecError) as caught:
-        make()
-    assert caught.value.field == field
-
-
-def test_kinds_are_known_before_any_sample_is_read() -> None:
-    pipeline = Pipeline.from_ops([Truncate(3), PadTokens(5, count="n")], columns=TOKENS)
-    assert [(field.name, field.kind) for field in pipeline.fields[:3]] == [
-        ("tokens", Tokens(5)), ("mask", Array((5,), "uint8")), ("n", Scalar("int64")),
-    ]  # fmt: skip
-    cut = Pipeline.from_ops([Truncate(3)], columns={"tokens": Tokens(9)})
-    assert cut.fields[0].kind == Tokens(3)
-    for ops, said in (([], "put Tokenize"), ([Tokenize("/a")], "end with Truncate")):
-        with pytest.raises(SpecError, match=said):
-            Pipeline.from_ops(ops, columns=TEXT)

@@ -19,6 +19,7 @@ from prepserver.pipeline.pipeline import Pipeline
 from prepserver.pipeline.shard import Shard
 from prepserver.source import Record, SampleError, Source
 from prepserver.transform import DECODING, BadSample, Plan, RowMaker, SampleKey
+from prepserver.transform.objects import Objects
 from prepserver.worker.fill import REPLACEMENTS, LaneError, Stream, Target, fill
 from tests.support.images import make_rows
 from tests.support.tiny_images import Lane, jpeg, nothing, open_stream, photo_tree, tiny_pipeline
@@ -188,10 +189,10 @@ def test_a_lane_of_views_shares_one_sample_in_each_row() -> None:
 class _RefusesOne(RowMaker):
     """Refuses sample 4."""
 
-    def plan(self, height: int, width: int, key: SampleKey) -> Plan:
+    def plan(self, height: int, width: int, key: SampleKey, objects: Objects | None = None) -> Plan:
         if key.index == 4:
             raise BadSample("not this one")
-        return super().plan(height, width, key)
+        return super().plan(height, width, key, objects)
 
 
 @pytest.mark.parametrize("refusing", [0, 1])
@@ -274,10 +275,10 @@ class _Trips(RowMaker):
         self._at = at
         self._error = error
 
-    def plan(self, height: int, width: int, key: SampleKey) -> Plan:
+    def plan(self, height: int, width: int, key: SampleKey, objects: Objects | None = None) -> Plan:
         if key.index in self._at:
             raise self._error
-        return super().plan(height, width, key)
+        return super().plan(height, width, key, objects)
 
 
 def _tripping(at: Container[int], error: Exception) -> tuple[Lane, Target]:

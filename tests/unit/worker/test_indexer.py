@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import socket
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,30 @@ def test_a_source_that_is_none_is_told_in_words(tmp_path: Path) -> None:
     _, said = run(BuildIndex({"source": "Nonsense"}, str(tmp_path / "cache")))
     assert [type(m) for m in said] == [IndexFailed]
     assert "source" in said[0].reason
+
+
+def test_files_of_ops_follow_the_rules_of_the_source(tmp_path: Path) -> None:
+    spec = photo_tree(tmp_path / "data", 6)
+    for folder in ("data/in", "out"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "a.json").write_text(folder)
+    inside, outside = (f"{tmp_path}/{folder}/a.json" for folder in ("data/in", "out"))
+
+    def answer(*files: str, roots_only: bool = True) -> Any:
+        roots = [f"{tmp_path}/data"]
+        return run(BuildIndex(spec.to_wire(), str(tmp_path / "cache"), roots, roots_only, list(files)))[1][-1]
+
+    (tmp_path / "data" / "in" / "a.jpg").touch()
+    found = answer(inside)
+    assert found.files == [hashlib.sha256(b"data/in").hexdigest()]
+    assert set(found.places) >= {f"{tmp_path}/data/in", f"{tmp_path}/data"}
+    refused = answer(inside, outside)
+    assert isinstance(refused, IndexFailed)
+    assert f"{outside} does not lie below the source roots" in refused.reason
+    trusted = answer(inside, outside, roots_only=False)
+    assert (len(trusted.files), trusted.roots) == (2, [])
+    assert f"{tmp_path}/out" in trusted.places
+    assert "none.json of an op cannot be used" in answer(f"{tmp_path}/data/none.json").reason
 
 
 def test_hanging_up_cancels_the_scan_and_leaves_no_file(tmp_path: Path) -> None:

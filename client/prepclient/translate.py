@@ -1,0 +1,236 @@
+"""Pipelines of torchvision and of Hugging Face's image processors, as lists of ops.
+
+Nothing of either is imported: a transform is known by its class's module and name, and its parameters are the
+attributes that it keeps.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from prepclient.equivalents import is_torchvision
+from prepclient.errors import InvalidSpec
+from prepserver.pipeline import checks
+from prepserver.pipeline.errors import SpecError
+from prepserver.pipeline.op import Op
+from prepserver.pipeline.ops import (
+    OPS,
+    CenterCrop,
+    ClampBoxes,
+    ConvertBoxes,
+    Normalize,
+    RandomIoUCrop,
+    Resize,
+    SanitizeBoxes,
+    ToDtype,
+)
+
+_SEQUENCES = ("Compose", "Sequential", "ModuleList")
+_NOTHING = ("Identity", "PILToTensor", "RGB", "ToImage", "ToPureTensor")
+"""Images are decoded to RGB, and batches are tensors, without them."""
+_TO_FLOATS = ("ToTensor", "ConvertImageDtype")
+_MODES = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}  # Pillow's numbers
+_IGNORED = ("inplace",)
+_BOXES: dict[str, Callable[[Any], Op]] = {
+    "RandomIoUCrop": lambda given: RandomIoUCrop(
+        given.min_scale, given.max_scale, given.min_aspect_ratio, given.max_aspect_ratio, given.options, given.trials
+    ),
+    "SanitizeBoundingBoxes": lambda given: SanitizeBoxes(given.min_size, given.min_area),
+    "ClampBoundingBoxes": lambda given: ClampBoxes(),
+    "ConvertBoundingBoxFormat": lambda given: ConvertBoxes(str(getattr(given.format, "name", given.format)).lower()),
+}
+"""By torchvision's names."""
+
+
+def from_torchvision(transform: object) -> list[Op]:
+    """Return the ops that do what a transform of torchvision does.
+
+    Parameters and meaning stay; random numbers are prepserver's. docs/augmentation.md has the table of what is
+    translated.
+
+    Args:
+        transform: A transform of ``torchvision.transforms`` or ``torchvision.transforms.v2``, such as a ``Compose``,
+            or a list of them.
+
+    Raises:
+        InvalidSpec: A transform has no equivalent, or a parameter has a value that ops do not have; the error names
+            the first one by its place, and how to bring it as a plug-in.
+    """
+    return _ops("transform", transform)
+
+
+def _ops(field: str, transform: Any) -> list[Op]:
+    kind = type(transform)
+    name = kind.__name__
+    if isinstance(transform, Op):
+        return [transform]
+    if isinstance(transform, list | tuple):
+        return _in_order(field, transform)
+    if name in _SEQUENCES and (is_torchvision(transform) or kind.__module__.startswith("torch.")):
+        return _in_order(f"{field}.transforms", getattr(transform, "transforms", transform))
+    if not is_torchvision(transform):
+        raise _refused(field, transform, "is no transform of torchvision")
+    if name in _NOTHING:
+        return []
+    try:
+        if name in _TO_FLOATS:
+            return [ToDtype(getattr(transform, "dtype", "float32"), scale=True)]
+        if name in _BOXES:
+            return [_BOXES[name](transform)]
+        if name in OPS:
+            return [_same(field, transform, OPS[name])]
+    except SpecError as error:
+        raise _refused(f"{field}.{error.field}", transform, f"{error.value!r} {error.reason}") from error
+    raise _refused(field, transform, "prepserver has no op that does the same")
+
+
+def _in_order(field: str, transforms: Iterable[object]) -> list[Op]:
+    return [op for place, each in enumerate(transforms) for op in _ops(f"{field}[{place}]", each)]
+
+
+def _same(field: str, transform: Any, op: type[Op]) -> Op:
+    """Return the op of the same name with the attributes of the same names."""
+    ours, theirs = inspect.signature(op).parameters, inspect.signature(type(transform)).parameters
+    values: dict[str, Any] = {}
+    for name in ours:
+        if name in _IGNORED or (name == "antialias" and name not in theirs):
+            continue
+        if not hasattr(transform, name):
+            raise _refused(f"{field}.{name}", transform, "this release of torchvision keeps no such attribute")
+        values[name] = _value(field, transform, name, getattr(transform, name))
+    for name, parameter in theirs.items():
+        if name not in ours and name not in _IGNORED and getattr(transform, name, None) != parameter.default:
+            raise _refused(f"{field}.{name}", transform, f"{type(transform).__name__} has no such parameter here")
+    return op(**values)
+
+
+def _value(field: str, transform: Any, name: str, value: Any) -> Any:
+    """Return the value that our parameter has for an attribute of torchvision's."""
+    kind = type(transform).__name__
+    if name == "transforms":
+        return [_one(f"{field}.transforms[{place}]", each) for place, each in enumerate(value)]
+    if isinstance(value, Mapping):
+        raise _refused(f"{field}.{name}", transform, "a value for each type of data is not supported")
+    if name == "interpolation" and isinstance(value, int) and not isinstance(value, Enum):
+        return _MODES.get(value, value)
+    if name == "antialias":
+        return value is not False  # None and "warn" antialias PIL images
+    if value is None and kind == "ColorJitter":
+        return 0 if name == "hue" else (1.0, 1.0)
+    if value is None and kind == "RandomErasing" and name == "value":
+        return "random"
+    if kind == "RandomCrop" and name == "padding" and value and ".v2" in type(transform).__module__:
+        left, right, top, bottom = value  # as v2 keeps it
+        return [left, top, right, bottom]
+    return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
+
+
+def _one(field: str, transform: object) -> Op:
+    found = _ops(field, transform)
+    if len(found) != 1:
+        raise _refused(field, transform, f"is {len(found)} ops here, and this place takes one: write them out")
+    return found[0]
+
+
+def _refused(field: str, transform: object, why: str) -> InvalidSpec:
+    name = type(transform).__name__
+    return InvalidSpec(
+        f"{field} ({name}): {why}. Apply it to the batches, or bring it as a plug-in: a function of an array and a "
+        f'generator that the daemon loads, and PluginOp("{name.lower()}") in its place (docs/plugins.md)',
+        field,
+    )
+
+
+def from_processor(processor: Mapping[str, Any] | str | os.PathLike[str] | Any) -> list[Op]:
+    """Return the ops that do what an image processor of Hugging Face's transformers does.
+
+    Resize, centre crop, rescale and normalize are known, as ViT, DeiT, CLIP, SigLIP, ConvNeXT and others have them.
+
+    Args:
+        processor: What ``preprocessor_config.json`` holds, the path of this file or of its folder, or a processor.
+
+    Raises:
+        InvalidSpec: It does something that ops do not, or does not say what it does.
+    """
+    config = _config(processor)
+    kind = str(config.get("image_processor_type") or config.get("feature_extractor_type") or "")
+    unknown = [key for key, value in config.items() if key.startswith("do_") and value and key not in _STEPS]
+    if unknown:
+        raise InvalidSpec(f"{unknown[0]}: of the steps of a processor, only {', '.join(_STEPS)} are known", unknown[0])
+    try:
+        return [*_sizes(config, kind), *_values(config)]
+    except SpecError as error:
+        raise InvalidSpec(f"the image processor's {error}", error.field) from error
+
+
+_STEPS = ("do_resize", "do_center_crop", "do_rescale", "do_normalize", "do_convert_rgb")
+_SHORTEST = ("CLIP", "ConvNext", "ConvNeXT", "LeViT", "Levit", "MobileViT", "MobileNet", "PoolFormer")
+"""Types whose `size`, where it is a number, is that of the shorter side."""
+
+
+def _config(processor: Any) -> Mapping[str, Any]:
+    if isinstance(processor, str | os.PathLike):
+        path = Path(processor)
+        try:
+            processor = json.loads((path / "preprocessor_config.json" if path.is_dir() else path).read_bytes())
+        except (OSError, ValueError) as error:
+            raise InvalidSpec(f"processor = {str(path)!r}: cannot be read as JSON: {error}", "processor") from error
+    elif hasattr(processor, "to_dict"):
+        processor = processor.to_dict()
+    if not isinstance(processor, Mapping):
+        raise InvalidSpec(
+            f"processor is a {type(processor).__name__}: a map, a path or an image processor", "processor"
+        )
+    return processor
+
+
+def _sizes(config: Mapping[str, Any], kind: str) -> list[Op]:
+    ops: list[Op] = []
+    mode: Any = config.get("resample", 3 if "CLIP" in kind and "SigLIP" not in kind else 2)
+    mode = _MODES.get(mode, mode) if isinstance(mode, int) else mode
+    size = config.get("size")
+    if config.get("do_resize", size is not None):
+        if "convnext" in kind.lower():
+            side = checks.side("size", size.get("shortest_edge") if isinstance(size, Mapping) else size)
+            if side < 384:
+                whole = int(side / config.get("crop_pct", 224 / 256))
+                return [Resize(whole, interpolation=mode), CenterCrop(side)]
+            return [Resize((side, side), interpolation=mode)]
+        ops.append(_resize(size, mode, any(name in kind for name in _SHORTEST)))
+    if config.get("do_center_crop", False):
+        crop = config.get("crop_size", size)
+        ops.append(
+            CenterCrop(checks.size("crop_size", _pair("crop_size", crop) if isinstance(crop, Mapping) else crop))
+        )
+    return ops
+
+
+def _resize(size: Any, mode: Any, by_shortest: bool) -> Op:
+    if isinstance(size, Mapping):
+        if "shortest_edge" in size:
+            return Resize(size["shortest_edge"], mode, size.get("longest_edge"))
+        return Resize(_pair("size", size), mode)
+    if not isinstance(size, int):
+        raise SpecError("size", size, "must be {'height', 'width'}, {'shortest_edge'} or a number")
+    return Resize(size if by_shortest else (size, size), mode)
+
+
+def _pair(field: str, size: Mapping[str, Any]) -> tuple[Any, Any]:
+    if not {"height", "width"} <= size.keys():
+        raise SpecError(field, dict(size), "must have height and width")
+    return size["height"], size["width"]
+
+
+def _values(config: Mapping[str, Any]) -> list[Op]:
+    rescales, normalizes = config.get("do_rescale", True), config.get("do_normalize", False)
+    factor = config.get("rescale_factor", 1 / 255)
+    if rescales and (abs(factor * 255 - 1) > 1e-6 or config.get("rescale_offset")):
+        raise SpecError("rescale_factor", factor, "must be 1/255, without an offset")
+    ops: list[Op] = [ToDtype("float32", scale=bool(rescales))] if rescales or normalizes else []
+    return [*ops, Normalize(config["image_mean"], config["image_std"])] if normalizes else ops

@@ -1,0 +1,97 @@
+"""Ops that hold ops, such as `RandomApply`: what is known of a record whatever they do to a sample."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from prepserver.pipeline import checks
+from prepserver.pipeline.errors import SpecError
+from prepserver.pipeline.kinds import Image, Kind, Spatial
+from prepserver.pipeline.op import Op
+from prepserver.pipeline.record import Record
+
+MAX_INNER = 32
+_MAX_DEPTH = 2
+"""Of ops within ops: a message bounds how deep its values are."""
+
+
+def inner(field: str, value: object) -> Op:
+    """Return an op within another op: the op, or the map that `Op.to_wire` gives.
+
+    Raises:
+        SpecError: It is none, or one that must stand in the pipeline itself.
+    """
+    if isinstance(value, Mapping):
+        from prepserver.pipeline.ops import op_from_wire  # the registry imports the ops, which import this module
+
+        try:
+            value = op_from_wire(value)
+        except SpecError as error:
+            raise SpecError(f"{field}.{error.field}", error.value, error.reason) from None
+    if not isinstance(value, Op) or not value.nests:
+        raise SpecError(field, value, "must be an op that names no column by itself, and neither Decode nor ToLayout")
+    return value
+
+
+def _depth(op: Op) -> int:
+    return 1 + max(map(_depth, op.transforms)) if isinstance(op, Nesting) else 0
+
+
+class Nesting(Op):
+    """An op that holds ops.
+
+    Attributes:
+        transforms: The ops.
+    """
+
+    __slots__ = ()
+    moves = True
+    transforms: tuple[Op, ...]
+
+    def outcomes(self) -> Sequence[Sequence[Op]]:
+        """Return what may happen to a sample: enough to know its kinds."""
+        raise NotImplementedError
+
+    def after(self, record: Record) -> Record:
+        """The record after whatever happens.
+
+        Raises:
+            SpecError: An op cannot follow what comes before it, or channels, dtype or layout would depend on chance.
+        """
+        results: list[Record] = []
+        for ops in self.outcomes():
+            result = record
+            for op in ops:
+                try:
+                    result = op.after(result)
+                except SpecError as error:
+                    raise SpecError(f"transforms.{error.field}", error.value, error.reason) from None
+            results.append(result)
+        first, *others = results
+        return {name: self._either(kind, [other[name] for other in others]) for name, kind in first.items()}
+
+    def _either(self, kind: Kind, others: Sequence[Kind]) -> Kind:
+        """Return what is known of a column that has one of several kinds."""
+        for other in others:
+            if isinstance(kind, Spatial) and isinstance(other, Spatial) and kind.size != other.size:
+                kind, other = dataclasses.replace(kind, size=None), dataclasses.replace(other, size=None)
+            if isinstance(kind, Image) and isinstance(other, Image) and kind.top != other.top:
+                kind, other = dataclasses.replace(kind, top=None), dataclasses.replace(other, top=None)
+            if kind != other:
+                names = ", ".join(type(op).__name__ for op in self.transforms)
+                raise SpecError("transforms", names, "would give some samples other channels, dtype or layout")
+        return kind
+
+
+def transforms(value: object) -> tuple[Op, ...]:
+    """Return the ops of an op that holds ops.
+
+    Raises:
+        SpecError: It is no list of 1 to `MAX_INNER` ops, or they hold ops that hold ops.
+    """
+    given = checks.items("transforms", value, range(1, MAX_INNER + 1))
+    ops = tuple(inner(f"transforms[{place}]", each) for place, each in enumerate(given))
+    if max(map(_depth, ops)) >= _MAX_DEPTH:
+        raise SpecError("transforms", value, f"are nested more than {_MAX_DEPTH} deep")
+    return ops

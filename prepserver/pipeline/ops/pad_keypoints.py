@@ -1,0 +1,40 @@
+"""`PadKeypoints`: a row for any number of points."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from prepserver.pipeline import checks
+from prepserver.pipeline.errors import SpecError
+from prepserver.pipeline.kinds import Keypoints, Kind
+from prepserver.pipeline.op import Op
+from prepserver.pipeline.record import Record
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class PadKeypoints(Op):
+    """Room for `n` points in each row. Beyond the last point, x, y and visibility are 0.
+
+    It is for points without boxes, such as landmarks; `PadBoxes` makes room for the points of boxes.
+
+    Attributes:
+        n: Most points of a row, up to 10,000; further ones are left out.
+    """
+
+    nests = False
+
+    n: int
+
+    def __init__(self, n: int) -> None:
+        self._keep(n=checks.integer("n", n, 1, 10_000))
+
+    def after(self, record: Record) -> Record:
+        found = super(PadKeypoints, self).after(record)
+        if found == record:
+            raise SpecError("n", self.n, "needs keypoints without boxes, of any number; PadBoxes(n) is for boxes")
+        return found
+
+    def kind_after(self, kind: Kind) -> Kind:
+        if isinstance(kind, Keypoints) and not kind.is_per_box:
+            return replace(kind, count=self.n)
+        return kind

@@ -1,0 +1,75 @@
+"""`RandomAffine`: turned, moved, scaled and sheared at random."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from prepserver.pipeline import checks
+from prepserver.pipeline.errors import SpecError
+from prepserver.pipeline.kinds import Image
+from prepserver.pipeline.op import Op
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class RandomAffine(Op):
+    """Turn, move, scale and shear the image at random; its size stays.
+
+    Attributes:
+        degrees: Least and greatest angle, clockwise; a number v means from -v to v.
+        translate: Greatest shift as shares of width and height, 0 to 1; None for none.
+        scale: Least and greatest factor, above 0; None leaves the scale.
+        shear: Least and greatest angle in degrees along x, then perhaps along y; a number v means from -v to v along x.
+            None for none.
+        interpolation: "nearest" or "bilinear", or torchvision's ``InterpolationMode`` of that name.
+        fill: Value beyond the image's edges: one for all channels, or one for each.
+        center: (x, y) in pixels that stays where it is, apart from `translate`; None for the image's centre.
+    """
+
+    moves = True
+    needs_uint8 = True
+
+    degrees: tuple[float, float]
+    translate: tuple[float, float] | None
+    scale: tuple[float, float] | None
+    shear: tuple[float, ...] | None
+    interpolation: str
+    fill: tuple[float, ...]
+    center: tuple[float, float] | None
+
+    def __init__(
+        self,
+        degrees: float | Sequence[float],
+        translate: Sequence[float] | None = None,
+        scale: Sequence[float] | None = None,
+        shear: float | Sequence[float] | None = None,
+        interpolation: str | Enum = "nearest",
+        fill: float | Sequence[float] | None = 0,
+        center: Sequence[float] | None = None,
+    ) -> None:
+        if translate is not None:
+            shares = checks.items("translate", translate, (2,))
+            translate = [checks.number("translate", each, 0.0, 1.0) for each in shares]
+        self._keep(
+            degrees=checks.spread("degrees", degrees, -3600.0, 3600.0),
+            translate=None if translate is None else tuple(translate),
+            scale=None if scale is None else checks.number_range("scale", scale, 1e-3, 1e3),
+            shear=None if shear is None else _shear(shear),
+            interpolation=checks.interpolation("interpolation", interpolation, checks.WARPS),
+            fill=checks.fill("fill", fill),
+            center=checks.point("center", center),
+        )
+
+    def image_after(self, image: Image) -> Image:
+        checks.fill_fits(self.fill, image.channels, image.dtype)
+        return image
+
+
+def _shear(value: object) -> tuple[float, ...]:
+    if not isinstance(value, list | tuple) or len(value) == 2:
+        return checks.spread("shear", value, -89.0, 89.0)
+    if len(value) != 4:
+        raise SpecError("shear", value, "must be a number, or a list of 2 or 4 values")
+    x, y = (checks.number_range("shear", value[at : at + 2], -89.0, 89.0) for at in (0, 2))
+    return (*x, *y)

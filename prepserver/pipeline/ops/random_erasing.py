@@ -1,0 +1,54 @@
+"""`RandomErasing`: a rectangle erased at random."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from prepserver.pipeline import checks
+from prepserver.pipeline.errors import SpecError
+from prepserver.pipeline.kinds import Image
+from prepserver.pipeline.op import Op
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class RandomErasing(Op):
+    """Erase a random rectangle of each image, with probability `p`. Masks stay as they are, as in torchvision.
+
+    `value` has the unit that the image has at this place. torchvision's recipes erase after Normalize, where 0 is the
+    mean colour. Before it, while the image is uint8 (usual here, because the client normalizes), 0 is black, and
+    ``value=(124, 116, 104)`` is ImageNet's mean.
+
+    Attributes:
+        p: Probability, 0 to 1.
+        scale: Least and greatest share of the image's area.
+        ratio: Least and greatest height / width of the rectangle; drawn log-uniformly.
+        value: One for all channels, or one for each; "random" draws each value: a normal distribution of mean 0 and
+            standard deviation 1 for floats, all bytes alike for uint8.
+    """
+
+    p: float
+    scale: tuple[float, float]
+    ratio: tuple[float, float]
+    value: tuple[float, ...] | str
+
+    def __init__(
+        self,
+        p: float = 0.5,
+        scale: Sequence[float] = (0.02, 0.33),
+        ratio: Sequence[float] = (0.3, 3.3),
+        value: float | Sequence[float] | str = 0,
+    ) -> None:
+        if isinstance(value, str) and value != "random":
+            raise SpecError("value", value, 'must be a number, one for each channel, or "random"')
+        self._keep(
+            p=checks.probability(p),
+            scale=checks.number_range("scale", scale, 0.0, 1.0),
+            ratio=checks.number_range("ratio", ratio, 1e-3, 1e3),
+            value=value if isinstance(value, str) else checks.fill("value", value),
+        )
+
+    def image_after(self, image: Image) -> Image:
+        if not isinstance(self.value, str):
+            checks.fill_fits(self.value, image.channels, image.dtype, "value")
+        return image

@@ -1,0 +1,143 @@
+"""Images with boxes: what an index knows of the boxes of each file, in flat sections.
+
+The further numbers of each file are its first box (uint64), how many it has (uint32), the (height, width) of the image
+that they lie on (both uint32, 0 if unknown) and a number of the dataset's own (int64). The section ``objects`` has one
+row for each box, with the columns of the source that hold something for each box.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from prepserver.pipeline.kinds import Boxes
+from prepserver.pipeline.record import Record as Columns
+from prepserver.source.container import Container
+from prepserver.source.errors import SampleError, SourceError
+from prepserver.source.files import MASKS, FileSource, FileTable, table_meta
+from prepserver.source.roots import Roots
+from prepserver.source.samples import Record
+
+MOST_COORDINATE = 1e6
+"""Of a box or a point; far beyond any image, and exact in float32 to a sixteenth of a pixel."""
+
+MOST_FAULTS = 1000
+"""Images with broken annotations. With more, the dataset is broken."""
+
+_MORE = "QIIIq"
+
+
+class ObjectTable:
+    """The growing list of boxes, file by file.
+
+    Args:
+        columns: Columns of the source.
+    """
+
+    def __init__(self, columns: Columns) -> None:
+        self.form = object_form(columns)
+        self._numbers = tuple(array(code) for code in _MORE)
+        self._rows = bytearray()
+        self._faults: dict[str, str] = {}
+
+    def add(
+        self, rows: Sequence[tuple[Any, ...]], size: tuple[int, int], number: int = 0, *, sized: bool = False
+    ) -> None:
+        """Append the boxes of the next file.
+
+        Args:
+            rows: A tuple of `form` for each box.
+            size: (height, width) of the image in pixels, 0 if unknown.
+            number: The dataset's own.
+            sized: Boxes are left, top, width, height.
+        """
+        made = np.array(list(rows), self.form)
+        if sized:
+            boxes = made["boxes"]
+            boxes[:, 2:] += boxes[:, :2]  # in float32, as torchvision does
+        for column, value in zip(
+            self._numbers, (len(self._rows) // self.form.itemsize, len(made), *size, number), strict=True
+        ):
+            column.append(value)
+        self._rows += made.tobytes()
+
+    def add_fault(self, reason: str, place: str, number: int = 0) -> None:
+        """Append a file whose annotations are broken; `place` names the dataset.
+
+        Raises:
+            SourceError: There are too many.
+        """
+        if len(self._faults) >= MOST_FAULTS:
+            first, why = next(iter(self._faults.items()))
+            raise SourceError(
+                f"{place}: more than {MOST_FAULTS} images have annotations that cannot be used. The first one is image "
+                f"{first} in order: {why}"
+            )
+        self._faults[str(len(self._numbers[0]))] = reason
+        self.add((), (0, 0), number)
+
+    def contents(
+        self, files: FileTable, classes: list[str], masks: FileTable | None = None
+    ) -> tuple[dict[str, Any], dict[str, memoryview]]:
+        """Return metadata and sections of the index of `files`, and of a mask for each.
+
+        Raises:
+            SourceError: All annotations are broken.
+        """
+        if len(self._faults) == len(files):
+            raise SourceError(f"the annotations of no image can be used. The first one: {self._faults['0']}")
+        sections = {**files.sections(*self._numbers), "objects": memoryview(self._rows)}
+        sections |= {} if masks is None else masks.sections(prefix=MASKS)
+        meta = table_meta(files, classes, masks) | {"faults": self._faults}
+        digest = hashlib.sha256(f"{meta['content_digest']} {self.form} {self._faults}".encode())
+        for column in self._numbers:
+            digest.update(memoryview(column))
+        digest.update(self._rows)
+        return meta | {"content_digest": digest.hexdigest()}, sections
+
+
+def object_form(columns: Columns) -> np.dtype[Any]:
+    """Return the dtype of a row for each box: the columns that have something for each, by name."""
+    form = []
+    for name, kind in columns.items():
+        if isinstance(kind, Boxes) or kind.is_per_box:
+            shape, dtype = replace(kind, count=1).stored()  # type: ignore[call-arg]  # all but counts have one
+            form.append((name, dtype, shape[1:]))
+    return np.dtype(form)
+
+
+class BoxSource(FileSource):
+    """A `Source` of images with boxes.
+
+    Args:
+        container: The index.
+        base: Absolute path that relative paths of images and masks begin at.
+        columns: Columns of the source.
+        number: The column with the dataset's own number, if there is one.
+        roots: Where files must lie.
+    """
+
+    def __init__(
+        self, container: Container, base: str, columns: Columns, number: str = "", roots: Roots | None = None
+    ) -> None:
+        super().__init__(container, base, roots, base if "mask" in columns else None, more=_MORE)
+        self._form = object_form(columns)
+        self._number = number
+        self._faults: dict[str, str] = container.meta["faults"]
+
+    def read(self, index: int) -> Record:
+        """As `Source.read`."""
+        _, _, first, count, height, width, number = self.entry(index)
+        if (fault := self._faults.get(str(index))) is not None:
+            raise SampleError(fault)
+        begin, step = first * self._form.itemsize, self._form.itemsize
+        rows = np.frombuffer(self._container.piece("objects", begin, begin + count * step), self._form)
+        record = super().read(index) | {name: rows[name] for name in self._form.names or ()}
+        if height and width:
+            record["boxes"] = record["boxes"], (height, width)
+        return record | ({self._number: number} if self._number else {})

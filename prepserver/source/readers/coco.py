@@ -1,0 +1,195 @@
+"""How `Coco` is read: its JSON file once, into an index of images and boxes.
+
+The samples are those of torchvision's CocoDetection in its order: images sorted by their ids, boxes as in the file. An
+annotation that cannot be used makes its image a bad sample; a file that contradicts itself is refused. The index stays
+valid while the file has the same time and size.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from prepserver.pipeline.sources.coco import Coco
+from prepserver.source.container import Container
+from prepserver.source.errors import SourceError, printable, unusable
+from prepserver.source.files import FileTable, check_folders
+from prepserver.source.objects import MOST_COORDINATE, BoxSource, ObjectTable
+from prepserver.source.places import Places
+from prepserver.source.progress import Progress
+from prepserver.source.reader import Scan, ScanningReader
+from prepserver.source.roots import Roots, open_below
+from prepserver.source.samples import Source
+
+MOST_BYTES = 4 << 30
+"""Of the JSON file; COCO's largest has 450 MB."""
+
+_INT64 = range(-(1 << 63), 1 << 63)
+
+
+class _Annotation(NamedTuple):
+    """What is used of an annotation; its outline, most of the file, is dropped as soon as it is parsed."""
+
+    id: object
+    image: object
+    category: object
+    box: object
+    crowd: object
+    points: object
+
+
+class _Fault(Exception):
+    """Why an image's annotations cannot be used."""
+
+
+class CocoReader(ScanningReader):
+    kind = Coco
+    spec: Coco
+
+    def scan(self, progress: Progress, roots: Roots | None) -> Scan:
+        path = self.spec.annotations
+        found, status = _parsed(path, progress, roots)
+        images = _by_id(path, found, "images")
+        categories = _by_id(path, found, "categories")
+        labels = {number: label for label, number in enumerate(sorted(categories))}
+        boxes: dict[int, list[_Annotation]] = {number: [] for number in images}
+        for each in _list(path, found, "annotations"):
+            if not isinstance(each, _Annotation):
+                raise SourceError(f"{path}: an annotation without an image_id")
+            if type(each.image) is not int or each.image not in boxes:
+                raise SourceError(
+                    f"{path}: annotation {_shown(each.id)} belongs to image {_shown(each.image)}, which the file does "
+                    "not list. List the image, or remove the annotation"
+                )
+            boxes[each.image].append(each)
+        files, objects = FileTable(), ObjectTable(self.spec.columns)
+        for number in sorted(images):
+            _add_file(files, path, number, images[number].get("file_name"))
+            try:
+                rows = list(self._rows(boxes[number], labels))
+                size = _side("height", images[number]), _side("width", images[number])
+            except _Fault as fault:
+                objects.add_fault(str(fault), path, number)
+            else:
+                objects.add(rows, size, number, sized=True)
+        classes = [str(categories[number].get("name", number)) for number in sorted(categories)]
+        meta, sections = objects.contents(files, classes)
+        meta |= {"mtime_ns": status.st_mtime_ns, "size_bytes": status.st_size, "category_ids": sorted(categories)}
+        places = Places()
+        files.add_to(places, os.fsencode(self.spec.root) + b"/")
+        if roots is not None:
+            self.check_roots(sections.__getitem__, roots)
+        progress.finished(len(files))
+        return Scan(meta, sections, [status.st_mtime_ns], places.found())
+
+    def _rows(self, annotations: list[_Annotation], labels: dict[int, int]) -> Iterator[tuple[Any, ...]]:
+        """Yield a row for each box; see `ObjectTable.form`."""
+        for each in annotations:
+            what = f"annotation {_shown(each.id)}"
+            if each.crowd and not self.spec.crowd:
+                continue
+            if type(each.category) is not int or each.category not in labels:
+                raise _Fault(f"{what} has the category {_shown(each.category)}, which the file does not list")
+            left, top, width, height = _numbers(what, "bbox", each.box, 4)
+            if width < 0 or height < 0:
+                raise _Fault(f"{what} has a bbox of negative size: {_shown(each.box)}")
+            row: tuple[Any, ...] = ((left, top, width, height), labels[each.category])
+            if self.spec.crowd:
+                row += (1 if each.crowd else 0,)
+            if count := self.spec.keypoints:
+                points = _numbers(what, "keypoints", [0] * 3 * count if each.points is None else each.points, 3 * count)
+                row += ([points[at : at + 3] for at in range(0, 3 * count, 3)],)
+            yield row
+
+    def check_roots(self, sections: Callable[[str], memoryview], roots: Roots) -> None:
+        check_folders(sections, self.spec.root, roots)
+
+    def is_current(self, container: Container) -> bool:
+        status = os.stat(self.spec.annotations)
+        return (status.st_mtime_ns, status.st_size) == (container.meta["mtime_ns"], container.meta["size_bytes"])
+
+    def read_by(self, container: Container, roots: Roots | None) -> Source:
+        return BoxSource(container, self.spec.root, self.spec.columns, "image_id", roots)
+
+
+def _parsed(path: str, progress: Progress, roots: Roots | None) -> tuple[dict[str, Any], os.stat_result]:
+    """Return the content of the file, with `_Annotation`s, and its status from before it was read."""
+    count = 0
+
+    def compact(found: dict[str, Any]) -> Any:
+        nonlocal count
+        if "image_id" not in found:
+            return found
+        count += 1
+        progress.found(count)
+        names = ("id", "image_id", "category_id", "bbox", "iscrowd", "keypoints")
+        return _Annotation(*(found.get(name) for name in names))
+
+    try:
+        with open(open_below(roots, "the annotations", path), encoding="utf-8-sig") as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode) or status.st_size > MOST_BYTES:
+                raise SourceError(f"{path} is no JSON file, or has more than {MOST_BYTES >> 30} GiB")
+            found = json.load(file, object_hook=compact)
+    except OSError as error:
+        raise unusable("the annotations", path, error) from error
+    except (ValueError, RecursionError) as error:
+        raise SourceError(f"{path} is no JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise SourceError(f"{path} is not in COCO's format: it must be a map with images, annotations and categories")
+    return found, status
+
+
+def _list(path: str, found: dict[str, Any], name: str) -> list[Any]:
+    entries = found.get(name)
+    if not isinstance(entries, list):
+        raise SourceError(f"{path} is not in COCO's format: it has no list of {name}")
+    return entries
+
+
+def _by_id(path: str, found: dict[str, Any], name: str) -> dict[int, dict[str, Any]]:
+    """Return the images or categories by their ids."""
+    by_id: dict[int, dict[str, Any]] = {}
+    for entry in _list(path, found, name):
+        number = entry.get("id") if isinstance(entry, dict) else None
+        if type(number) is not int or number not in _INT64 or number in by_id:
+            twice = type(number) is int and number in by_id
+            why = "occurs twice" if twice else "must be a whole number of 64 bits"
+            raise SourceError(f"{path}: among the {name}, the id {_shown(number)} {why}")
+        by_id[number] = entry
+    if not by_id:
+        raise SourceError(f"{path} lists no {name}")
+    return by_id
+
+
+def _add_file(files: FileTable, path: str, number: int, given: object) -> None:
+    folder, slash, name = str(given).rpartition("/")
+    if not isinstance(given, str) or not name or "\0" in given:
+        raise SourceError(f"{path}: image {number} has no file_name, but {_shown(given)}")
+    try:
+        files.add((folder + slash).encode(), name.encode(), 0)
+    except UnicodeEncodeError:
+        raise SourceError(f"{path}: the file_name of image {number} is no text: {_shown(given)}") from None
+
+
+def _numbers(what: str, name: str, given: Any, count: int) -> list[float]:
+    """Return the numbers of a box or of points."""
+    is_list = isinstance(given, list) and len(given) == count
+    if is_list and all(type(each) in (int, float) and abs(each) <= MOST_COORDINATE for each in given):
+        return list(given)
+    raise _Fault(f"{what} has no {name} of {count} numbers within {MOST_COORDINATE:g}, but {_shown(given)}")
+
+
+def _side(name: str, image: dict[str, Any]) -> int:
+    side = image.get(name) or 0  # 0: unknown
+    if type(side) not in (int, float) or not 0 <= side < 1 << 31 or side != int(side):
+        raise _Fault(f"its {name} is {_shown(side)}")
+    return int(side)
+
+
+def _shown(value: object) -> str:
+    text = printable(str(value))
+    return text if len(text) <= 80 else text[:77] + "..."

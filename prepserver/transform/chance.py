@@ -1,0 +1,62 @@
+"""What stages that leave much to chance share: a change with a probability, one decision after another."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from functools import partial
+
+from prepserver.transform.draw import Draws
+from prepserver.transform.stage import Array, Drawn, Stage, delivered
+from prepserver.transform.tones import Change
+
+
+class ChanceStage(Stage):
+    """A change of values with probability ``p``, which draws nothing else."""
+
+    settles = False
+
+    def draw(self, height: int, width: int, draws: Draws) -> Drawn:
+        """As `Stage.draw`."""
+        if draws.uniform() < self._op.p:
+            return Drawn(partial(changed, [self.change]), height, width)
+        return Drawn(None, height, width)
+
+    @abstractmethod
+    def change(self, image: Array) -> Array:
+        """Return an image with its values changed; may return its input."""
+
+
+def changed(changes: Sequence[Change], image: Array, into: Array | None) -> Array:
+    """Return an image after some changes of its values: a step."""
+    for change in changes:
+        image = change(image)
+    return delivered(image, into)
+
+
+def shuffled(count: int, draws: Draws) -> list[int]:
+    """Return the numbers from 0 in random order (Fisher-Yates)."""
+    order = list(range(count))
+    for last in range(count - 1, 0, -1):
+        other = draws.below(last + 1)
+        order[last], order[other] = order[other], order[last]
+    return order
+
+
+def in_turn(decisions: Sequence[Drawn], height: int, width: int) -> Drawn:
+    """Return several decisions as one; `height` and `width` are those before all of them."""
+    moves = tuple(move for each in decisions for move in each.moves)
+    kept = [each for each in decisions if each.step is not None or each.part is not None]
+    if not kept:
+        return Drawn(None, height, width, moves=moves)
+    steps = [kept[0]._replace(part=None), *kept[1:]]
+    return Drawn(partial(_all_of, steps), decisions[-1].height, decisions[-1].width, kept[0].part, moves=moves)
+
+
+def _all_of(decisions: Sequence[Drawn], image: Array, into: Array | None) -> Array:
+    for place, decision in enumerate(decisions):
+        if decision.part is not None:
+            image = decision.part.of(image)
+        if decision.step is not None:
+            image = decision.step(image, into if place == len(decisions) - 1 else None)
+    return image

@@ -1,0 +1,76 @@
+"""Boxes with their labels, keypoints and other numbers, which all go together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from prepserver.pipeline.kinds import Boxes, Keypoints, Kind, Size
+from prepserver.transform.errors import BadSample
+from prepserver.transform.follower import Follower
+from prepserver.transform.moves import Move
+from prepserver.transform.objects import Objects, write_points
+from prepserver.transform.stage import Array
+
+
+class BoxesFollower(Follower):
+    """Boxes as left, top, right, bottom in pixels of the upright image; they may reach over its edges."""
+
+    kind = Boxes
+
+    def __init__(self, values: Mapping[str, Any], kinds: Mapping[str, Kind]) -> None:
+        (self._column,) = (name for name, kind in kinds.items() if isinstance(kind, Boxes))
+        given = values[self._column]
+        boxes, size = given if isinstance(given, tuple) else (given, None)
+        self._size: Size | None = size
+        self._boxes = checked_floats(boxes, (4,))
+        if (self._boxes[:, 2:] < self._boxes[:, :2]).any():
+            raise BadSample("a box ends before it begins: boxes are left, top, right, bottom")
+        self._pairs = {name: kind.pairs for name, kind in kinds.items() if isinstance(kind, Keypoints)}
+        self._points = {
+            name: checked_floats(values[name], (kind.each or 0, 3))
+            for name, kind in kinds.items()
+            if isinstance(kind, Keypoints)
+        }
+        self._numbers = {
+            name: value for name, value in values.items() if name != self._column and name not in self._points
+        }
+        for name, each in (*self._points.items(), *self._numbers.items()):
+            if len(each) != len(self._boxes):
+                raise BadSample(f"{len(self._boxes)} boxes and {len(each)} {name}")
+
+    @property
+    def size(self) -> Size | None:
+        return self._size
+
+    def objects(self, size: Size) -> Objects:
+        """Return the boxes on a plane of this size in pixels, before any move."""
+        return Objects(size, self._boxes, self._points, self._numbers, self._pairs)
+
+    def make(self, size: Size, moves: Sequence[Move], outs: Mapping[str, Array]) -> None:
+        objects = self.objects(size).after(moves)
+        count = min(len(objects.boxes), len(outs[self._column]))
+        for name, out in outs.items():
+            if name == self._column:
+                out[:count], out[count:] = objects.boxes[:count], 0
+            elif name in objects.points:
+                write_points(objects.points[name], out)
+            elif name in objects.numbers:
+                out[:count], out[count:] = objects.numbers[name][:count], -1
+            else:
+                out[...] = count
+
+
+def checked_floats(value: Any, inner: tuple[int, ...]) -> Array:
+    """Return boxes or points as an array (count, *inner), float32.
+
+    Raises:
+        BadSample: They are none, or not finite.
+    """
+    found: Array = np.asarray(value, np.float32)
+    if found.shape[1:] != inner or not np.isfinite(found).all():
+        what = "has a number that is not finite" if found.shape[1:] == inner else f"is of shape {found.shape}"
+        raise BadSample(f"{what}; must be finite numbers of shape {('n', *inner)}".replace("'", ""))
+    return found

@@ -1,0 +1,37 @@
+"""Keypoints without boxes, such as the landmarks of one face."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from prepserver.pipeline.kinds import Keypoints, Kind, Size
+from prepserver.transform.follower import Follower
+from prepserver.transform.kinds.boxes import checked_floats
+from prepserver.transform.moves import Cut, Move, Scale, Warp
+from prepserver.transform.objects import moved_points, write_points
+from prepserver.transform.stage import Array
+
+
+class KeypointsFollower(Follower):
+    """Points as x, y and visibility, in pixels of the upright image. `BoxesFollower` moves those of boxes."""
+
+    kind = Keypoints
+
+    def __init__(self, values: Mapping[str, Any], kinds: Mapping[str, Kind]) -> None:
+        (given,) = values.values()
+        points, size = given if isinstance(given, tuple) else (given, None)
+        self._size: Size | None = size
+        self._points = checked_floats(points, (3,))
+
+    @property
+    def size(self) -> Size | None:
+        return self._size
+
+    def make(self, size: Size, moves: Sequence[Move], outs: Mapping[str, Array]) -> None:
+        points = self._points
+        for move in moves:
+            points = moved_points(points, move, size)
+            size = (move.height, move.width) if isinstance(move, Cut | Scale | Warp) else size
+        (out,) = outs.values()
+        write_points(points, out)

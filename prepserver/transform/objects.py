@@ -1,0 +1,166 @@
+"""The boxes of a sample and what belongs to each, as torchvision's v2 transforms move them; float32 as there."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from prepserver.pipeline.kinds import Size
+from prepserver.transform import warp
+from prepserver.transform.draw import Draws
+from prepserver.transform.moves import COLUMNS, Cut, Mirror, Move, Scale, Warp
+from prepserver.transform.stage import Array, Drawn, Stage
+
+Pairs = tuple[tuple[int, int], ...]
+
+_CORNERS = np.array([[0, 1], [2, 1], [2, 3], [0, 3]])
+"""Places of x and y in a box."""
+
+
+@dataclass(frozen=True, slots=True)
+class Objects:
+    """Boxes on a plane.
+
+    Attributes:
+        size: (height, width) of the plane in pixels.
+        boxes: (count, 4), float32, in the form of `form`.
+        points: Keypoints of each box by column, (count, each, 3).
+        numbers: A number for each box by column, (count,).
+        pairs: Places of points that change names in a mirror, by column.
+        form: See `prepserver.pipeline.kinds.Boxes`.
+    """
+
+    size: Size
+    boxes: Array
+    points: Mapping[str, Array]
+    numbers: Mapping[str, Array]
+    pairs: Mapping[str, Pairs]
+    form: str = "xyxy"
+
+    def after(self, moves: Iterable[Move]) -> Objects:
+        """Return them after all moves, in order."""
+        objects = self
+        for move in moves:
+            objects = objects.moved(move)
+        return objects
+
+    def moved(self, move: Move) -> Objects:
+        """Return them after a move. A cut clamps boxes to its window, as in torchvision."""
+        if not isinstance(move, Cut | Scale | Mirror | Warp):
+            return move(self)
+        points = {name: moved_points(each, move, self.size, self.pairs[name]) for name, each in self.points.items()}
+        size = self.size
+        match move:
+            case Cut(top, left, height, width):
+                size = (height, width)
+                boxes = clamped(self.boxes - floats(left, top, left, top), size)
+            case Scale(height, width):
+                size = (height, width)
+                boxes = self.boxes * _ratios(self.size, size, 2)
+            case Warp(matrix, height, width):
+                size = (height, width)
+                boxes = clamped(_around(warp.warped_points(self.boxes[:, _CORNERS], matrix)), size)
+            case Mirror(axis):
+                near, far = (0, 2) if axis == COLUMNS else (1, 3)
+                boxes = self.boxes.copy()
+                boxes[:, near] = self.size[axis] - self.boxes[:, far]
+                boxes[:, far] = self.size[axis] - self.boxes[:, near]
+        return replace(self, size=size, boxes=boxes, points=points)
+
+    def chosen(self, which: Array) -> Objects:
+        """Return some of them: their places in order, or a bool for each."""
+        return replace(
+            self,
+            boxes=self.boxes[which],
+            points={name: each[which] for name, each in self.points.items()},
+            numbers={name: each[which] for name, each in self.numbers.items()},
+        )
+
+    @property
+    def areas(self) -> Array:
+        """In the square of the boxes' unit."""
+        sides: Array = self.boxes[:, 2:] - self.boxes[:, :2] if self.form == "xyxy" else self.boxes[:, 2:]
+        areas: Array = sides[:, 0] * sides[:, 1]
+        return areas
+
+
+def clamped(boxes: Array, size: Size) -> Array:
+    """Return boxes (left, top, right, bottom) cut at the edges of a plane; one outside is left without an area."""
+    found: Array = np.clip(boxes, np.float32(0), extent(size))
+    return found
+
+
+def _around(corners: Array) -> Array:
+    """Return boxes around points, (count, points, 2); a point that perspective moves nowhere is at 0."""
+    corners = np.nan_to_num(corners, nan=0)
+    return np.concatenate((corners.min(1), corners.max(1)), 1).astype(np.float32)
+
+
+def extent(size: Size) -> Array:
+    """Return the greatest coordinates of a box on a plane."""
+    return floats(size[1], size[0], size[1], size[0])
+
+
+def floats(*numbers: float) -> Array:
+    """Return numbers as torch computes with them: float32."""
+    return np.array(numbers, np.float32)
+
+
+def moved_points(points: Array, move: Move, size: Size, pairs: Pairs = ()) -> Array:
+    """Return points (..., 3), x, y and visibility, of a plane of `size` after a move.
+
+    A point is at the middle of its pixel in torchvision's mirrors. One outside the window of a cut is not visible, 0.
+    """
+    points = points.copy()
+    match move:
+        case Cut(_, _, height, width) | Warp(_, height, width):
+            if isinstance(move, Warp):
+                points[..., :2] = np.nan_to_num(warp.warped_points(points[..., :2], move.matrix), nan=-1)
+            else:
+                points[..., :2] -= floats(move.left, move.top)
+            outside = (points[..., :2] < 0) | (points[..., :2] >= floats(width, height))
+            points[..., 2][outside.any(-1)] = 0
+        case Scale(height, width):
+            points[..., :2] *= _ratios(size, (height, width), 1)
+        case Mirror(axis):
+            at = 0 if axis == COLUMNS else 1
+            points[..., at] = np.float32(size[axis] - 1) - points[..., at]
+            if axis == COLUMNS:
+                for one, other in pairs:
+                    points[..., [one, other], :] = points[..., [other, one], :]
+        case _:
+            pass
+    return points
+
+
+def write_points(points: Array, out: Array) -> None:
+    """Write points to the first places of a row; those that are not visible, and the places after them, are 0."""
+    out[...] = 0
+    points = points[: len(out)]
+    out[: len(points)] = np.where(points[..., 2:] > 0, points, np.float32(0))
+
+
+def _ratios(old: Size, new: Size, times: int) -> Array:
+    return floats(*(new[1] / old[1], new[0] / old[0]) * times)
+
+
+class BoxStage(Stage):
+    """A stage that changes boxes and no pixels."""
+
+    settles = False
+
+    def __init__(self, op: Any, place: int) -> None:
+        super().__init__(op, place)
+        self._moves = (self.change,)
+
+    def draw(self, height: int, width: int, draws: Draws) -> Drawn:
+        """As `Stage.draw`."""
+        return Drawn(None, height, width, moves=self._moves)
+
+    @abstractmethod
+    def change(self, objects: Objects) -> Objects:
+        """Return the boxes as the op leaves them; a `Change`."""

@@ -1,0 +1,15 @@
+"""How `ClampBoxes` is done."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from prepserver.pipeline.ops.clamp_boxes import ClampBoxes
+from prepserver.transform.objects import BoxStage, Objects, clamped
+
+
+class ClampBoxesStage(BoxStage):
+    op = ClampBoxes
+
+    def change(self, objects: Objects) -> Objects:
+        return replace(objects, boxes=clamped(objects.boxes, objects.size))

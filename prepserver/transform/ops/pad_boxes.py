@@ -1,0 +1,19 @@
+"""How `PadBoxes` is done: the row takes what fits; "largest" chooses first."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from prepserver.pipeline.ops.pad_boxes import PadBoxes
+from prepserver.transform.objects import BoxStage, Objects
+
+
+class PadBoxesStage(BoxStage):
+    op = PadBoxes
+    _op: PadBoxes
+
+    def change(self, objects: Objects) -> Objects:
+        if self._op.keep == "first" or len(objects.boxes) <= self._op.n:
+            return objects
+        largest = np.argsort(-objects.areas, kind="stable")[: self._op.n]
+        return objects.chosen(np.sort(largest))

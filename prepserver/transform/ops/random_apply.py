@@ -1,0 +1,18 @@
+"""How `RandomApply` is done."""
+
+from __future__ import annotations
+
+from prepserver.pipeline.ops.random_apply import RandomApply
+from prepserver.transform.draw import Draws
+from prepserver.transform.nesting import NestingStage
+from prepserver.transform.stage import Drawn
+
+
+class RandomApplyStage(NestingStage):
+    op = RandomApply
+    _op: RandomApply
+
+    def draw(self, height: int, width: int, draws: Draws) -> Drawn:
+        if draws.uniform() >= self._op.p:
+            return Drawn(None, height, width)
+        return self._all(self._inner, height, width, draws)

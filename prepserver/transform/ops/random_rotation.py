@@ -1,0 +1,21 @@
+"""How `RandomRotation` is done."""
+
+from __future__ import annotations
+
+from prepserver.pipeline.ops.random_rotation import RandomRotation
+from prepserver.transform.draw import Draws
+from prepserver.transform.stage import Drawn, Stage
+from prepserver.transform.warp import affine, turned_size, warped
+
+
+class RandomRotationStage(Stage):
+    op = RandomRotation
+    _op: RandomRotation
+
+    def draw(self, height: int, width: int, draws: Draws) -> Drawn:
+        op, size = self._op, (height, width)
+        angle = -draws.uniform(*op.degrees)
+        if op.expand:
+            size = turned_size(affine((height, width), angle), (height, width))
+        matrix = affine((height, width), angle, center=None if op.expand else op.center, size=size)
+        return warped(matrix, size, op.interpolation, op.fill)

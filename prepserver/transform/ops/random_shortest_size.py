@@ -1,0 +1,21 @@
+"""How `RandomShortestSize` is done."""
+
+from __future__ import annotations
+
+from prepserver.pipeline.ops.random_shortest_size import RandomShortestSize
+from prepserver.transform.draw import Draws
+from prepserver.transform.geometry import resizing
+from prepserver.transform.stage import Drawn, Stage
+
+
+class RandomShortestSizeStage(Stage):
+    op = RandomShortestSize
+    _op: RandomShortestSize
+
+    def draw(self, height: int, width: int, draws: Draws) -> Drawn:
+        op = self._op
+        ratio = op.min_size[draws.below(len(op.min_size))] / min(height, width)
+        if op.max_size is not None:
+            ratio = min(ratio, op.max_size / max(height, width))
+        size = max(1, int(height * ratio)), max(1, int(width * ratio))
+        return resizing(size, op.interpolation, (height, width), self.place)

@@ -1,0 +1,87 @@
+"""Sources of tables and texts as data: what they name, their columns, and what cannot be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prepserver.pipeline import kinds
+from prepserver.pipeline.errors import SpecError
+from prepserver.pipeline.kinds import Image, Label, Scalar, Text
+from prepserver.pipeline.sources import Csv, Jsonl, Parquet, TextLines, source_from_wire
+
+ANY: Any = 5
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        Csv("/a.csv", {"x": Scalar(), "t": Text()}, {"x": "X", "t": "t"}, root="/images", delimiter=";"),
+        Csv(["/a.csv", "/b/*.csv"], {"x": Label()}, header=["x", "y"]),
+        Jsonl("/{a,b}.jsonl", {"image": Image(), "t": Text()}, {"image": "photo.path"}, root="/images"),
+        Parquet("/*.parquet"),
+        TextLines(["/a", "/b", "/c"]),
+    ],
+    ids=str,
+)
+def test_a_spec_comes_back_from_the_wire(spec: Any) -> None:
+    assert source_from_wire(spec.to_wire()) == spec
+    assert [name for name, _ in spec.named_paths()].count("path") == len(spec.path)
+
+
+def test_names_that_are_the_columns_own_are_left_out() -> None:
+    assert Csv("/a", {"x": Text()}, {"x": "x"}) == Csv("/a", {"x": Text()})
+    assert Csv("/a", {"x": Text()}, {"x": "y"}).names == {"x": "y"}
+
+
+def test_a_place_is_the_first_path_and_how_many_there_are_more() -> None:
+    assert TextLines("/a/*").place == "/a/*"
+    assert TextLines(["/a", "/b", "/c"]).place == "/a and 2 more"
+    assert Csv("/a", {"x": Text()}, root="/b").place == "/a"
+
+
+@pytest.mark.parametrize(
+    ("make", "field"),
+    [
+        (lambda: Csv("/a", {"b": kinds.Bytes()}), "columns.b"),
+        (lambda: Csv("/a", {}), "columns"),
+        (lambda: Csv("/a", {"index": Text()}), "columns"),
+        (lambda: Csv("/a", {"x": Text()}, {"y": "z"}), "names"),
+        (lambda: Csv("/a", {"x": Text()}, {"x": ""}), "names"),
+        (lambda: Csv("/a", {"x": Text()}, ANY), "names"),
+        (lambda: Csv("/a", {"x": Text()}, delimiter="--"), "delimiter"),
+        (lambda: Csv("/a", {"x": Text()}, header=["y"]), "header"),
+        (lambda: Csv("/a", {"x": Text()}, header=[]), "header"),
+        (lambda: Csv("/a", {"x": Text()}, root=ANY), "root"),
+        (lambda: Jsonl([], {"x": Text()}), "path"),
+        (lambda: TextLines(["/a"] * 65), "path"),
+        (lambda: TextLines([ANY]), "path"),
+    ],
+)
+def test_a_spec_that_cannot_be_names_its_field(make: Any, field: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        make()
+    assert caught.value.field == field
+
+
+def test_what_came_over_the_wire_is_checked(tmp_path: Path) -> None:
+    wire = Csv(tmp_path / "a.csv", {"x": Text()}).to_wire()
+    for change, field in (({"path": ["a.csv"]}, "path"), ({"root": "a"}, "root"), ({"delimiter": None}, "delimiter")):
+        with pytest.raises(SpecError, match=field):
+            source_from_wire(wire | change)
+    with pytest.raises(SpecError, match=r"source\.delimiter"):
+        source_from_wire({name: value for name, value in wire.items() if name != "delimiter"})
+
+
+def test_specs_are_the_same_however_they_are_written() -> None:
+    usual = Parquet("/a.parquet")
+    assert usual == Parquet(["/a.parquet"], image="image.bytes", label="label")
+    assert usual == Parquet("/a.parquet", columns={"image": Image(), "label": Label()}, names={"image": "image.bytes"})
+    assert list(Parquet("/a.parquet", columns={"x": Scalar()}).columns) == ["x"]
+    assert list(Parquet("/a.parquet", label="y", columns={"x": Scalar()}).columns) == ["label", "x"]
+    assert source_from_wire(usual.to_wire()) == usual
+    for wrong in ({"image": "i", "columns": {"image": Image()}}, {"image": 5}, {"label": "x", "columns": [1]}):
+        with pytest.raises(SpecError):
+            Parquet("/a.parquet", **wrong)

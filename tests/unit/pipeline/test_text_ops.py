@@ -1,0 +1,79 @@
+"""Ops on text as data: the columns that they make, the file that is part of them, and what cannot be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from prepserver.pipeline.errors import SpecError
+from prepserver.pipeline.kinds import Array, Kind, Label, Scalar, Text, Tokens
+from prepserver.pipeline.ops import PadTokens, Tokenize, Truncate, op_from_wire
+from prepserver.pipeline.pipeline import Pipeline
+from prepserver.pipeline.record import Record
+from prepserver.pipeline.spec import FILE
+
+TEXT: Record = {"text": Text(), "label": Label()}
+TOKENS = {"tokens": Tokens(), "label": Label()}
+
+
+@pytest.mark.parametrize(
+    ("columns", "op", "field"),
+    [
+        (TEXT, Tokenize("/a", column="label"), "column"),
+        (TEXT, Tokenize("/a", column="nope"), "column"),
+        (TEXT, Tokenize("/a", into="label"), "column"),
+        (TEXT, Tokenize("/a", into="valid"), "column"),
+        (TEXT, Truncate(5), "column"),
+        (TEXT, PadTokens(5), "column"),
+        (TOKENS, PadTokens(5, mask="label"), "column"),
+        (TOKENS, PadTokens(5, count="mask"), "count"),
+    ],
+)
+def test_an_op_without_its_column_is_refused(columns: dict[str, Kind], op: Any, field: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        Pipeline.from_ops([op], columns=columns)
+    assert caught.value.field == f"pipeline[0].{field}"
+
+
+@pytest.mark.parametrize(
+    ("make", "field"),
+    [
+        (lambda: Truncate(0), "length"),
+        (lambda: PadTokens(5, pad=2**63), "pad"),
+        (lambda: PadTokens(5, mask="a b"), "mask"),
+        (lambda: PadTokens(5, count="x" * 25), "count"),
+        (lambda: Tokenize("/a", max_tokens=0), "max_tokens"),
+        (lambda: Tokenize("/a", code="../"), "code"),
+        (lambda: op_from_wire(Tokenize("/a").to_wire() | {"path": "a"}), "path"),
+    ],
+)
+def test_a_parameter_that_cannot_be_is_named(make: Any, field: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        make()
+    assert caught.value.field == field
+
+
+def test_kinds_are_known_before_any_sample_is_read() -> None:
+    pipeline = Pipeline.from_ops([Truncate(3), PadTokens(5, count="n")], columns=TOKENS)
+    assert [(field.name, field.kind) for field in pipeline.fields[:3]] == [
+        ("tokens", Tokens(5)), ("mask", Array((5,), "uint8")), ("n", Scalar("int64")),
+    ]  # fmt: skip
+    cut = Pipeline.from_ops([Truncate(3)], columns={"tokens": Tokens(9)})
+    assert cut.fields[0].kind == Tokens(3)
+    for ops, said in (([], "put Tokenize"), ([Tokenize("/a")], "end with Truncate")):
+        with pytest.raises(SpecError, match=said):
+            Pipeline.from_ops(ops, columns=TEXT)
+
+
+def test_the_digest_of_a_file_is_part_of_the_pipeline() -> None:
+    plain = Pipeline.from_ops([Tokenize("/a.json", into="t"), PadTokens(9, column="t", mask=None)], columns=TEXT)
+    assert (plain.files, plain.code) == (["/a.json"], "")
+    assert plain.with_code({}) is plain
+    known = plain.with_code({(FILE, "/a.json"): "ab"})
+    assert known.digest != plain.digest
+    assert known.code != plain.code
+    assert known.with_code({(FILE, "/a.json"): "ab"}) == known == known.with_code({})
+    assert Pipeline.from_wire(known.to_wire(), TEXT) == known
+    with pytest.raises(SpecError, match=r"is not the content of /a\.json, which is cd"):
+        known.with_code({(FILE, "/a.json"): "cd"})

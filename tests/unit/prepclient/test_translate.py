@@ -1,0 +1,252 @@
+"""Pipelines of torchvision and of image processors become the same ops, or the error names the step that does not."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import prepclient
+from prepclient import (
+    CenterCrop,
+    ColorJitter,
+    ImageFolder,
+    InvalidSpec,
+    Normalize,
+    PrepClient,
+    RandomApply,
+    RandomCrop,
+    RandomErasing,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    Resize,
+    ToDtype,
+    from_processor,
+    from_torchvision,
+)
+from prepserver.pipeline.ops import OPS
+from tests.support.oracle import torchvision
+
+MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
+AUGMENTATION = (Path(__file__).parents[3] / "docs" / "augmentation.md").read_text()
+ARGUMENTS: dict[str, tuple[Any, ...]] = {
+    "CenterCrop": (7,), "Resize": (9,), "RandomCrop": (7,), "RandomResizedCrop": (7,), "Pad": (3,),
+    "Normalize": (MEAN, STD), "GaussianBlur": (5,), "RandomRotation": (30,), "RandomAffine": (30,),
+    "RandomPosterize": (3,), "RandomSolarize": (128,), "RandomAdjustSharpness": (2,), "JPEG": (50,),
+    "RandomResize": (7, 9), "RandomShortestSize": (7,), "ScaleJitter": ((7, 9),),
+}  # fmt: skip
+NESTING = ("RandomApply", "RandomChoice", "RandomOrder")
+ONLY_V2 = {
+    "GaussianNoise", "JPEG", "RandomChannelPermutation", "RandomPhotometricDistort", "RandomResize",
+    "RandomIoUCrop", "RandomShortestSize", "RandomZoomOut", "ScaleJitter", "ToDtype",
+}  # fmt: skip
+OURS = {
+    "Decode", "Only", "PluginOp", "ToLayout", "ClampBoxes", "ConvertBoxes", "PadBoxes", "PadKeypoints", "SanitizeBoxes",
+    "PadTokens", "Tokenize", "Truncate",
+}  # fmt: skip
+NAMES = sorted(OPS.keys() - OURS - {*NESTING})
+
+
+@pytest.mark.parametrize("version", ["transforms", "transforms.v2"])
+@pytest.mark.parametrize("name", NAMES)
+def test_defaults_and_order_of_parameters_are_torchvisions(name: str, version: str) -> None:
+    module = torchvision(version)
+    if version == "transforms" and name in ONLY_V2:
+        assert not hasattr(module, name)
+        return
+    arguments = (torch.float32,) if name == "ToDtype" else ARGUMENTS.get(name, ())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        transform = getattr(module, name)(*arguments)
+    assert from_torchvision(transform) == [getattr(prepclient, name)(*arguments)]
+    ours, theirs = (list(inspect.signature(each).parameters) for each in (OPS[name], type(transform)))
+    assert [each for each in theirs if each in ours] == [each for each in ours if each in theirs]
+
+
+def test_values_that_torchvision_keeps_in_another_form() -> None:
+    for version in ("transforms", "transforms.v2"):
+        module = torchvision(version)
+        mode = module.InterpolationMode.BICUBIC
+        given: Any
+        for given, wanted in (
+            (module.RandomCrop(9, [1, 2, 3, 4], True, 5, "edge"), RandomCrop(9, [1, 2, 3, 4], True, 5, "edge")),
+            (module.RandomCrop(9, 2), RandomCrop(9, 2)),
+            (module.ColorJitter(0.3, hue=0.1), ColorJitter(0.3, hue=0.1)),
+            (module.RandomErasing(0.3, value="random"), RandomErasing(0.3, value="random")),
+            (module.RandomErasing(value=(1, 2, 3)), RandomErasing(value=(1, 2, 3))),
+            (module.Resize([8], mode, 20), Resize(8, "bicubic", 20)),
+            (module.RandomResizedCrop(8, interpolation=mode), RandomResizedCrop(8, interpolation="bicubic")),
+            (module.RandomAffine(9, (0.1, 0.2), (1, 2), (1, 2, 3, 4), module.InterpolationMode.BILINEAR, 7, (1, 2)),
+             prepclient.RandomAffine(9, (0.1, 0.2), (1, 2), (1, 2, 3, 4), "bilinear", 7, (1, 2))),
+            (module.AutoAugment(module.AutoAugmentPolicy.SVHN), prepclient.AutoAugment("svhn")),
+            (module.GaussianBlur((3, 5), 1.0), prepclient.GaussianBlur((3, 5), 1.0)),
+            (module.ConvertImageDtype(torch.float16), ToDtype("float16", scale=True)),
+        ):  # fmt: skip
+            assert from_torchvision(given) == [wanted]
+
+
+@pytest.mark.parametrize("version", ["transforms", "transforms.v2"])
+def test_a_tree_becomes_a_list(version: str) -> None:
+    t = torchvision(version)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        tree = t.Compose([
+            t.RandomResizedCrop(24),
+            t.Compose([t.RandomHorizontalFlip(0.3), t.PILToTensor()]),
+            t.RandomApply([t.ColorJitter(0.4, 0.4), t.RandomChoice([t.RandomInvert(), t.GaussianBlur(3)])], p=0.8),
+            t.RandomApply(torch.nn.ModuleList([t.RandomGrayscale()])),
+            t.RandomOrder([t.RandomEqualize(), t.RandAugment()]),
+            torch.nn.Sequential(t.ConvertImageDtype(torch.float32), t.Normalize(MEAN, STD)),
+            t.RandomErasing(0.25),
+        ])  # fmt: skip
+    ops = from_torchvision(tree)
+    assert ops == [
+        RandomResizedCrop(24),
+        RandomHorizontalFlip(0.3),
+        RandomApply(
+            [ColorJitter(0.4, 0.4), prepclient.RandomChoice([prepclient.RandomInvert(), prepclient.GaussianBlur(3)],
+                                                            p=None if version == "transforms" else [0.5, 0.5])],
+            p=0.8,
+        ),
+        RandomApply([prepclient.RandomGrayscale()]),
+        prepclient.RandomOrder([prepclient.RandomEqualize(), prepclient.RandAugment()]),
+        ToDtype("float32", scale=True),
+        Normalize(MEAN, STD),
+        RandomErasing(0.25),
+    ]  # fmt: skip
+
+
+def test_a_translated_pipeline_makes_torchvisions_pixels(tmp_path: Path) -> None:
+    t = torchvision("transforms")
+    (tmp_path / "a").mkdir()
+    rng = np.random.default_rng(0)
+    image = Image.fromarray(np.kron(rng.integers(0, 256, (6, 8, 3), np.uint8), np.ones((8, 8, 1), np.uint8)))
+    image.save(tmp_path / "a" / "x.png")
+    tree = t.Compose([t.Resize(32), t.CenterCrop(24), t.RandomInvert(1.0), t.ToTensor(), t.Normalize(MEAN, STD)])
+    with PrepClient(ImageFolder(tmp_path), from_torchvision(tree), batch_size=1, inline=True) as client:
+        ((images, _),) = list(client)
+    assert (images[0] - tree(image)).abs().max() < 0.02
+
+
+def test_transforms_of_boxes_have_names_of_their_own() -> None:
+    t = torchvision("transforms.v2")
+    assert from_torchvision([
+        t.RandomZoomOut(fill=7), t.RandomIoUCrop(0.4, sampler_options=[0.5, 1.0], trials=3), t.ClampBoundingBoxes(),
+        t.SanitizeBoundingBoxes(3, 20), t.ConvertBoundingBoxFormat("CXCYWH"),
+    ]) == [
+        prepclient.RandomZoomOut(fill=7), prepclient.RandomIoUCrop(0.4, sampler_options=[0.5, 1.0], trials=3),
+        prepclient.ClampBoxes(), prepclient.SanitizeBoxes(3, 20), prepclient.ConvertBoxes("cxcywh"),
+    ]  # fmt: skip
+    ours, theirs = (list(inspect.signature(each).parameters) for each in (prepclient.RandomIoUCrop, t.RandomIoUCrop))
+    assert ours == theirs
+
+
+class Theirs:
+    """A transform of nobody's."""
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda t: t.Compose([t.RandomHorizontalFlip(), t.ElasticTransform()]), r"transform.transforms\[1\] \(Elastic"),
+        (lambda t: [t.RandomApply([t.FiveCrop(3)])], r"transform\[0\].transforms\[0\] \(FiveCrop\): .*no op"),
+        (lambda t: t.Lambda(abs), r'PluginOp\("lambda"\).*docs/plugins.md'),
+        (lambda t: Theirs(), r"transform \(Theirs\): is no transform of torchvision"),
+        (lambda t: t.Resize(9, antialias=False), r"transform.antialias \(Resize\): False must be True"),
+        (lambda t: t.RandomRotation(9, t.InterpolationMode.BICUBIC), "transform.interpolation .*'nearest' or"),
+        (lambda t: t.RandomAffine(9, fill={int: 3}), "a value for each type of data"),
+        (lambda t: t.RandomApply([t.Compose([t.RandomInvert(), t.RandomInvert()])]), "is 2 ops here"),
+        (lambda t: t.RandomApply([t.ToImage()]), "is 0 ops here"),
+    ],
+)
+def test_what_has_no_equivalent_is_named_with_a_way_out(make: Any, said: str) -> None:
+    with pytest.raises(InvalidSpec, match=said):
+        from_torchvision(make(torchvision("transforms.v2")))
+
+
+def test_a_parameter_of_another_release_is_named() -> None:
+    module = "torchvision.transforms.v2._color"
+    newer = type("RandomInvert", (), {"__module__": module, "__init__": lambda self, p=0.5, how="all": None})
+    transform: Any = newer()
+    with pytest.raises(InvalidSpec, match="keeps no such attribute"):
+        from_torchvision(transform)
+    transform.p, transform.how = 0.5, "all"
+    assert from_torchvision(transform) == [prepclient.RandomInvert()]
+    transform.how = "some"
+    with pytest.raises(InvalidSpec, match=r"transform.how \(RandomInvert\): RandomInvert has no such parameter here"):
+        from_torchvision(transform)
+
+
+def test_every_op_that_is_translated_is_in_the_table() -> None:
+    assert [name for name in OPS.keys() - OURS if f"`{name}`" not in AUGMENTATION] == []
+
+
+VIT = {
+    "do_resize": True, "size": {"height": 224, "width": 224}, "resample": 2, "do_rescale": True,
+    "rescale_factor": 0.00392156862745098, "do_normalize": True, "image_mean": [0.5] * 3, "image_std": [0.5] * 3,
+    "image_processor_type": "ViTImageProcessor",
+}  # fmt: skip
+CLIP = {
+    "crop_size": {"height": 224, "width": 224}, "do_center_crop": True, "do_convert_rgb": True, "do_normalize": True,
+    "do_rescale": True, "do_resize": True, "image_mean": MEAN, "image_std": STD, "resample": 3,
+    "rescale_factor": 1 / 255, "size": {"shortest_edge": 224}, "image_processor_type": "CLIPImageProcessor",
+}  # fmt: skip
+CONVNEXT = {
+    "crop_pct": 0.875, "do_normalize": True, "do_resize": True, "feature_extractor_type": "ConvNextFeatureExtractor",
+    "image_mean": MEAN, "image_std": STD, "resample": 3, "size": 224,
+}  # fmt: skip
+FLOATS = ToDtype("float32", scale=True)
+
+
+@pytest.mark.parametrize(
+    ("config", "ops"),
+    [
+        (VIT, [Resize((224, 224)), FLOATS, Normalize([0.5] * 3, [0.5] * 3)]),
+        (CLIP, [Resize(224, "bicubic"), CenterCrop(224), FLOATS, Normalize(MEAN, STD)]),
+        (CONVNEXT, [Resize(256, "bicubic"), CenterCrop(224), FLOATS, Normalize(MEAN, STD)]),
+        ({**CONVNEXT, "size": {"shortest_edge": 384}}, [Resize((384, 384), "bicubic"), FLOATS, Normalize(MEAN, STD)]),
+        ({"feature_extractor_type": "ViTFeatureExtractor", "size": 8}, [Resize((8, 8)), FLOATS]),
+        (
+            {"feature_extractor_type": "CLIPFeatureExtractor", "size": 8, "crop_size": 6, "do_center_crop": True},
+            [Resize(8, "bicubic"), CenterCrop(6), FLOATS],
+        ),
+        ({"size": {"shortest_edge": 800, "longest_edge": 1333}}, [Resize(800, max_size=1333), FLOATS]),
+        ({"do_resize": False, "do_rescale": False}, []),
+        (
+            {"do_rescale": False, "do_normalize": True, "image_mean": [99, 99, 99], "image_std": [9, 9, 9]},
+            [ToDtype("float32"), Normalize([99] * 3, [9] * 3)],
+        ),
+    ],
+)
+def test_an_image_processor_becomes_ops(config: dict[str, Any], ops: list[Any], tmp_path: Path) -> None:
+    assert from_processor(config) == ops
+    path = tmp_path / "preprocessor_config.json"
+    path.write_text(json.dumps(config))
+    assert from_processor(tmp_path) == from_processor(str(path)) == ops
+    processor = type("Processor", (), {"to_dict": lambda self: config})()
+    assert from_processor(processor) == ops
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({**VIT, "do_pad": True}, "do_pad: of the steps of a processor, only do_resize"),
+        ({**VIT, "rescale_factor": 1 / 127.5}, "rescale_factor = .*must be 1/255"),
+        ({**VIT, "rescale_offset": True}, "without an offset"),
+        ({**VIT, "resample": 1}, "interpolation = 'lanczos': must be 'bilinear' or 'bicubic'"),
+        ({**VIT, "size": {"longest_edge": 9}}, "size = .*must have height and width"),
+        ({**VIT, "size": None}, "size = None: must be"),
+        (3, "processor is a int"),
+        ("/no/such/folder", "processor = '/no/such/folder': cannot be read"),
+    ],
+)
+def test_a_processor_that_does_something_else_says_what(config: Any, said: str) -> None:
+    with pytest.raises(InvalidSpec, match=said):
+        from_processor(config)

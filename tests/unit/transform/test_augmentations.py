@@ -1,0 +1,329 @@
+"""Random pipelines of all ops: the same bytes with and without compiled code, and masks that go where images go."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image as Picture
+
+from prepserver.pipeline.errors import SpecError
+from prepserver.pipeline.kinds import Image, Mask
+from prepserver.pipeline.ops import (
+    JPEG,
+    OPS,
+    AugMix,
+    AutoAugment,
+    CenterCrop,
+    ColorJitter,
+    Decode,
+    GaussianBlur,
+    GaussianNoise,
+    Grayscale,
+    Normalize,
+    Only,
+    Op,
+    Pad,
+    RandAugment,
+    RandomAdjustSharpness,
+    RandomAffine,
+    RandomApply,
+    RandomAutocontrast,
+    RandomChannelPermutation,
+    RandomChoice,
+    RandomCrop,
+    RandomEqualize,
+    RandomErasing,
+    RandomGrayscale,
+    RandomHorizontalFlip,
+    RandomInvert,
+    RandomOrder,
+    RandomPerspective,
+    RandomPhotometricDistort,
+    RandomPosterize,
+    RandomResize,
+    RandomResizedCrop,
+    RandomRotation,
+    RandomShortestSize,
+    RandomSolarize,
+    RandomVerticalFlip,
+    RandomZoomOut,
+    Resize,
+    ScaleJitter,
+    ToDtype,
+    ToLayout,
+    TrivialAugmentWide,
+)
+from prepserver.pipeline.pipeline import Pipeline
+from prepserver.transform import RowMaker, SampleKey, make_rows, native, row_makers
+from prepserver.transform.ops import STAGES, stage_of
+from prepserver.transform.warp import affine, perspective, warp, warped_points
+
+Pixels = npt.NDArray[np.uint8]
+PathOf = Callable[..., AbstractContextManager[None]]
+COLUMNS = {"image": Image(), "mask": Mask()}
+
+MODE = st.sampled_from(["nearest", "bilinear"])
+SIMPLE = st.one_of(
+    st.sampled_from([
+        GaussianBlur(5), GaussianNoise(), Grayscale(3), RandomAutocontrast(), RandomChannelPermutation(),
+        RandomEqualize(), RandomErasing(), RandomErasing(1, value="random"), RandomGrayscale(0.5),
+        RandomHorizontalFlip(), RandomInvert(), RandomPhotometricDistort(), RandomVerticalFlip(), JPEG((1, 100)),
+        ColorJitter(0.4, 0.4, 0.4, 0.1), Resize((20, 30)), Pad(2), RandomResizedCrop(24), RandomResize(16, 30),
+        RandomShortestSize([16, 20], 30), ScaleJitter((20, 30), (0.5, 1.5)), CenterCrop(18),
+        RandomCrop(17, pad_if_needed=True), RandomZoomOut(9, (1, 2)),
+    ]),
+    st.builds(RandomPosterize, st.integers(0, 8)),
+    st.builds(RandomSolarize, st.floats(0, 256)),
+    st.builds(RandomAdjustSharpness, st.floats(0, 3)),
+    st.builds(RandAugment, st.integers(0, 4), st.integers(0, 30), interpolation=MODE, fill=st.integers(0, 255)),
+    st.builds(TrivialAugmentWide, interpolation=MODE),
+    st.builds(AutoAugment, st.sampled_from(["imagenet", "cifar10", "svhn"]), MODE),
+    st.builds(AugMix, st.integers(1, 10), st.integers(1, 3), all_ops=st.booleans(), interpolation=MODE),
+    st.builds(RandomRotation, st.floats(0, 180), MODE, st.booleans()),
+    st.builds(RandomAffine, st.just(30), st.just((0.2, 0.3)), st.just((0.5, 2)), st.just((5, 9, -4, 4)), MODE),
+    st.builds(RandomPerspective, st.floats(0, 1), st.just(0.9), MODE),
+)  # fmt: skip
+OP = st.one_of(
+    SIMPLE,
+    st.builds(RandomApply, st.lists(SIMPLE, min_size=1, max_size=3)),
+    st.builds(RandomChoice, st.lists(SIMPLE, min_size=1, max_size=3)),
+    st.builds(RandomOrder, st.lists(SIMPLE, min_size=1, max_size=3)),
+    st.builds(lambda op: RandomApply([RandomChoice([op, op], p=[1, 3])], p=0.9), SIMPLE),
+)
+LAST = st.sampled_from([(), (Grayscale(1),), (ToDtype("float32", scale=True), RandomErasing(1)), (ToLayout("CHW"),)])
+
+
+OF_BOXES = {
+    "ClampBoxes", "ConvertBoxes", "PadBoxes", "PadKeypoints", "RandomIoUCrop", "RandomZoomOut", "SanitizeBoxes",
+}  # fmt: skip
+
+
+def png(image: Pixels) -> bytes:
+    file = io.BytesIO()
+    Picture.fromarray(image).save(file, "PNG")
+    return file.getvalue()
+
+
+def rows_of(pipeline: Pipeline, record: dict[str, Any], key: SampleKey) -> dict[str, Any]:
+    made = {field.name: np.full(field.shape, 77, field.dtype) for field in pipeline.fields}
+    targets = [(maker, [made[field.name] for field in maker.fields]) for maker in row_makers(pipeline)]
+    make_rows(record, key, targets)
+    return made
+
+
+@settings(max_examples=30, deadline=None)
+@given(ops=st.lists(OP, min_size=1, max_size=4), last=LAST, seed=st.integers(0, 99))
+def test_any_pipeline_makes_the_same_row_on_both_paths(
+    path_of: PathOf, ops: list[Op], last: tuple[Op, ...], seed: int
+) -> None:
+    pipeline = Pipeline.from_ops([*ops, Resize((16, 16)), *last], 1, COLUMNS)
+    assert Pipeline.from_wire(pipeline.to_wire(), COLUMNS) == pipeline
+    image = np.random.default_rng(seed).integers(0, 256, (24, 33, 3), np.uint8)
+    record, key = {"image": png(image), "mask": png(image[:, :, 0].copy())}, SampleKey(seed, 0, 1)
+    made: list[dict[str, Any]] = []
+    for name in ("pure", "native"):
+        with path_of(name):
+            made.append(rows_of(pipeline, record, key))
+    assert made[0].keys() == made[1].keys()
+    assert all(np.array_equal(made[0][field], made[1][field]) for field in made[0])
+    # Steps never write to what they get, and what they write to is complete.
+    maker = RowMaker(Pipeline.from_ops([*ops, Resize((16, 16)), *last]))
+    plan = maker.plan(24, 33, key)
+    pixels: Any = plan.part.of(image).copy()
+    for part, step in plan.steps:
+        pixels = np.ascontiguousarray(pixels if part is None else part.of(pixels))
+        before = pixels.copy()
+        result = pixels if step is None else step(pixels, None)
+        assert np.array_equal(pixels, before)
+        pixels = result
+    assert np.array_equal(pixels.transpose(2, 0, 1) if maker._planar else pixels, made[0]["image"])
+
+
+def test_the_random_pipelines_have_all_ops() -> None:
+    elsewhere = {"Only", "PluginOp", "Normalize", "Decode", *OF_BOXES}
+    text = repr(OP) + repr(LAST) + repr(SIMPLE)
+    assert [name for name in OPS if name not in elsewhere and f"{name}" not in text] == []
+
+
+@pytest.mark.parametrize(
+    "op",
+    [
+        RandomRotation(40),
+        RandomRotation(40, expand=True),
+        RandomAffine(20, (0.1, 0.1), (0.7, 1.4), 10),
+        RandomPerspective(0.5, 1, "nearest"),
+        RandAugment(3, 20),
+        TrivialAugmentWide(),
+        RandomApply([RandomRotation(30), RandomCrop(20, pad_if_needed=True)], p=0.7),
+        RandomChoice([RandomHorizontalFlip(1), RandomAffine(30), RandomCrop(19, pad_if_needed=True)]),
+        RandomOrder([RandomHorizontalFlip(), RandomVerticalFlip(), RandomRotation(15)]),
+    ],
+)
+def test_a_mask_goes_where_its_image_goes(op: Op) -> None:
+    rows, columns = np.mgrid[:40, :56] // 8
+    mask = np.asarray(100 + rows * 8 + columns, np.uint8)
+    record = {"image": png(np.repeat(mask[:, :, None], 3, axis=2)), "mask": png(mask)}
+    pipeline = Pipeline.from_ops([op, CenterCrop((40, 56))], 1, COLUMNS)
+    for index in range(12):
+        made = rows_of(pipeline, record, SampleKey(1, 0, index))
+        outside = (made["mask"] == 0) == (made["image"] == 0).all(axis=2)
+        assert outside.mean() > 0.99 or isinstance(op, RandAugment | TrivialAugmentWide)
+        if not isinstance(op, RandAugment | TrivialAugmentWide):  # they change colours, too
+            assert (made["image"][..., 0] == made["mask"]).all()
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 3), (1, 9, 1), (40, 2, 3), (31, 33, 1), (31, 33, 3)])
+@pytest.mark.parametrize("mode", ["nearest", "bilinear"])
+def test_a_warp_has_the_same_bytes_with_compiled_code(path_of: PathOf, shape: tuple[int, int, int], mode: str) -> None:
+    rng = np.random.default_rng(0)
+    image = rng.integers(0, 256, shape, np.uint8)
+    matrices = [affine(shape[:2], *rng.uniform(-180, 180, 1)) for _ in range(3)]
+    matrices += [(*rng.uniform(-2, 2, 6), *rng.uniform(-0.1, 0.1, 2)) for _ in range(5)]
+    matrices += [(1e300, 1e300, -1e300, 0.0, 0.0, 0.0, -1e-3, 1e300), (0.0,) * 8]
+    for matrix in matrices:
+        made = []
+        for name in ("pure", "native"):
+            with path_of(name):
+                around = np.full((3, 21, 34, shape[2]), 77, np.uint8)
+                warp(image, matrix, (21, 34), mode, (9.0,), around[1])
+                assert (around[::2] == 77).all()
+                made.append(around[1])
+        assert np.array_equal(*made)
+
+
+def test_points_go_where_the_pixels_go() -> None:
+    corners: list[tuple[float, float]] = [(5, 3), (70, 8), (80, 55), (2, 50)]
+    matrix = perspective((60, 90), corners)
+    assert matrix is not None
+    pixels = np.array([(0, 0), (89, 0), (89, 59), (0, 59)])
+    assert np.allclose(warped_points(pixels, matrix), corners)
+    for each in (affine((60, 90), 20, (5, -3), 1.3, (4, 9)), matrix):
+        for x, y in ((45, 30), (40, 20), (60, 35)):
+            image = np.zeros((60, 90, 1), np.uint8)
+            image[y - 1 : y + 2, x - 1 : x + 2] = 255
+            rows, columns = warp(image, each, (60, 90), "bilinear", (0.0,), None)[..., 0].nonzero()
+            middle = warped_points(np.array([x + 0.5, y + 0.5]), each)
+            assert np.abs(middle - (columns.mean() + 0.5, rows.mean() + 0.5)).max() < 0.6
+
+
+def test_compiled_code_refuses_what_it_cannot_warp(path_of: PathOf) -> None:
+    with path_of("native"):
+        kernels = native.kernels()
+        assert kernels is not None
+        image, identity = np.zeros((8, 8, 3), np.uint8), affine((8, 8))
+        for wrong, into in (
+            (image[:, ::2], image.copy()),
+            (image[..., ::-1], image.copy()),
+            (image.astype(np.float32), image.copy()),
+            (image, np.zeros((8, 8, 1), np.uint8)),
+            (np.zeros((8, 8, 2), np.uint8), np.zeros((8, 8, 2), np.uint8)),
+        ):
+            assert not kernels.warp(wrong, identity, False, b"\0" * wrong.shape[2], into)
+
+
+@pytest.mark.parametrize("name", sorted(op.__name__ for op in STAGES))
+def test_an_op_that_says_that_it_works_in_place_does(name: str) -> None:
+    arguments: dict[str, Any] = {
+        "GaussianBlur": (5,), "JPEG": (50,), "RandomPosterize": (3, 1), "RandomSolarize": (99, 1),
+        "RandomAdjustSharpness": (2, 1), "Normalize": ([0.5], [0.5]), "ColorJitter": (0.5, 0.5, 0.5, 0.2),
+        "RandomErasing": (1,),
+    }  # fmt: skip
+    op_class = OPS[name]
+    if STAGES[op_class].settles or name in OF_BOXES:
+        return
+    try:
+        op = op_class(*arguments.get(name, ()))
+    except TypeError:
+        pytest.fail(f"this test does not know how to make a {name}")
+    dtype = np.float32 if name == "Normalize" else np.uint8
+    image = np.random.default_rng(0).integers(0, 256, (20, 30, 3), np.uint8).astype(dtype)
+    for index in range(10):
+        key = SampleKey(0, 0, index)
+        step = (
+            RowMaker(
+                Pipeline.from_ops([CenterCrop((20, 30)), *([ToDtype("float32")] if dtype == np.float32 else []), op])
+            )
+            .plan(20, 30, key)
+            .steps[-1][1]
+        )
+        if step is None:
+            continue
+        apart, within = np.zeros_like(image), image.copy()
+        step(image, apart)
+        assert step(within, within) is within
+        assert np.array_equal(apart, within)
+        assert np.array_equal(step(image, None), within)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: RandomApply([]), "1 to 32 values"),
+        (lambda: RandomApply([Decode()]), r"transforms\[0\] = .*must be an op that names no column by itself"),
+        (lambda: RandomApply([Only("image", Grayscale())]), "names no column"),
+        (lambda: RandomChoice([ToLayout()]), "names no column"),
+        (lambda: RandomOrder([RandomApply([RandomApply([Grayscale()])])]), "nested more than 2 deep"),
+        (lambda: RandomChoice([Grayscale(3)], p=[0]), "leave one op to choose"),
+        (lambda: RandomChoice([Grayscale(3)], p=[1, 2]), "list of 1 values"),
+        (lambda: RandomApply([{"op": "Resize", "size": 0}]), r"transforms\[0\].size = 0"),
+        (lambda: Only("image", RandomApply([Grayscale(3)])), "moves pixels"),
+        (lambda: pipeline_of(RandomApply([Grayscale(1)])), "other channels, dtype or layout"),
+        (lambda: pipeline_of(RandomApply([CenterCrop(9)])), "differ in shape"),
+        (lambda: pipeline_of(RandomApply([ToDtype("float32"), Resize(9)], p=1)), "transforms.op = .*works on uint8"),
+        (lambda: pipeline_of(RandomOrder([CenterCrop(9), Pad(2)])), "differ in shape"),
+        (lambda: pipeline_of(ToDtype("float32"), RandomErasing(value=(1, 2, 3)), RandomInvert()), "works on uint8"),
+        (lambda: pipeline_of(RandomErasing(value=0.5)), "value = .*whole numbers from 0 to 255"),
+        (lambda: RandomErasing(value="noise"), 'or "random"'),
+        (lambda: pipeline_of(ToDtype("float32"), GaussianNoise()), "leave: put it before Normalize"),
+        (lambda: GaussianBlur(4), "must be odd"),
+        (lambda: RandomRotation(10, "bicubic"), "must be 'nearest' or 'bilinear'"),
+        (lambda: RandomRotation(10, fill=(1, 2)), "1 or 3 values"),
+        (lambda: RandAugment(magnitude=31), "must be below num_magnitude_bins"),
+        (lambda: JPEG((90, 10)), "must lie between 90 and 100"),
+        (lambda: RandomResize(20, 20), "greater than min_size"),
+        (lambda: RandomAffine(0, shear=(1, 2, 3)), "2 or 4 values"),
+    ],
+)
+def test_an_op_that_cannot_be_says_why(make: Callable[[], Any], said: str) -> None:
+    with pytest.raises(SpecError, match=said):
+        make()
+
+
+def pipeline_of(*ops: Op) -> Pipeline:
+    return Pipeline.from_ops([CenterCrop(16), *ops])
+
+
+def test_what_chance_leaves_open_is_open_in_the_record() -> None:
+    floats = [ToDtype("float32", scale=True), RandomApply([Normalize([0.5], [0.2])])]
+    with pytest.raises(SpecError, match="leave"):
+        pipeline_of(*floats, GaussianNoise())
+    (field, *_) = pipeline_of(*floats).fields
+    assert field.shape == (16, 16, 3)
+    same = RandomChoice([CenterCrop(9), Resize((9, 9))])
+    assert Pipeline.from_ops([same]).row.shape == (9, 9, 3)
+    assert Pipeline.from_ops([RandomOrder([CenterCrop(9), RandomRotation(3)])]).row.shape == (9, 9, 3)
+
+
+def test_a_choice_follows_its_weights() -> None:
+    stage = stage_of(RandomChoice([CenterCrop(5), CenterCrop(6), CenterCrop(7)], p=[0, 1, 3]), 1)
+    from prepserver.transform.draw import Draws
+
+    drawn = [stage.draw(9, 9, Draws(SampleKey(0, 0, n), 1)).height for n in range(300)]
+    assert drawn.count(5) == 0
+    assert 50 < drawn.count(6) < 100
+
+
+def test_only_one_image_is_erased_if_so_asked() -> None:
+    pipeline = Pipeline.from_ops([CenterCrop(16), Only("b", RandomErasing(1))], 1, {"a": Image(), "b": Image()})
+    image = png(np.full((16, 16, 3), 9, np.uint8))
+    made = rows_of(pipeline, {"a": image, "b": image}, SampleKey(0, 0, 0))
+    assert made["a"].min() == 9
+    assert made["b"].min() == 0
