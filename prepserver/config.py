@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from prepserver.memory.cgroups import cpus
+from prepserver.pipeline.errors import SpecError
+from prepserver.pipeline.urls import canonical, is_url
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 SANDBOX_MODES = ("auto", "on", "off")
@@ -49,7 +51,8 @@ class Settings:
         sandbox: Whether workers give up the rights that decoding does not need, because they parse files from
             strangers: ``auto`` as far as the kernel supports it, ``on`` or the daemon does not start, ``off`` not.
         source_roots: The only folders that the daemon reads for users other than its own and root. Everybody who may
-            connect can then see all files in them.
+            connect can then see all files in them. URLs among them are the only ones that it reads for anybody; without
+            any, workers have no network.
         memory_per_uid_bytes: Limit for all rings of one user together; 0 for no limit.
         jobs_per_uid: Most jobs of one user at a time, whatever their number of ranks; 0 for no limit.
         streams_per_uid: Most different streams that one user's jobs may read, because each is decoded separately; 0
@@ -79,6 +82,11 @@ class Settings:
     socket_group: str = ""
     socket_mode: int = 0o660
 
+    @property
+    def url_roots(self) -> tuple[str, ...]:
+        """The `source_roots` that are URLs."""
+        return tuple(filter(is_url, self.source_roots))
+
     def __post_init__(self) -> None:
         """Checks ranges; raises `ConfigError`."""
         _within("workers", self.workers, 0, MAX_WORKERS)
@@ -90,7 +98,7 @@ class Settings:
         _within("limits.memory_per_uid", self.memory_per_uid_bytes, 0, 1 << 50)
         _within("limits.jobs_per_uid", self.jobs_per_uid, 0, 1 << 20)
         _within("limits.streams_per_uid", self.streams_per_uid, 0, 1 << 20)
-        _check_folders("sources.roots", self.source_roots)
+        _check_folders("sources.roots", self.source_roots, or_urls=True)
         _check_folders("plugins.read", self.plugin_read)
         if len(self.plugins) > MAX_PLUGINS or not all(self.plugins):
             raise ConfigError(f"plugins.load = {list(self.plugins)}: at most {MAX_PLUGINS} names, none of them empty")
@@ -169,7 +177,7 @@ def _flat(read: Mapping[str, Any], file: Path) -> dict[str, Any]:
 
 
 _LISTS = {
-    "sources.roots": 'folders, such as ["/data"]',
+    "sources.roots": 'folders and URLs, such as ["/data", "s3://bucket"]',
     "plugins.load": 'names, such as ["my_project.data"]',
     "plugins.read": 'folders, such as ["/data"]',
 }
@@ -213,9 +221,18 @@ def _parse(name: str, value: Any, where: str) -> Any:
 def _parse_list(name: str, value: Any, where: str) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         raise ConfigError(f"{where}{name} = {value!r} is not a list of {_LISTS[name]}")
+    if name == "sources.roots":
+        value = [_parse_url(item, f"{where}{name}") or item for item in value]
     if name != "plugins.load":
-        value = [os.path.normpath(folder) if folder else folder for folder in value]
+        value = [item if not item or is_url(item) else os.path.normpath(item) for item in value]
     return tuple(dict.fromkeys(value))
+
+
+def _parse_url(value: str, name: str) -> str | None:
+    try:
+        return canonical(name, value)
+    except SpecError as e:
+        raise ConfigError(str(e)) from e
 
 
 def _parse_mode(value: Any, where: str) -> int:
@@ -226,10 +243,12 @@ def _parse_mode(value: Any, where: str) -> int:
     return value
 
 
-def _check_folders(name: str, folders: tuple[str, ...]) -> None:
+def _check_folders(name: str, folders: tuple[str, ...], *, or_urls: bool = False) -> None:
     if len(folders) > MAX_FOLDERS:
         raise ConfigError(f"{name}: {len(folders)} folders are more than {MAX_FOLDERS}")
     for folder in folders:
+        if or_urls and is_url(folder):
+            continue
         if not folder.startswith("/") or "\0" in folder or len(os.fsencode(folder)) > _MAX_ROOT_BYTES:
             raise ConfigError(f"{name}: {folder!r} is not an absolute path of at most {_MAX_ROOT_BYTES} bytes")
 

@@ -89,7 +89,7 @@ class InlineMaker:
         self.samples = index.n
         self.num_classes = index.num_classes
         self.digest, self.content_digest = index.digest, index.content_digest
-        order = make_order(shuffle, index.n, seed, shard, batch_rows)
+        order = make_order(shuffle, index.n, seed, shard, batch_rows, source.pattern)
         self._stream = Stream(open_source(source, index.path), order, seed)
         self._pipeline = pipeline
 
@@ -118,6 +118,7 @@ class InlineMaker:
         Returns:
             (position, sample index, reason) of rows that hold a replacement.
         """
+        self._stream.prefetch(start, stop - start)
         bad = _fill(self._stream, self._pipeline, arrays, start, stop - start)
         return [(b.position, b.index, b.reason) for b in bad]
 
@@ -164,7 +165,7 @@ def remake(
     if len(opened) != samples:
         raise SourceError(f"the listing {index_path} has {len(opened)} samples, not {samples}")
     arrays = {field.name: np.zeros((1, *field.shape), field.dtype) for field in pipeline.fields}
-    stream = Stream(opened, make_order(shuffle, samples, seed, shard, batch_rows), seed, quarantined)
+    stream = Stream(opened, make_order(shuffle, samples, seed, shard, batch_rows, source.pattern), seed, quarantined)
     bad = _fill(stream, pipeline, arrays, position, 1)
     found = int(arrays[INDEX][0])
     path = printable(opened.name(found)) if found >= 0 else ""

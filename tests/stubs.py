@@ -47,6 +47,7 @@ def stub_of_sources() -> str:
         "SOURCES: dict[str, type[SourceSpec]]",
         "",
         "def source_from_wire(wire: object) -> SourceSpec: ...",
+        "def pattern_of(wire: Mapping[str, object]) -> tuple[int, ...]: ...",
         "def place_of(wire: Mapping[str, object]) -> str: ...",
         "",
         "__all__ = [",

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -74,7 +74,13 @@ class Server:
 
 @contextlib.contextmanager
 def running_server(
-    scratch: Path, workers: int, *, fill: str | None = None, sample_s: float = 0.0, wait_workers: bool = True
+    scratch: Path,
+    workers: int,
+    *,
+    fill: str | None = None,
+    sample_s: float = 0.0,
+    wait_workers: bool = True,
+    roots: Sequence[str] = (),
 ) -> Iterator[Server]:
     """A daemon that listens.
 
@@ -84,11 +90,13 @@ def running_server(
         fill: What workers do in place of decoding; see `bench.harness.stand_in`.
         sample_s: How long they then take for a sample.
         wait_workers: Whether to wait until all workers are up.
+        roots: Its source roots.
     """
     runtime_dir, log_path = scratch / "run", scratch / "daemon.log"
     arguments = [
         *(sys.executable, "-m", "bench.harness.stand_in" if fill else _CLI, "start", "--workers", str(workers)),
         *("--runtime-dir", str(runtime_dir), "--cache-dir", str(scratch / "index")),
+        *(part for root in roots for part in ("--root", root)),
     ]
     env = {**environment(), "BENCH_FILL": fill or "", "BENCH_SAMPLE_S": str(sample_s)}
     with log_path.open("w") as log:

@@ -244,7 +244,7 @@ class Attachment:
                 return InlineFeed(self._spec, start, progress, map_rows, service.plugins)
             runtime_dir = find_runtime_dir(service.runtime_dir)
             if service.workers is not None and (self._private is not None or not listens(runtime_dir)):
-                self._private = private_daemon(service.workers, service.plugins)
+                self._private = private_daemon(service.workers, service.plugins, self._spec.source.stores)
                 runtime_dir = self._private.runtime_dir
             else:
                 service.refuse_plugins(f"One runs in {runtime_dir}")

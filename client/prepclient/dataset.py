@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from prepclient.errors import SourceUnavailable
 from prepclient.inline import names_of
 from prepserver.pipeline.sources import ImageFolder, SourceSpec, SyntheticImages
+from prepserver.pipeline.urls import is_url
 
 if TYPE_CHECKING:
     from prepclient.client import PrepClient
@@ -106,7 +107,7 @@ def class_names(source: SourceSpec, num_classes: int, content: str) -> list[str]
     if isinstance(source, SyntheticImages):
         raise AttributeError(f"{source} has no class names; num_classes is {num_classes}")
     try:
-        if isinstance(source, ImageFolder):  # listing it again would take too long
+        if isinstance(source, ImageFolder) and not is_url(source.root):  # listing it again would take too long
             with os.scandir(source.root) as entries:
                 names = sorted(entry.name for entry in entries if entry.is_dir())
             if len(names) != num_classes:

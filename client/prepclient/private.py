@@ -36,25 +36,32 @@ _running: weakref.WeakValueDictionary[int, PrivateDaemon] = weakref.WeakValueDic
 """By pid: a forked child ignores its parent's entry and starts its own."""
 
 
-def private_daemon(workers: int, plugins: Sequence[str] = ()) -> PrivateDaemon:
+def private_daemon(workers: int, plugins: Sequence[str] = (), roots: Sequence[str] = ()) -> PrivateDaemon:
     """The private daemon of this process, started if there is none. It ends with its last reference.
 
     Args:
         workers: Its worker processes, if it is started now.
         plugins: Its plug-ins, if it is started now.
+        roots: URLs below which it reads, if it is started now.
 
     Raises:
         NoServer: It did not start; the text has the end of its log.
-        InvalidSpec: It runs already, without one of the plug-ins.
+        InvalidSpec: It runs already, without one of the plug-ins or roots.
     """
     running = _running.get(os.getpid())
     if running is None or not running.is_alive:
-        _running[os.getpid()] = running = PrivateDaemon(workers, plugins)
+        _running[os.getpid()] = running = PrivateDaemon(workers, plugins, roots)
     elif missing := [name for name in plugins if name not in running.plugins]:
         raise InvalidSpec(
             f"plugins = {missing}: the private daemon of this process runs already, with plugins = "
             f"{list(running.plugins)}. Name all of them for the first client, or close that client first",
             "plugins",
+        )
+    elif missing := [root for root in roots if root not in running.roots]:
+        raise InvalidSpec(
+            f"the private daemon of this process runs already, and does not read {', '.join(missing)}: close its "
+            "clients first, or begin with a client that reads from there",
+            "source",
         )
     elif running.workers != workers:
         log.warning(
@@ -69,6 +76,7 @@ class PrivateDaemon:
     Args:
         workers: Its worker processes.
         plugins: Its plug-ins. With plug-ins it can import and read whatever this process can.
+        roots: URLs below which it reads.
 
     Attributes:
         runtime_dir: Its directory.
@@ -77,9 +85,10 @@ class PrivateDaemon:
         NoServer: It did not start; the text has the end of its log.
     """
 
-    def __init__(self, workers: int, plugins: Sequence[str] = ()) -> None:
+    def __init__(self, workers: int, plugins: Sequence[str] = (), roots: Sequence[str] = ()) -> None:
         self.workers = workers
         self.plugins = tuple(plugins)
+        self.roots = tuple(roots)
         self.runtime_dir = _make_place()
         _sweep_beside(self.runtime_dir)
         said = (self.runtime_dir / PRIVATE_LOG).open("w+")
@@ -88,6 +97,7 @@ class PrivateDaemon:
             *("--runtime-dir", str(self.runtime_dir), "--lifeline", str(os.getpid())),
             *(part for name in plugins for part in ("--plugin", name)),
             *(("--plugin-read", "/") if plugins else ()),
+            *(part for root in roots for part in ("--root", root)),
         ]
         root = Path(prepserver.__file__).resolve().parents[1]
         mine = [os.path.abspath(path) for path in sys.path] if plugins else []

@@ -59,7 +59,7 @@ class Spec:
     def digest(self) -> str:
         """Names the stream of rows (source, order, seed and pipeline), independent of batches."""
         # Without the dataset's place, so that a checkpoint works on another machine.
-        source = sorted((k, v) for k, v in self.source.to_wire().items() if k not in type(self.source).paths)
+        source = self.source.placeless()
         # If whole batches are shuffled, batch size and shards decide the order of samples.
         whole, shards = batch_rows(self.shape.batching, self.shape.batch_size), self.shape.shard.count
         batches = f" batches of {whole}{f' in {shards} shards' if shards > 1 else ''}" if whole else ""

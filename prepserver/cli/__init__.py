@@ -105,9 +105,9 @@ def _add_start(commands: _Commands) -> None:
     )
     _add_places(p, "where listings of datasets are kept (default: the user's cache)")
     p.add_argument(
-        "--root", metavar="DIR", action="append", dest="roots",
-        help="a folder below which users other than the daemon's own and root may read datasets; repeatable. "
-        "Without any, those users get synthetic data only",
+        "--root", metavar="DIR|URL", action="append", dest="roots",
+        help="a folder below which users other than the daemon's own and root may read datasets, or a URL such as "
+        "s3://bucket below which everyone may; repeatable. Without any, those users get synthetic data only",
     )  # fmt: skip
     _add_plugin(
         p,

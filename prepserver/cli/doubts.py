@@ -9,6 +9,7 @@ from prepserver.config import ConfigError, Settings, format_bytes
 from prepserver.memory.budget import machine_bytes, machine_free_bytes
 from prepserver.pipeline.ops.center_crop import CenterCrop
 from prepserver.pipeline.pipeline import Pipeline
+from prepserver.pipeline.urls import is_url
 from prepserver.protocol.layout import RingLayout, ring_fields
 
 
@@ -55,6 +56,8 @@ def _of_memory(memory_bytes: int) -> list[str]:
 def _of_roots(roots: tuple[str, ...]) -> list[str]:
     found = []
     for root in roots:
+        if is_url(root):
+            continue
         path = Path(root)
         if path.is_dir():
             if not os.access(path, os.R_OK | os.X_OK):

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 
 from prepserver.config import Settings
 from prepserver.memory.errors import MemoryShort
+from prepserver.pipeline.declared import PluginSpec
+from prepserver.pipeline.source import SourceSpec
 from prepserver.schedule.events import Limits
 
 
@@ -62,8 +64,8 @@ class Access:
         """Whether a user may end the daemon."""
         return uid in (0, self.own_uid)
 
-    def reading(self, uid: int, kind: str, files: Sequence[str] = ()) -> Reading:
-        """How a source of this kind, and `files` of the ops of a pipeline, are read for a user.
+    def reading(self, uid: int, source: SourceSpec, files: Sequence[str] = ()) -> Reading:
+        """How a source, and `files` of the ops of a pipeline, are read for a user.
 
         For root and the daemon's user, too, a source below the roots is read by their rule, so that all users share
         one stream. A source elsewhere is read only for those two.
@@ -72,14 +74,16 @@ class Access:
             Denied: The user may not read it.
         """
         is_trusted = uid in (0, self.own_uid)
-        # They read no files, or those that the sandbox allows.
-        if (kind == "SyntheticImages" and not files) or (kind == "Plugin" and is_trusted):
-            return Reading()
-        if kind == "Plugin":
+        parts = list(source.parts())
+        is_plugin = any(isinstance(part, PluginSpec) for part in parts)
+        if is_plugin and not is_trusted:
             raise Denied(
                 f"this daemon runs as uid {self.own_uid} and makes no Dataset of a plug-in for uid {uid}, because its "
                 "parameters say what it reads. Everyone may use plug-in ops"
             )
+        # They read no files, or those that the sandbox allows.
+        if not any(part.named_paths() for part in parts) and (is_plugin or not files):
+            return Reading()
         if is_trusted:
             return Reading(self.roots, roots_only=False)
         if not self.roots:

@@ -98,17 +98,23 @@ class WorkerPool:
         sandbox: See `Settings`.
         plugins: See `Settings`.
         plugin_read: See `Settings`.
+        url_roots: See `Settings`.
     """
 
     def __init__(
         self, poll: Poll, events: PoolEvents, workers: int, sample_timeout_s: float, nice: int, log_level: str,
         sandbox: str = "auto",
-        plugins: Sequence[str] = (), plugin_read: Sequence[str] = (),
+        plugins: Sequence[str] = (), plugin_read: Sequence[str] = (), url_roots: Sequence[str] = (),
     ) -> None:  # fmt: skip
         self._poll = poll
         self._events = events
         self._sample_timeout_ns = int(sample_timeout_s * 1e9)
-        self._make_zygote: Callable[[], Zygote] = lambda: Zygote(nice, log_level.upper(), sandbox, plugins, plugin_read)
+        # Half, so that a worker that waits for a dead store is not taken for one that hangs.
+        self._url_roots = tuple(url_roots)
+        remote = (self._url_roots, sample_timeout_s / 2)
+        self._make_zygote: Callable[[], Zygote] = lambda: Zygote(
+            nice, log_level.upper(), sandbox, plugins, plugin_read, *remote
+        )
         self._zygote = self._make_zygote()
         self._plugins: work.Plugins = []
         self._sandbox = sandbox
@@ -142,6 +148,8 @@ class WorkerPool:
             log.warning('sandbox = "off": workers parse files with all the rights of uid %d', os.getuid())
         elif missing:
             log.warning("the workers' sandbox has only %s: this machine lacks %s", self._zygote.sandbox, missing)
+        if self._url_roots:
+            log.info("workers have a network, to read below %s", ", ".join(self._url_roots))
         self._read_zygote()
 
     @property

@@ -21,6 +21,7 @@ from prepserver.daemon.ledger import Ledger, rows_of
 from prepserver.daemon.listings import Listings
 from prepserver.daemon.quarantine import Quarantine
 from prepserver.daemon.rings import Rings
+from prepserver.pipeline.sources import source_from_wire
 from prepserver.pipeline.spec import Codes
 from prepserver.protocol import work
 from prepserver.protocol.messages import PROTOCOL, Attach, Scanning, Status, Stopping, Welcome
@@ -158,7 +159,7 @@ class Questions:
                 raise Refusal("stopping", "the daemon is stopping; start it again with `prepserver start`")
             asked = check(attach, self._house.codes)
             files = asked.pipeline.files
-            reading = self.access.reading(peer.uid, asked.source["source"], files)
+            reading = self.access.reading(peer.uid, source_from_wire(asked.source), files)
         except Refusal as e:
             self._connections.refuse(peer, e.code, str(e), e.field)
         except Denied as e:

@@ -33,4 +33,11 @@ def reload(old: Settings, read: Settings) -> Reloaded:
     differing = [f.name for f in dataclasses.fields(Settings) if getattr(old, f.name) != getattr(read, f.name)]
     now = tuple(name for name in differing if name in LIVE)
     settings = dataclasses.replace(old, **{name: getattr(read, name) for name in now})
-    return Reloaded(settings, now, tuple(name for name in differing if name not in LIVE))
+    later = tuple(name for name in differing if name not in LIVE)
+    if read.url_roots != old.url_roots:
+        # Workers have been given them, and the network or none, when their zygote was started.
+        folders = (root for root in read.source_roots if root not in read.url_roots)
+        settings = dataclasses.replace(settings, source_roots=(*folders, *old.url_roots))
+        later = (*later, "source_roots (its URLs)")
+        now = tuple(name for name in now if getattr(settings, name) != getattr(old, name))
+    return Reloaded(settings, now, later)

@@ -41,6 +41,7 @@ from prepserver.daemon.watch import Watch
 from prepserver.memory.budget import machine_free_bytes
 from prepserver.order import Order, make_order
 from prepserver.pipeline.batches import batch_rows
+from prepserver.pipeline.sources import pattern_of
 from prepserver.pipeline.spec import Codes
 from prepserver.protocol.messages import Attach
 from prepserver.schedule.asked import shard_of
@@ -108,6 +109,7 @@ class Daemon:
         self._pool = self._driver.pool = self._watch.pool = WorkerPool(
             self._poll, reports, workers, settings.sample_timeout_s,
             settings.nice, settings.log_level, settings.sandbox, settings.plugins, settings.plugin_read,
+            settings.url_roots,
         )  # fmt: skip
         self._listings = Listings(self._pool, cache_dir, time.monotonic)
         self._most_clients = most_clients
@@ -293,4 +295,4 @@ class Daemon:
 
 def _order_of(attach: Attach, samples: int) -> Order:
     whole = batch_rows(attach.batching, attach.batch_size)
-    return make_order(attach.shuffle, samples, attach.seed, shard_of(attach), whole)
+    return make_order(attach.shuffle, samples, attach.seed, shard_of(attach), whole, pattern_of(attach.source))

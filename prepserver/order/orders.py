@@ -8,10 +8,11 @@ position costs one window.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from functools import lru_cache
-from typing import Any, Literal, assert_never
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -125,14 +126,14 @@ class SequentialOrder(Order):
 
 
 class FullOrder(Order):
-    """A new permutation of all samples in each pass."""
+    """A new permutation of all samples in each pass; `key` tells apart the parts of a `WovenOrder`."""
 
-    def __init__(self, n: int, seed: int) -> None:
+    def __init__(self, n: int, seed: int, *key: int) -> None:
         super().__init__(n)
-        self._seed = seed
+        self._seed, self._key = seed, key
 
     def _segment_values(self, pass_: int, segment: int, places: U64Array) -> U64Array:
-        return self._permutation(self.n, _FULL, self._seed, pass_)(places)
+        return self._permutation(self.n, _FULL, self._seed, pass_, *self._key)(places)
 
 
 class CyclicOrder(Order):
@@ -141,37 +142,88 @@ class CyclicOrder(Order):
     The seed alone deals the samples into the blocks. So any n consecutive positions from the start of a block hold
     every sample exactly once, and a job may begin its epoch at any block, in any pass.
 
+    Args:
+        n: Positions of a pass.
+        seed: Seed of the permutations.
+        *key: Tells apart the parts of a `WovenOrder`.
+        starts: `block_starts`, if they are not `block_starts(n)`.
+
     Attributes:
         num_blocks: K = n // 8192, at least 1 and at most 64.
         block_starts: Offsets inside a pass at which the K blocks begin; the first is 0. Block k covers offsets [k * n
             // K, (k + 1) * n // K).
     """
 
-    def __init__(self, n: int, seed: int) -> None:
-        blocks = min(max(n // _BLOCK_SAMPLES, 1), _MAX_BLOCKS)
-        super().__init__(n, starts=tuple(block * n // blocks for block in range(blocks)))
-        self._seed = seed
-        self.num_blocks = blocks
+    def __init__(self, n: int, seed: int, *key: int, starts: tuple[int, ...] = ()) -> None:
+        super().__init__(n, starts=starts or _block_starts(n, n))
+        self._seed, self._key = seed, key
+        self.num_blocks = len(self._starts)
         self.block_starts = self._starts
-        self._deal = KeyedPermutation(n, _DEAL, seed)
+        self._deal = KeyedPermutation(n, _DEAL, seed, *key)
 
     def _segment_values(self, pass_: int, segment: int, places: U64Array) -> U64Array:
         size = self._ends[segment] - self._starts[segment]
-        inside = self._permutation(size, _BLOCK, self._seed, pass_, segment)(places)
+        inside = self._permutation(size, _BLOCK, self._seed, pass_, segment, *self._key)(places)
         inside += np.uint64(self._starts[segment])
         return self._deal(inside)
 
 
-class ShardOrder(Order):
-    """One shard of another order: in each pass, every `count`-th place."""
+class WovenOrder(Order):
+    """Samples of several kinds in a pattern that repeats; each kind is shuffled by itself, so the pattern stays.
 
-    def __init__(self, base: Order, shard: Shard) -> None:
+    Args:
+        parts: The order of each kind's samples.
+        pattern: The kind of each place of a period; the samples have the same pattern.
+        starts: See `Order`; multiples of the period.
+    """
+
+    def __init__(self, parts: list[Order], pattern: tuple[int, ...], starts: tuple[int, ...]) -> None:
+        super().__init__(sum(part.n for part in parts), starts=starts)
+        self._parts = parts
+        kinds = np.array(pattern)
+        self._slots = [np.flatnonzero(kinds == kind).astype(np.uint64) for kind in range(len(parts))]
+        self._kinds, self._period = kinds, np.uint64(len(pattern))
+        # How many places of its kind come before each place of a period.
+        self._before = np.empty(len(pattern), np.uint64)
+        for slots in self._slots:
+            self._before[slots] = np.arange(len(slots))
+
+    def _segment_values(self, pass_: int, segment: int, places: U64Array) -> U64Array:
+        period, slot = np.divmod(places + np.uint64(self._starts[segment]), self._period)
+        out = np.empty_like(places)
+        for kind, (part, slots) in enumerate(zip(self._parts, self._slots, strict=True)):
+            here = self._kinds[slot] == kind
+            turns = np.uint64(len(slots))
+            chosen = part.at(pass_, period[here] * turns + self._before[slot[here]]).astype(np.uint64)
+            out[here] = chosen // turns * self._period + slots[chosen % turns]
+        return out
+
+
+class ShardOrder(Order):
+    """One shard of another order: in each pass, one of every `count` places.
+
+    That is always the one with the shard's index. Where samples have a pattern, shards would then take some kinds more
+    often than others. So they change their turns each time that pattern and shards begin at one place again.
+
+    Args:
+        base: The order.
+        shard: The shard.
+        period: Length of the pattern; 1 for none.
+    """
+
+    def __init__(self, base: Order, shard: Shard, period: int = 1) -> None:
         super().__init__(shard.positions(base.n), base.samples)
         self._base = base
         self._shard = shard
+        self._turn = np.uint64(period // math.gcd(period, shard.count))
+        # Which shards are one sample short of a pass depends on their indices only.
+        self._changing = base.n // shard.count if period > 1 else 0
 
     def _segment_values(self, pass_: int, segment: int, places: U64Array) -> npt.NDArray[Any]:
-        of_all = places * np.uint64(self._shard.count) + np.uint64(self._shard.index)
+        count, mine = np.uint64(self._shard.count), np.full(len(places), self._shard.index, np.uint64)
+        changed = places < self._changing
+        mine[changed] = (mine[changed] + places[changed] // self._turn) % count
+        of_all = places * count + mine
         values = np.full(len(places), NO_SAMPLE, np.int64)
         there = of_all < self._base.n
         values[there] = self._base.at(pass_, of_all[there])
@@ -206,7 +258,9 @@ class BatchOrder(Order):
         return self._base.at(pass_, moved)
 
 
-def make_order(shuffle: Shuffle, n: int, seed: int, shard: Shard = WHOLE, batch_rows: int = 0) -> Order:
+def make_order(
+    shuffle: Shuffle, n: int, seed: int, shard: Shard = WHOLE, batch_rows: int = 0, pattern: tuple[int, ...] = ()
+) -> Order:
     """Return the order of a stream.
 
     Args:
@@ -217,6 +271,8 @@ def make_order(shuffle: Shuffle, n: int, seed: int, shard: Shard = WHOLE, batch_
         shard: The part of the samples that is wanted. An epoch of a part begins where a pass does.
         batch_rows: Shuffle whole batches of this many consecutive samples (of the shard) instead of samples, by a new
             permutation in each pass; `shuffle` must be "full". 0, the default, shuffles samples.
+        pattern: The kinds of the samples, 0, 1 and so on, which repeat over the source: samples are shuffled among
+            those of their kind only. Empty, the default, for one kind.
 
     Raises:
         ValueError: An argument is out of range.
@@ -229,22 +285,35 @@ def make_order(shuffle: Shuffle, n: int, seed: int, shard: Shard = WHOLE, batch_
         raise ValueError(
             f"batch_rows = {batch_rows}: whole batches are shuffled by a full permutation, not {shuffle!r}"
         )
-    base = _base_order("none" if batch_rows else shuffle, n, seed)
+    if pattern and n % len(pattern):
+        raise ValueError(f"n = {n}: is no multiple of the {len(pattern)} samples of a pattern")
+    base = _base_order("none" if batch_rows else shuffle, n, seed, pattern)
     if shard.count > 1:
-        base = ShardOrder(base, shard)
+        base = ShardOrder(base, shard, max(1, len(pattern)))
     return BatchOrder(base, shard, seed, batch_rows) if batch_rows else base
 
 
-def _base_order(shuffle: Shuffle, n: int, seed: int) -> Order:
-    match shuffle:
-        case "none":
-            return SequentialOrder(n)
-        case "full":
-            return FullOrder(n, seed)
-        case "cyclic":
-            return CyclicOrder(n, seed)
-        case _ as unknown:
-            assert_never(unknown)
+def _base_order(shuffle: Shuffle, n: int, seed: int, pattern: tuple[int, ...]) -> Order:
+    turns = [pattern.count(kind) for kind in range(max(pattern, default=0) + 1)]
+    if shuffle == "none":
+        return SequentialOrder(n)
+    if len(turns) == 1:
+        return FullOrder(n, seed) if shuffle == "full" else CyclicOrder(n, seed)
+    periods = n // len(pattern)
+    starts = (0,) if shuffle == "full" else _block_starts(n, periods)
+    parts: list[Order] = [
+        FullOrder(periods * own, seed, kind)
+        if shuffle == "full"
+        else CyclicOrder(periods * own, seed, kind, starts=tuple(start * own for start in starts))
+        for kind, own in enumerate(turns)
+    ]
+    return WovenOrder(parts, pattern, tuple(start * len(pattern) for start in starts))
+
+
+def _block_starts(n: int, units: int) -> tuple[int, ...]:
+    """Return where the blocks of a pass of `n` positions begin, counted in units that no block divides."""
+    blocks = min(max(n // _BLOCK_SAMPLES, 1), _MAX_BLOCKS)
+    return tuple(block * units // blocks for block in range(blocks))
 
 
 def _check_run(position: int, count: int) -> None:

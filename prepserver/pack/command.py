@@ -47,7 +47,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         metavar="SOURCE",
         nargs="?",
         help="a folder of class folders of images, a list of files ('path label' per line, or a .csv file), or "
-        "WebDataset shards ('train-{000..127}.tar', with their .cls)",
+        "WebDataset shards ('train-{000..127}.tar', with their .cls), or any source as in Python, such as "
+        "'HuggingFace(\"/data/food101/train\")'",
     )
     p.add_argument("out", metavar="OUT", help="the folder to write: new, empty, or of an earlier run")
     p.add_argument(
@@ -62,6 +63,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     p.add_argument("--seed", metavar="S", type=int, default=0, help="of the synthetic photos (default 0)")
     p.add_argument("--size", metavar="HxW", default="375x500", help="of the synthetic photos (default 375x500)")
     p.add_argument("--classes", metavar="K", type=int, default=1000, help="of the synthetic photos (default 1000)")
+    p.add_argument(
+        "--plugin", metavar="NAME", action="append", default=[], help="load a plug-in, for 'Plugin(...)' as SOURCE"
+    )
     p.add_argument("--workers", metavar="N|auto", default="auto", help="processes (default auto: usable CPUs)")
     p.add_argument("--shard-size", metavar="SIZE", default="256M", help="of a file (default 256M)")
     p.add_argument(
@@ -103,6 +107,7 @@ def run(arguments: argparse.Namespace) -> int:
     from prepserver.pack.report import report_for
     from prepserver.pack.run import pack
     from prepserver.pipeline.errors import SpecError
+    from prepserver.plugins import PluginError
 
     try:
         spec, options = _spec(arguments), _options(arguments)
@@ -120,7 +125,7 @@ def run(arguments: argparse.Namespace) -> int:
             f"{os.path.abspath(arguments.out)} to begin anew\n"
         )
         return INTERRUPTED
-    except (PackError, ConfigError, SpecError) as error:
+    except (PackError, ConfigError, SpecError, PluginError) as error:
         sys.stderr.write(f"prepserver pack: {error}\n")
         return FAILED if isinstance(error, PackError) and not error.usage else USAGE
     sys.stdout.write(json.dumps(dataclasses.asdict(summary)) + "\n" if arguments.json else _text(summary))
@@ -128,15 +133,27 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _spec(arguments: argparse.Namespace) -> SourceSpec:
-    from prepserver.pipeline.arrayfile import SUFFIXES
-    from prepserver.pipeline.sources import FileList, ImageFolder, Packed, Tar
-    from prepserver.source.readers.packed import PLAN_NAME
+    from prepserver.pack.expression import source_from
+    from prepserver.plugins import codes, load
 
     if (arguments.source is None) == (arguments.synthetic is None):
         raise PackError("needs SOURCE and OUT, or --synthetic N and OUT", usage=True)
     if arguments.synthetic is not None:
         return _synthetic(arguments)
-    path = os.path.abspath(os.path.expanduser(arguments.source))
+    load(arguments.plugin)
+    if (written := source_from(arguments.source)) is not None:
+        if arguments.masks is not None:
+            raise PackError(f"--masks: say it in the source, as in {type(written).__name__}(...)", usage=True)
+        return written.with_code(codes())
+    return _at_path(arguments)
+
+
+def _at_path(arguments: argparse.Namespace) -> SourceSpec:
+    from prepserver.pipeline.arrayfile import SUFFIXES
+    from prepserver.pipeline.sources import FileList, ImageFolder, Packed, Tar
+    from prepserver.source.readers.packed import PLAN_NAME
+
+    path = _path(arguments.source)
     if path.endswith(".tar"):
         if arguments.masks is True:
             raise PackError("--masks: needs the extension of the masks in the tars, such as seg.png", usage=True)
@@ -154,6 +171,14 @@ def _spec(arguments: argparse.Namespace) -> SourceSpec:
     if arguments.masks is True:
         raise PackError("--masks: needs the folder of the masks", usage=True)
     return Packed(path) if os.path.exists(f"{path}/{PLAN_NAME}") else ImageFolder(path, masks=arguments.masks)
+
+
+def _path(source: str) -> str:
+    from prepserver.pipeline.urls import canonical
+
+    if canonical("SOURCE", source) is not None:
+        raise PackError(f"{source} is not on this machine: copy it here, and pack the copy", usage=True)
+    return os.path.abspath(os.path.expanduser(source))
 
 
 def _synthetic(arguments: argparse.Namespace) -> SourceSpec:
@@ -211,6 +236,5 @@ def _text(summary: Summary) -> str:
         how = ", ".join(f"{what} {count}" for what, count in done["how"].items())
         rate = f"{done['images_per_s']:.0f} images/s"
         lines.append(f"  this run: {done['samples']} in {done['seconds']:.1f} s, {rate}: {how}")
-    masks = ", masks=True" if summary.columns else ""
-    lines.append(f'  use it as Packed("{summary.folder}"{masks})')
+    lines.append(f"  use it as {summary.use}")
     return "\n".join(lines) + "\n"

@@ -16,12 +16,12 @@ from prepserver.source.readers.packed import INDEX_KEY, index_name
 
 
 def write_index(
-    folder: Path, source: Source, table: Table, sizes: Sequence[int], columns: Sequence[str], notes: Mapping[str, Any]
+    folder: Path, source: Source, table: Table, sizes: Sequence[int], held: Mapping[str, Any], notes: Mapping[str, Any]
 ) -> Path:
     """Write the index of a dataset and return its path.
 
-    `table` and the `sizes` of the shards say where the records are, `columns` what shards hold of each sample after its
-    image; people may read in `notes` how it was packed.
+    `table` and the `sizes` of the shards say where the records are, `held`, of `columns_meta`, what they hold; people
+    may read in `notes` how it was packed.
     """
     names = FileTable()
     for label, folder_name, name in _listed(source, table):
@@ -41,7 +41,7 @@ def write_index(
         "content_digest": content_digest,
         "pack_digest": pack_digest,
         "shards": list(sizes),
-        "columns": list(columns),
+        **held,
         "packed": dict(notes),
     }
     path = folder / index_name(pack_digest)

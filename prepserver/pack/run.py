@@ -13,7 +13,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +24,16 @@ from prepserver.pack.plan import LISTING_NAME, Workplace
 from prepserver.pack.report import Report
 from prepserver.pack.shards import ShardWriter
 from prepserver.pack.transcode import DAMAGED, NO_IMAGE, ODD, Transcoded, Transcoder, transcode
-from prepserver.pipeline.kinds import Image, Label, Mask
+from prepserver.pipeline.kinds import Array, Boxes, Image, Keypoints, Kind, PerBox, Scalar
+from prepserver.pipeline.record import Record, images
 from prepserver.pipeline.sources import Packed, SourceSpec
+from prepserver.pipeline.urls import is_url
+from prepserver.plugins import PluginError
 from prepserver.protocol.packed import INDEXED, KEPT, SKIPPED, kept_record, skipped_record
 from prepserver.source import SampleError, Source, SourceError, build_index, open_source
 from prepserver.source.errors import printable
-from prepserver.source.readers.packed import INDEX_PATTERN, columns_of, open_index
+from prepserver.source.packed_values import to_bytes
+from prepserver.source.readers.packed import INDEX_PATTERN, columns_meta, columns_of, kinds_of, label_of, open_index
 
 _NAMED_AT_MOST = 20
 """Skipped files, and damaged files, of this run that are named one by one."""
@@ -67,8 +71,9 @@ class Summary:
         total_bytes: Bytes of the shards and the index.
         settings: transcoder, segment_mcus, quality (0 keeps each original's) and max_side.
         this_run: What this run did: samples, bytes_read, seconds, images_per_s, and how many of each kind.
+        use: The source that serves all of its columns, as Python writes it.
         already: The dataset was there; nothing was done.
-        columns: Columns of each sample apart from image and label.
+        columns: Columns of each sample in shards but the first.
     """
 
     folder: str
@@ -81,6 +86,7 @@ class Summary:
     total_bytes: int
     settings: dict[str, Any]
     this_run: dict[str, Any]
+    use: str
     already: bool = False
     columns: tuple[str, ...] = ()
 
@@ -97,17 +103,7 @@ def pack(spec: SourceSpec, folder: Path, options: Options, report: Report) -> Su
     Raises:
         PackError: Packing cannot begin or go on; what is done stays.
     """
-    if isinstance(spec, Packed):
-        raise PackError(f"{spec.root} is a packed dataset; pack the dataset that it was made from", usage=True)
-    kinds = [kind for kind in spec.columns.values() if not isinstance(kind, Label)]
-    if not (isinstance(kinds[0] if kinds else None, Image) and all(isinstance(each, Image | Mask) for each in kinds)):
-        raise PackError(
-            f"{spec.place} has the columns {', '.join(spec.columns)}, and images, masks and labels can be packed: "
-            "packing is for what must be decoded, other rows are read where they are",
-            usage=True,
-        )
-    if options.transcoder.max_side is not None and len(_packed_columns(spec)) > 1:
-        raise PackError("--max-side makes images smaller but not their masks: leave out one of the two", usage=True)
+    _check(spec, options)
     place = Workplace(folder)
     try:
         return _Packing(spec, place, options, report).run()
@@ -166,7 +162,8 @@ class _Packing:
             "skipped": writer.table.kinds[SKIPPED],
             "image_bytes": writer.table.image_bytes,
         }
-        path = write_index(folder, source, writer.table, writer.sizes, self._columns[1:], notes)
+        held = columns_meta(self._spec.columns, [*self._columns])
+        path = write_index(folder, source, writer.table, writer.sizes, held, notes)
         shutil.rmtree(folder / LISTING_NAME, ignore_errors=True)
         done = writer.table.done - first
         this_run = {
@@ -198,12 +195,13 @@ class _Packing:
     def _transcode_all(self, source: Source, writer: ShardWriter) -> None:
         transcoder = self._options.transcoder
         table = writer.table
+        has_image = isinstance(next(iter(self._columns.values())), Image)
 
         def work(sample: int) -> tuple[int, Transcoded]:
-            image, *more = _read(source, sample, self._columns)
-            made = transcode(sample, image, transcoder)
+            first, *more = _read(source, sample, self._columns)
+            made = transcode(sample, first, transcoder) if has_image else Transcoded(kept_record(sample, first), "kept")
             records = b"".join((made.record, *(kept_record(sample, each) for each in more)))
-            return len(image) + sum(map(len, more)), Transcoded(records, made.how)
+            return len(first) + sum(map(len, more)), Transcoded(records, made.how)
 
         def idle() -> None:
             check()
@@ -272,19 +270,45 @@ class _StoppedByHand:
             signal.signal(signal.SIGINT, self._before)
 
 
-def _packed_columns(spec: SourceSpec) -> list[str]:
-    """Return the columns that shards hold: the image and what goes with it. The label is in the index."""
-    return [name for name, kind in spec.columns.items() if not isinstance(kind, Label)]
+def _check(spec: SourceSpec, options: Options) -> None:
+    """Raise `PackError` for what is not packed."""
+    for part in spec.parts():
+        if isinstance(part, Packed):
+            raise PackError(f"{part.root} is a packed dataset; pack the dataset that it was made from", usage=True)
+        for _, path in part.named_paths():
+            if is_url(path):
+                raise PackError(f"{path} is not on this machine: copy it here, and pack the copy", usage=True)
+    columns = _packed_columns(spec)
+    if not columns:
+        raise PackError(f"{spec.place} has nothing but labels", usage=True)
+    if all(isinstance(kind, Scalar | Array) for kind in columns.values()):
+        raise PackError(
+            f"{spec.place} has the columns {', '.join(spec.columns)}, and images, masks and texts are worth packing: "
+            "rows of numbers are read where they are",
+            usage=True,
+        )
+    if refused := [name for name, kind in columns.items() if isinstance(kind, Boxes | PerBox | Keypoints)]:
+        raise PackError(f"boxes and keypoints are not packed, and {spec.place} has {', '.join(refused)}", usage=True)
+    if options.transcoder.max_side is not None and any(kind.is_spatial for kind in list(columns.values())[1:]):
+        raise PackError("--max-side makes images smaller but not their masks: leave out one of the two", usage=True)
 
 
-def _read(source: Source, sample: int, columns: list[str]) -> list[bytes]:
+def _packed_columns(spec: SourceSpec) -> Record:
+    """Return the columns that shards hold, an image first. The first label is in the index."""
+    found = {name: kind for name, kind in spec.columns.items() if name != label_of(spec.columns)}
+    return dict(sorted(found.items(), key=lambda each: not isinstance(each[1], Image)))
+
+
+def _read(source: Source, sample: int, columns: Record) -> list[bytes]:
     try:
         record = source.read(sample)
     except SampleError as error:
         raise UnreadableError(error.reason) from error
     except OSError as error:
         raise UnreadableError(f"cannot read the file: {error.strerror or error}") from error
-    return [record[name] for name in columns]
+    except PluginError as error:
+        raise UnreadableError(str(error)) from error
+    return [to_bytes(record[name], kind) for name, kind in columns.items()]
 
 
 def _summary_of(folder: Path, meta: dict[str, Any]) -> Summary:
@@ -301,5 +325,21 @@ def _summary_of(folder: Path, meta: dict[str, Any]) -> Summary:
         total_bytes=sum(meta["shards"]) + index_bytes,
         settings={name: notes[name] for name in ("transcoder", "segment_mcus", "quality", "max_side")},
         this_run={},
+        use=_use(folder, kinds_of(meta)),
         columns=columns_of(meta)[1:],
     )
+
+
+def _use(folder: Path, columns: Record) -> str:
+    shown = ""
+    if columns == images(mask=True):
+        shown = ", masks=True"
+    elif columns != images():
+        shown = ", columns={" + ", ".join(f'"{name}": {_written(kind)}' for name, kind in columns.items()) + "}"
+    return f'Packed("{folder}"{shown})'
+
+
+def _written(kind: Kind) -> str:
+    values = ((each, getattr(kind, each.name)) for each in fields(kind))
+    given = ", ".join(f"{each.name}={value!r}" for each, value in values if value != each.default)
+    return f"kinds.{type(kind).__name__}({given})"

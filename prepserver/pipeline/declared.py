@@ -39,9 +39,10 @@ MAX_COLUMNS = 16
 _MAX_DIMENSIONS, _MAX_SIDE = 8, 2**31  # of the layout of a ring
 _MAX_NESTING = 3  # of lists in a parameter; a message allows not much more
 
-_KINDS: dict[str, type[Kind]] = {
+KINDS: dict[str, type[Kind]] = {
     kind.__name__: kind for kind in (Image, Mask, Boxes, PerBox, Keypoints, Label, Scalar, Array, Text, Bytes, Tokens)
 }
+"""What a column can be declared to be, by name."""
 
 
 def plugin_name(value: object) -> str:
@@ -160,11 +161,11 @@ def declared_kind(field: str, given: object) -> Kind:
     Raises:
         SpecError: No such kind, or an attribute that cannot be.
     """
-    wire = kind_to_wire(given) if isinstance(given, Kind) and type(given) in _KINDS.values() else given
+    wire = kind_to_wire(given) if isinstance(given, Kind) and type(given) in KINDS.values() else given
     name = wire.get("kind") if isinstance(wire, Mapping) else None
-    kind = _KINDS.get(name) if isinstance(name, str) else None
+    kind = KINDS.get(name) if isinstance(name, str) else None
     if kind is None or not isinstance(wire, Mapping):
-        raise SpecError(field, given, f"must be one of the kinds {', '.join(_KINDS)}, such as kinds.Image()")
+        raise SpecError(field, given, f"must be one of the kinds {', '.join(KINDS)}, such as kinds.Image()")
     names = _attributes(kind)
     if set(wire) != {"kind", *names}:
         raise SpecError(field, given, f"{kind.__name__} has the attributes {', '.join(names) or '(none)'}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 
 from prepserver.pipeline import checks
@@ -49,9 +50,9 @@ class Nesting(Op):
     moves = True
     transforms: tuple[Op, ...]
 
+    @abstractmethod
     def outcomes(self) -> Sequence[Sequence[Op]]:
         """Return what may happen to a sample: enough to know its kinds."""
-        raise NotImplementedError
 
     def after(self, record: Record) -> Record:
         """The record after whatever happens.

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import inspect
 import posixpath
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Protocol, Self
 
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.record import Record, images
 from prepserver.pipeline.spec import Spec, digest_of
+from prepserver.pipeline.urls import canonical, is_url, split
 
 MAX_PATHS = 64
 """In a list of paths; a spec travels in messages."""
@@ -50,6 +51,12 @@ class SourceSpec(Spec):
         """Return (parameter, path) of each path that the spec names."""
         return [(name, path) for name in self.paths for path in _paths(getattr(self, name))]
 
+    @property
+    def stores(self) -> tuple[str, ...]:
+        """Buckets and hosts of its paths that are URLs, such as ``s3://bucket``."""
+        named = (path for part in self.parts() for _, path in part.named_paths())
+        return tuple(dict.fromkeys(split(path)[0] for path in named if is_url(path)))
+
     def to_wire(self) -> dict[str, Any]:
         """As `Spec.to_wire`, without what is None."""
         return {name: value for name, value in super().to_wire().items() if value is not None}
@@ -63,6 +70,19 @@ class SourceSpec(Spec):
             if name not in params and parameter.default is not None:
                 raise SpecError(name, None, f"{cls.__name__} needs this field")
         return super().from_params(params)
+
+    @property
+    def pattern(self) -> tuple[int, ...]:
+        """The kinds of its samples, which repeat: shuffling keeps them in place. Empty for one kind; see `Mix`."""
+        return ()
+
+    def parts(self) -> Iterator[SourceSpec]:
+        """Yield this source and, at any depth, those that it is composed of."""
+        yield self
+
+    def placeless(self) -> list[tuple[str, Any]]:
+        """Return the wire form without paths, sorted: equal for copies of a dataset in different places."""
+        return sorted((name, value) for name, value in self.to_wire().items() if name not in self.paths)
 
     @property
     def digest(self) -> str:
@@ -82,7 +102,7 @@ def check_absolute(names: Sequence[str], params: Mapping[str, Any]) -> None:
     """
     for name in names:
         for path in _paths(params.get(name)):
-            if not (isinstance(path, str) and path.startswith("/")):
+            if not (isinstance(path, str) and (path.startswith("/") or is_url(path))):
                 raise SpecError(name, path, "must be an absolute path, because the server runs in another directory")
 
 
@@ -101,7 +121,8 @@ def absolute_all(field: str, value: object) -> tuple[str, ...]:
 def absolute(field: str, value: object) -> str:
     """Return a path as an absolute path in one spelling: `/data/`, `/data` and `data` seen from `/` are one source.
 
-    ``..`` stays in a path that was absolute: its meaning depends on links that only the server sees.
+    ``..`` stays in a path that was absolute: its meaning depends on links that only the server sees. A URL is returned
+    in one spelling, too: see `prepserver.pipeline.urls`.
 
     Raises:
         SpecError: `value` is no path, or one that cannot travel in a message.
@@ -117,6 +138,8 @@ def absolute(field: str, value: object) -> str:
     except UnicodeEncodeError:
         # Names below the root may be any bytes; the root itself travels in a message as text.
         raise SpecError(field, value, "must be valid UTF-8; give the folder a UTF-8 name or a link") from None
+    if (url := canonical(field, value)) is not None:
+        return url
     if not value.startswith("/"):
         value = posixpath.abspath(posixpath.expanduser(value))  # the only look at the client's machine
     return "/" + "/".join(part for part in value.split("/") if part not in ("", "."))

@@ -51,7 +51,7 @@ Token = Annotated[bytes, Size(32)]
 Tree = Annotated[dict[str, Any], Size(64)]  # a spec, which its own room validates further
 Trees = Annotated[list[Any], Size(66)]  # `Decode`, 64 ops and the number of views
 
-MAX_DEPTH = 8  # of a spec's nesting
+MAX_DEPTH = 24  # of a spec's nesting: 8 sources inside each other, two levels each, and the values of the innermost
 MAX_KEY_CHARS = 256  # every item below a key copies it, for the path in an error
 _SHOWN_CHARS = 80
 

@@ -43,8 +43,9 @@ def build_index(
     """
     if roots is not None:
         # Comes first, so that no later error tells anything about what is outside.
-        for name, path in spec.named_paths():
-            roots.check_path(f"the {name} of {type(spec).__name__}", path)
+        for part in spec.parts():
+            for name, path in part.named_paths():
+                roots.check_path(f"the {name} of {type(part).__name__}", path)
     return READERS[type(spec)](spec).index(cache_dir, report, roots)
 
 

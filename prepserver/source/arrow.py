@@ -5,9 +5,10 @@ pyarrow is needed only to list them. Uncompressed values lie in the file as they
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
-import mmap
-import os
+import threading
 from array import array
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,11 +16,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from prepserver.source.errors import SourceError, unusable
+from prepserver.pipeline.urls import is_url
+from prepserver.source.errors import SampleError, SourceError, unusable
 from prepserver.source.ranges import MISSING, Listed
-from prepserver.source.roots import Roots, open_below
+from prepserver.source.roots import Roots
+from prepserver.source.storage import open_file
 
 _INSTALL = "listing it needs pyarrow where the daemon runs: pip install 'prepserver[arrow]'"
+
+_WHOLE = threading.Lock()
+"""An object is in memory while it is listed: only one at a time."""
 
 
 def data_files(folder: str, roots: Roots | None) -> list[str]:
@@ -28,8 +34,8 @@ def data_files(folder: str, roots: Roots | None) -> list[str]:
     Raises:
         SourceError: The folder holds none, or several splits.
     """
-    if os.path.exists(f"{folder}/dataset_dict.json"):
-        splits = _json(f"{folder}/dataset_dict.json", roots).get("splits", [])
+    splits = _json(f"{folder}/dataset_dict.json", roots, or_none=True).get("splits", [])
+    if splits:
         raise SourceError(
             f"{folder} holds several splits; name one: {', '.join(f'{folder}/{each}' for each in splits)}"
         )
@@ -69,26 +75,28 @@ def list_arrow(path: str, columns: Sequence[str], label: str, roots: Roots | Non
     except ImportError as error:
         raise SourceError(f"{path}: {_INSTALL} ({error})") from error
     try:
-        descriptor = open_below(roots, "the file", path)
+        file = open_file(roots, "the file", path)
     except OSError as error:
         raise unusable("the file", path, error) from error
     try:
-        status = os.fstat(descriptor)
-        listed = Listed.of(status, len(columns))
-        if status.st_size == 0:
+        listed = Listed.of(file, len(columns))
+        if file.size == 0:
             raise SourceError(f"{path} is empty: write the dataset again")
-        # The mapping is closed with the last array that lies in it.
-        whole = pyarrow.py_buffer(mmap.mmap(descriptor, 0, prot=mmap.PROT_READ))
-        try:
-            with pyarrow.ipc.open_stream(whole) as stream:
-                for batch in stream:
-                    _add(path, listed, batch, columns, label, whole)
-                    found()
-        except (pyarrow.ArrowException, OSError) as error:
-            raise SourceError(f"{path} is damaged, or no Arrow stream: {error}. Write the dataset again") from error
+        with _WHOLE if is_url(path) else contextlib.nullcontext():
+            try:
+                # A mapping is closed with the last array that lies in it.
+                whole = pyarrow.py_buffer(file.whole())
+                with pyarrow.ipc.open_stream(whole) as stream:
+                    for batch in stream:
+                        _add(path, listed, batch, columns, label, whole)
+                        found()
+            except SampleError as error:
+                raise unusable("the file", path, error) from error
+            except (pyarrow.ArrowException, OSError) as error:
+                raise SourceError(f"{path} is damaged, or no Arrow stream: {error}. Write the dataset again") from error
         return listed
     finally:
-        os.close(descriptor)
+        file.close()
 
 
 def _add(path: str, listed: Listed, batch: Any, columns: Sequence[str], label: str, whole: Any) -> None:
@@ -135,11 +143,14 @@ def _ranges(path: str, name: str, column: Any, whole: Any) -> tuple[npt.NDArray[
     return where, sizes
 
 
-def _json(path: str, roots: Roots | None) -> dict[str, Any]:
+def _json(path: str, roots: Roots | None, or_none: bool = False) -> dict[str, Any]:
+    """Return the content of a JSON file; empty if it holds no object, or, with `or_none`, if there is none."""
     try:
-        with open(open_below(roots, "the dataset's file", path), "rb") as file:
-            found = json.load(file)
+        with contextlib.closing(open_file(roots, "the dataset's file", path)) as file:
+            found = json.loads(file.read(file.size, 0))
     except OSError as error:
+        if or_none and error.errno == errno.ENOENT:
+            return {}
         raise unusable("the dataset's file", path, error) from error
     except ValueError as error:
         raise SourceError(f"{path} is no JSON: {error}") from error

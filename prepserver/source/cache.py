@@ -10,7 +10,8 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Iterator, Mapping
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -71,9 +72,44 @@ class IndexCache:
         try:
             write_container(path, meta, sections)
         except OSError as error:
-            raise SourceError(
-                f"cannot write the index into {self.folder}: {error.strerror}; make room or choose another folder"
-            ) from error
+            raise self._full(error) from error
+        self._tidy(key)
+        return path
+
+    def copied(self, key: str, digest: str, size: int, content: Callable[[], Any]) -> str:
+        """Keep a copy of an index that lies elsewhere; return its path.
+
+        Args:
+            key: The name of the spec.
+            digest: The name of the content.
+            size: Its bytes; a copy of another size is made again.
+            content: Returns it.
+
+        Raises:
+            SourceError: It cannot be written.
+            OSError: What `content` raises.
+        """
+        path = self.folder / f"{key}-{digest[:32]}.idx"
+        with contextlib.suppress(FileNotFoundError):
+            if path.stat().st_size == size:
+                return str(path)
+        data = content()
+        try:
+            descriptor, temporary = tempfile.mkstemp(prefix=TEMPORARY_PREFIX, dir=self.folder)
+            with open(descriptor, "wb") as file:
+                file.write(data)
+            os.replace(temporary, path)
+        except OSError as error:
+            raise self._full(error) from error
+        self._tidy(key)
+        return str(path)
+
+    def _full(self, error: OSError) -> SourceError:
+        return SourceError(
+            f"cannot write the index into {self.folder}: {error.strerror}; make room or choose another folder"
+        )
+
+    def _tidy(self, key: str) -> None:
         for old in self._newest_first(f"{key}-*.idx")[_STATES_KEPT:]:
             old.unlink(missing_ok=True)
         now_ns = self.clock_ns()
@@ -81,7 +117,6 @@ class IndexCache:
             with contextlib.suppress(FileNotFoundError):
                 if now_ns - unfinished.stat().st_mtime_ns > _UNFINISHED_AGE_NS:
                     unfinished.unlink()
-        return path
 
     def _newest_first(self, pattern: str) -> list[Path]:
         found: list[tuple[int, Path]] = []

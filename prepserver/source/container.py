@@ -22,6 +22,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from prepserver.checksum import crc32
 from prepserver.source.roots import Roots, open_below
 
@@ -160,6 +163,13 @@ class Rows:
         if not 0 <= index < self._count:
             raise IndexError(f"index {index} of {self._count} rows")
         return self._form.unpack(self._read(self._begins + index * self._step, self._form.size))
+
+    def column(self, start: int, stop: int, dtype: str, offset: int) -> npt.NDArray[Any]:
+        """Return one number of each row in [start, stop), which lies `offset` bytes after the row's begin."""
+        if not 0 <= start <= stop <= self._count:
+            raise IndexError(f"rows {start} to {stop} of {self._count}")
+        data = self._read(self._begins + start * self._step, (stop - start) * self._step)
+        return np.ndarray(stop - start, dtype, data, offset, (self._step,))
 
 
 def write_container(path: Path, meta: Mapping[str, Any], sections: Mapping[str, memoryview]) -> None:

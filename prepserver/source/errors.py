@@ -43,6 +43,8 @@ def printable(name: str) -> str:
 def unusable(what: str, path: str | bytes, error: OSError) -> SourceError:
     """Return the error for a failed system call on `what` of a dataset, such as "the folder", at `path`."""
     shown = printable(os.fsdecode(path))
+    if isinstance(error, SampleError):
+        return SourceError(f"cannot read {what} {shown}: {error.reason}")
     match error.errno:
         case errno.ENOENT:
             return SourceError(f"{what} {shown} does not exist on the server's machine; check the path")

@@ -3,7 +3,7 @@
 Each file has a name and a row of 20 bytes: where the name begins, its label and the number of its folder. A row may
 hold further numbers, so that one read finds all that is known of a file. Folder names are stored once. A path is
 `folder + name`; the folder ends in a slash or is empty. A path is relative to the base of the source unless it begins
-with a slash. Paths are bytes, as the system has them.
+with a slash or is a URL. Paths are bytes, as the system has them.
 """
 
 from __future__ import annotations
@@ -14,16 +14,19 @@ import json
 import os
 import struct
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from prepserver.pipeline.urls import is_url
 from prepserver.source.container import Container
 from prepserver.source.errors import SampleError, printable
 from prepserver.source.places import Places
-from prepserver.source.roots import Roots
-from prepserver.source.samples import Record, Source, read_regular_file
+from prepserver.source.roots import OutsideRootsError, Roots
+from prepserver.source.samples import MAX_ENCODED_BYTES, OUTSIDE, Record, Source, read_regular_file
+from prepserver.source.storage import remote
 
 
 class FileTable:
@@ -95,7 +98,7 @@ class FileTable:
         Folders are listed to find the links among their files: on a network file system that is a hundred times faster
         than a call for each file.
         """
-        folders = [folder if folder.startswith(b"/") else base + folder for folder in self.folders]
+        folders = [joined(base, folder) for folder in self.folders]
         links: list[frozenset[bytes] | None] = []
         for folder in folders:
             places.add_folder(folder)
@@ -121,8 +124,15 @@ class FileTable:
         }
 
 
+def joined(base: bytes, path: bytes) -> bytes:
+    """Return a path, which is relative to `base` unless it is absolute or a URL; `base` ends in a slash."""
+    return path if path.startswith(b"/") or is_url(path) else base + path
+
+
 def _links_in(folder: bytes) -> frozenset[bytes] | None:
     """Return the names of the links in a folder; None if it cannot be listed, though its files may be readable."""
+    if is_url(folder):
+        return frozenset()
     try:
         with os.scandir(folder) as entries:
             return frozenset(entry.name for entry in entries if entry.is_symlink())
@@ -144,6 +154,7 @@ def table_meta(table: FileTable, classes: list[str], masks: FileTable | None) ->
     return {
         "n": len(table),
         "classes": classes,
+        "urls": any(is_url(folder) for each in (table, masks) if each is not None for folder in each.folders),
         "num_classes": len(classes) or table.max_label + 1,
         "content_digest": content,
     }
@@ -159,8 +170,7 @@ def check_folders(sections: Callable[[str], memoryview], base: str, roots: Roots
     """
     names, ends = sections(f"{prefix}folder_names").cast("B"), sections(f"{prefix}folder_ends").cast("B").cast("Q")
     for start, end in itertools.pairwise(ends):
-        folder = bytes(names[start:end])
-        roots.check_path("the folder", folder if folder.startswith(b"/") else os.fsencode(base) + b"/" + folder)
+        roots.check_path("the folder", joined(os.fsencode(base) + b"/", bytes(names[start:end])))
 
 
 class Listing(Source):
@@ -191,6 +201,10 @@ class Listing(Source):
     def label(self, index: int) -> int:
         """As `Source.label`."""
         return self.entry(index)[0]
+
+    def labels(self, start: int, stop: int) -> npt.NDArray[np.int64]:
+        """As `Source.labels`."""
+        return self._rows.column(start, stop, "=i8", struct.calcsize("=Q"))
 
     def name(self, index: int) -> str:
         """As `Source.name`."""
@@ -231,13 +245,12 @@ class FileSource(Listing):
         super().__init__(container, more, prefix)
         self._base = os.fsencode(base.rstrip("/") + "/")
         self._roots = roots
-        self._masks = None if masks is None else FileSource(container, masks, roots, prefix=MASKS)
+        self._masks = None if masks is None else file_source(container, masks, roots, prefix=MASKS)
 
     def read(self, index: int) -> Record:
         """As `Source.read`."""
         row = self._rows[index]
-        path = self._path(row)
-        image = read_regular_file(path if path.startswith(b"/") else self._base + path, roots=self._roots)
+        image = self._encoded(row)
         if self._masks is None:
             return {"image": image, "label": row[1]}
         try:
@@ -245,3 +258,67 @@ class FileSource(Listing):
         except SampleError as error:
             raise SampleError(f"its mask {printable(self._masks.name(index))}: {error.reason}") from error
         return {"image": image, "mask": mask, "label": row[1]}
+
+    def _encoded(self, row: tuple[int, ...]) -> bytes:
+        path = self._path(row)
+        return read_regular_file(path if path.startswith(b"/") else self._base + path, roots=self._roots)
+
+
+class RemoteFileSource(FileSource):
+    """A `FileSource` some of whose files are objects on the network.
+
+    Its `Listing` has two further numbers of each file if it was made by listing a bucket: `Wanted.size` and `version`.
+    """
+
+    _more = 0
+
+    def __init__(
+        self, container: Container, base: str, roots: Roots | None = None, masks: str | None = None, prefix: str = ""
+    ) -> None:
+        super().__init__(container, base, roots, masks, prefix)
+        if container.meta.get("versions") and not prefix:
+            Listing.__init__(self, container, more="QQ")
+            self._more = 2
+
+    def prefetch(self, indices: Sequence[int]) -> None:
+        """As `Source.prefetch`."""
+        wanted = (self._wanted(self._rows[index]) for index in indices)
+        remote.link().want(each for each in wanted if each is not None)
+        if self._masks is not None:
+            self._masks.prefetch(indices)
+
+    def _wanted(self, row: tuple[int, ...]) -> remote.Wanted | None:
+        url = joined(self._base, self._path(row))
+        if not is_url(url):
+            return None
+        size, version = row[3:5] if self._more else (-1, 0)
+        return remote.Wanted(os.fsdecode(url), size=size, version=version)
+
+    def _encoded(self, row: tuple[int, ...]) -> bytes:
+        wanted = self._wanted(row)
+        return super()._encoded(row) if wanted is None else remote_bytes(wanted)
+
+
+def remote_bytes(wanted: remote.Wanted) -> bytes:
+    """Read what a sample needs.
+
+    Raises:
+        SampleError: It cannot be read; the reason names its URL.
+    """
+    try:
+        if data := remote.link().read(wanted, MAX_ENCODED_BYTES):
+            return data
+        reason = "the object is empty"
+    except OutsideRootsError:
+        reason = OUTSIDE
+    except SampleError as error:
+        reason = error.reason
+    raise SampleError(f"{wanted.url}: {reason}")
+
+
+def file_source(
+    container: Container, base: str, roots: Roots | None = None, masks: str | None = None, prefix: str = ""
+) -> FileSource:
+    """Return the `FileSource` for where the files of an index lie."""
+    remotely = container.meta.get("urls") or any(is_url(each) for each in (base, masks) if each is not None)
+    return (RemoteFileSource if remotely else FileSource)(container, base, roots, masks, prefix)

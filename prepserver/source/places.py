@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 
+from prepserver.pipeline.urls import is_url
 from prepserver.source.roots import real_path
 
 MOST = 128
@@ -19,7 +20,7 @@ _FOLD_AT = 4096  # remembered while a listing goes on
 
 
 class Places:
-    """The folders, collected while a dataset is listed.
+    """The folders, collected while a dataset is listed. URLs are no folders, and left out.
 
     Args:
         most: Most folders that `found` returns, at least 1.
@@ -33,11 +34,13 @@ class Places:
 
     def add_folder(self, path: bytes) -> None:
         """Add a folder that holds files of the dataset, with all that is below it."""
-        self._add(real_path(path), path)
+        if not is_url(path):
+            self._add(real_path(path), path)
 
     def add_file(self, path: bytes) -> None:
         """Add the folder of a file that may be a link."""
-        self._add(os.path.dirname(real_path(path)), path)
+        if not is_url(path):
+            self._add(os.path.dirname(real_path(path)), path)
 
     def found(self) -> dict[str, str]:
         """Return the folders, none below another, each with a path of the dataset that leads to it or below it.

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import TypeVar
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 _PERIOD_S = 0.1
 
@@ -28,3 +33,29 @@ class Progress:
         if now_s >= self._due_s:
             self._due_s = now_s + _PERIOD_S
             self.finished(count)
+
+    def over(self, work: Callable[[T], R], items: Iterable[T], at_once: int, samples: Callable[[], int]) -> list[R]:
+        """Do work in threads, because it waits for storage more than it computes, and report meanwhile.
+
+        Args:
+            work: Called with each item, in any order; an error from it ends the scan.
+            items: What to work on.
+            at_once: Number of threads.
+            samples: The number of files found so far.
+
+        Returns:
+            What `work` returned, in the order of the items.
+        """
+        with ThreadPoolExecutor(at_once) as threads:
+            futures = [threads.submit(work, item) for item in items]
+            try:
+                left = set(futures)
+                while left:
+                    done, left = wait(left, _PERIOD_S)
+                    for future in done:
+                        future.result()
+                    self.found(samples())
+            except BaseException:
+                threads.shutdown(wait=True, cancel_futures=True)
+                raise
+        return [future.result() for future in futures]

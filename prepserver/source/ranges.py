@@ -11,12 +11,12 @@ import json
 import os
 from abc import abstractmethod
 from array import array
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 from prepserver.pipeline.kinds import Label
+from prepserver.pipeline.urls import is_url
 from prepserver.source.container import Container
 from prepserver.source.errors import SampleError, SourceError
 from prepserver.source.files import FileTable, Listing, table_meta
@@ -25,15 +25,14 @@ from prepserver.source.progress import Progress
 from prepserver.source.reader import Scan, ScanningReader
 from prepserver.source.roots import Roots
 from prepserver.source.samples import MAX_ENCODED_BYTES, Record, Source
-from prepserver.source.shards import Shards
+from prepserver.source.shards import open_shards
+from prepserver.source.storage import File, statuses
 
 MISSING = (1 << 64) - 1
 """Instead of an offset: the sample has no such column."""
 
 _AT_ONCE = 8
-"""Files that are listed in parallel: listing waits for storage more than it computes."""
-
-_LOOK_S = 0.1
+"""Files that are listed in parallel."""
 
 Sections = dict[str, memoryview]
 
@@ -44,7 +43,7 @@ class Listed:
 
     Attributes:
         size: Bytes of the file.
-        mtime_ns: Time of the file, taken before it was listed.
+        mtime_ns: `File.version`, taken before it was listed.
         keys: Names of the samples.
         labels: Class numbers of the samples; 0 without labels.
         places: For each column that is read from the file, (offsets, lengths) by sample; see `MISSING`.
@@ -57,9 +56,9 @@ class Listed:
     places: list[tuple[array[int], array[int]]] = field(default_factory=list)
 
     @classmethod
-    def of(cls, status: os.stat_result, columns: int) -> Self:
-        """Return an empty listing of a file with this status."""
-        return cls(status.st_size, status.st_mtime_ns, places=[(array("Q"), array("Q")) for _ in range(columns)])
+    def of(cls, file: File, columns: int) -> Self:
+        """Return an empty listing of a file."""
+        return cls(file.size, file.version, places=[(array("Q"), array("Q")) for _ in range(columns)])
 
 
 T = TypeVar("T", bound="HasStatus")
@@ -125,7 +124,8 @@ class FilesReader(ScanningReader, Generic[T]):
         # A file may be written anew with the same names and sizes inside.
         state = hashlib.sha256(json.dumps([sizes, times]).encode()).hexdigest()
         meta |= {"files": paths, "sizes": sizes, "mtimes_ns": times, "state": state}
-        return Scan(meta, sections, times, places.found())
+        remotely = bool(paths) and is_url(paths[0])
+        return Scan(meta, sections, [] if remotely else times, places.found())
 
     @property
     def folders(self) -> list[str]:
@@ -139,27 +139,14 @@ class FilesReader(ScanningReader, Generic[T]):
             nonlocal samples
             samples += count  # only for people: threads may lose a count
 
-        with ThreadPoolExecutor(_AT_ONCE) as threads:
-            futures = [threads.submit(self.list_file, path, roots, found) for path in paths]
-            try:
-                left = set(futures)
-                while left:
-                    done, left = wait(left, _LOOK_S)
-                    for future in done:
-                        future.result()
-                    progress.found(samples)
-            except BaseException:
-                threads.shutdown(wait=True, cancel_futures=True)
-                raise
-        return [future.result() for future in futures]
+        return progress.over(lambda path: self.list_file(path, roots, found), paths, _AT_ONCE, lambda: samples)
 
     def is_current(self, container: Container) -> bool:
         """As `ScanningReader.is_current`."""
         meta = container.meta
         if meta["files"] != self.files():
             return False
-        found = [(status.st_size, status.st_mtime_ns) for status in map(os.stat, meta["files"])]
-        return found == list(zip(meta["sizes"], meta["mtimes_ns"], strict=True))
+        return statuses(meta["files"]) == list(zip(meta["sizes"], meta["mtimes_ns"], strict=True))
 
     def check_roots(self, sections: Callable[[str], memoryview], roots: Roots) -> None:
         """As `ScanningReader.check_roots`."""
@@ -186,7 +173,7 @@ class RangesReader(FilesReader[Listed]):
         table = FileTable()
         more = [array("I"), *(array("Q") for _ in self.columns for _ in range(2))]
         for number, (path, listed) in enumerate(zip(paths, files, strict=True)):
-            folder = os.fsencode(path.lstrip("/")) + b"/"
+            folder = os.fsencode(path.partition("://")[2] or path.lstrip("/")) + b"/"
             for key, label in zip(listed.keys, listed.labels, strict=True):
                 below, slash, name = key.rpartition(b"/")
                 table.add(folder + below + slash, name, label)
@@ -220,7 +207,18 @@ class RangesSource(Listing):
         super().__init__(container, more="I" + "QQ" * len(columns))
         self._columns, self._has_label = columns, has_label
         meta = container.meta
-        self._shards = Shards(meta["files"], meta["sizes"], roots, meta["mtimes_ns"])
+        self._shards = open_shards(meta["files"], meta["sizes"], roots, meta["mtimes_ns"])
+
+    def prefetch(self, indices: Sequence[int]) -> None:
+        """As `Source.prefetch`."""
+        if self._shards.wants:
+            self._shards.want(itertools.chain.from_iterable(map(self._ranges, indices)))
+
+    def _ranges(self, index: int) -> Iterator[tuple[int, int, int]]:
+        _, _, file, *places = self.entry(index)
+        for offset, length in zip(places[::2], places[1::2], strict=True):
+            if offset != MISSING and 0 < length <= MAX_ENCODED_BYTES:
+                yield file, offset, length
 
     def read(self, index: int) -> Record:
         """As `Source.read`."""

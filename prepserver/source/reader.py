@@ -57,12 +57,14 @@ class Scan:
         sections: Bytes by name.
         mtimes_ns: The times of all files and folders that it was made from.
         places: See `Places.found`.
+        state: Differs between states of objects on the network that have equal names; empty for local files.
     """
 
     meta: dict[str, Any]
     sections: dict[str, memoryview]
     mtimes_ns: list[int]
     places: dict[str, str]
+    state: str = ""
 
 
 class Reader(ABC):
@@ -155,7 +157,11 @@ class ScanningReader(Reader):
         settled = not any(
             started_ns - _COARSEST_TIME_NS <= mtime_ns <= ended_ns + _COARSEST_TIME_NS for mtime_ns in scan.mtimes_ns
         )
-        meta = {"key": self.key, "settled": settled, "places": scan.places, **scan.meta}
+        meta = {"key": self.key, "settled": settled, "places": scan.places, "state": scan.state, **scan.meta}
+        if scan.state:
+            for path, container in cache.candidates(self.key):
+                if _version(container.meta) == _version(meta):
+                    return self._info(path, container.meta)
         return self._info(cache.publish(self.key, _version(meta), meta, scan.sections), meta)
 
     def open(self, index_path: Path, roots: Roots | None) -> Source:

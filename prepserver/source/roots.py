@@ -1,5 +1,7 @@
 """Which part of the file system a source may be read from, for users other than the server's own.
 
+Roots that are URLs are not judged here: they hold for everybody, and `prepserver.source.storage.remote` checks them.
+
 Paths are never checked, because their meaning can change between the check and the opening. What was opened is checked:
 the kernel says where it lies (``/proc/self/fd``), after all links were followed. So nothing outside is ever listed or
 read, even if somebody changes links meanwhile. A link does show whether there is a folder behind it.
@@ -10,9 +12,11 @@ Hard links are not covered: the kernel lets a user make them only to files that 
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterable
 
+from prepserver.pipeline.urls import is_url
 from prepserver.source.errors import SourceError, printable
 
 # Without O_NONBLOCK, opening a FIFO waits for a writer that never comes.
@@ -29,12 +33,13 @@ class Roots:
     Making one accesses the file system, which may hang, so only workers and indexers do.
 
     Args:
-        folders: Absolute paths; links in them are followed.
+        folders: Absolute paths; links in them are followed. URLs among them are left out.
     """
 
     def __init__(self, folders: Iterable[str]) -> None:
         self._named = tuple(folders)
-        self._real = tuple(os.fsencode(os.path.realpath(folder)).rstrip(b"/") + b"/" for folder in self._named)
+        local = (folder for folder in self._named if not is_url(folder))
+        self._real = tuple(os.fsencode(os.path.realpath(folder)).rstrip(b"/") + b"/" for folder in local)
 
     def holds(self, real: bytes) -> bool:
         """Say whether a path without links is a root or lies below one."""
@@ -52,12 +57,13 @@ class Roots:
     def check_path(self, what: str, path: str | bytes) -> None:
         """Check a path that is not opened yet; 6 us.
 
-        A missing path is judged by where it would be, so the answer tells nothing about what exists outside.
+        A missing path is judged by where it would be, so the answer tells nothing about what exists outside. URLs are
+        judged when they are read: see `prepserver.source.storage.remote.check_allowed`.
 
         Raises:
             OutsideRootsError: It leads outside.
         """
-        if not self.holds(real_path(path)):
+        if not is_url(path) and not self.holds(real_path(path)):
             raise self._outside(what, path)
 
     def _outside(self, what: str, path: str | bytes) -> OutsideRootsError:
@@ -92,6 +98,8 @@ def open_below(roots: Roots | None, what: str, path: str | bytes) -> int:
     try:
         descriptor = os.open(path, _FLAGS)
     except OSError:
+        if is_url(path):
+            raise OSError(errno.EOPNOTSUPP, "this source reads only files of the server's machine") from None
         if roots is not None:
             roots.check_path(what, path)
         raise

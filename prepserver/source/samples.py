@@ -8,6 +8,7 @@ import stat
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+import numpy as np
 import numpy.typing as npt
 
 from prepserver.source.errors import SampleError
@@ -60,6 +61,14 @@ class Source(Protocol):
 
     def label(self, index: int) -> int:
         """Return the label of a sample without reading the sample."""
+
+    def labels(self, start: int, stop: int) -> npt.NDArray[np.int64]:
+        """Return the labels of the samples in [start, stop)."""
+        return np.fromiter(map(self.label, range(start, stop)), np.int64, stop - start)
+
+    def prefetch(self, indices: Sequence[int]) -> None:
+        """Begin to read samples that `read` will be asked for soon, if that takes time; returns at once."""
+        return None
 
     def name(self, index: int) -> str:
         """Return what messages call a sample: the path below the source's folder, or as the list gives it.

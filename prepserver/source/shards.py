@@ -7,16 +7,21 @@ times faster than by a call for each.
 
 from __future__ import annotations
 
+import itertools
 import mmap
 import os
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import ClassVar
 
+from prepserver.pipeline.urls import is_url
 from prepserver.source.errors import SampleError
 from prepserver.source.roots import OutsideRootsError, Roots, open_below
-from prepserver.source.samples import NOT_THE_SAMPLE, OUTSIDE
+from prepserver.source.samples import MAX_ENCODED_BYTES, NOT_THE_SAMPLE, OUTSIDE
+from prepserver.source.storage import remote
 
-# Of a soft limit of 1024 descriptors that a worker may live under; 400 shards of 256 MiB are 100 GB.
+# Of all datasets in a process, of a soft limit of 1024 descriptors that a worker may live under; 400 shards of 256 MiB
+# are 100 GB.
 _OPEN_AT_MOST = 400
 
 
@@ -27,14 +32,20 @@ class Shards:
         paths: Absolute paths.
         sizes: Bytes of each shard when the dataset was listed.
         roots: Where shards must lie.
-        mtimes_ns: Time of each shard when the dataset was listed; None to compare sizes only.
+        versions: `File.version` of each shard when the dataset was listed; None to compare sizes only.
+
+    Attributes:
+        wants: Whether `want` is of use.
     """
 
+    wants = False
+    _open: ClassVar[OrderedDict[tuple[int, int], int]] = OrderedDict()
+    """Descriptors by dataset and shard."""
+
     def __init__(
-        self, paths: Sequence[str], sizes: Sequence[int], roots: Roots | None, mtimes_ns: Sequence[int] | None = None
+        self, paths: Sequence[str], sizes: Sequence[int], roots: Roots | None, versions: Sequence[int] | None = None
     ) -> None:
-        self._paths, self._sizes, self._roots, self._mtimes_ns = paths, sizes, roots, mtimes_ns
-        self._open: OrderedDict[int, int] = OrderedDict()
+        self._paths, self._sizes, self._roots, self._versions = paths, sizes, roots, versions
         self._maps: dict[int, mmap.mmap] = {}
 
     def read(self, shard: int, offset: int, length: int) -> bytes:
@@ -55,10 +66,13 @@ class Shards:
                 raise
             raise SampleError(f"cannot read {self.name(shard)}: {error.strerror}") from error
 
+    def want(self, ranges: Iterable[tuple[int, int, int]]) -> None:
+        """Begin to read (shard, offset, length), each of which `read` will be asked for soon."""
+
     def check(self, shard: int) -> None:
         """Raise as `read` if a shard has changed since it was listed; 2 us."""
         self.read(shard, 0, 0)  # opens it
-        self._compare(shard, os.fstat(self._open[shard]))
+        self._compare(shard, os.fstat(self._open[id(self), shard]))
 
     def mapped(self, shard: int) -> mmap.mmap:
         """Return a shard as memory, unchanged since it was listed. Raises as `read`.
@@ -68,7 +82,7 @@ class Shards:
         """
         self.check(shard)
         if shard not in self._maps:
-            self._maps[shard] = mmap.mmap(self._open[shard], 0, prot=mmap.PROT_READ)
+            self._maps[shard] = mmap.mmap(self._open[id(self), shard], 0, prot=mmap.PROT_READ)
         return self._maps[shard]
 
     def name(self, shard: int) -> str:
@@ -77,7 +91,7 @@ class Shards:
 
     def _descriptor(self, shard: int) -> int:
         """Return an open shard; shards stay open, and are checked once."""
-        descriptor = self._open.get(shard)
+        descriptor = self._open.get((id(self), shard))
         if descriptor is not None:
             return descriptor
         if not shard < len(self._sizes):
@@ -90,7 +104,7 @@ class Shards:
             raise
         if len(self._open) >= _OPEN_AT_MOST:
             os.close(self._open.popitem(last=False)[1])
-        self._open[shard] = descriptor
+        self._open[id(self), shard] = descriptor
         return descriptor
 
     def _compare(self, shard: int, status: os.stat_result) -> None:
@@ -98,10 +112,47 @@ class Shards:
             raise SampleError(
                 f"{self.name(shard)} has {status.st_size} bytes and should have {self._sizes[shard]}: it has changed"
             )
-        if self._mtimes_ns is not None and status.st_mtime_ns != self._mtimes_ns[shard]:
+        if self._versions is not None and status.st_mtime_ns != self._versions[shard]:
             raise SampleError(f"{self.name(shard)} has changed since the dataset was listed; attach again")
 
     def __del__(self) -> None:
         # A source has no close of its own: it lives as long as its worker, or as the client's iterator.
-        for descriptor in self.__dict__.get("_open", {}).values():
-            os.close(descriptor)
+        for key in [key for key in self._open if key[0] == id(self)]:
+            os.close(self._open.pop(key))
+
+
+class RemoteShards(Shards):
+    """Shards that are objects on the network; each answer says whether its shard has changed."""
+
+    wants = True
+
+    def read(self, shard: int, offset: int, length: int) -> bytes:
+        """As `Shards.read`."""
+        try:
+            return remote.link().read(self._wanted(shard, offset, length), MAX_ENCODED_BYTES)
+        except OutsideRootsError:
+            raise SampleError(OUTSIDE) from None
+        except SampleError as error:
+            raise SampleError(f"{self.name(shard)}: {error.reason}") from None
+
+    def want(self, ranges: Iterable[tuple[int, int, int]]) -> None:
+        """As `Shards.want`."""
+        remote.link().want(itertools.starmap(self._wanted, ranges))
+
+    def name(self, shard: int) -> str:
+        """Return the URL of a shard."""
+        return self._paths[shard]
+
+    def _wanted(self, shard: int, offset: int, length: int) -> remote.Wanted:
+        if not shard < len(self._sizes):
+            raise SampleError(f"the index names shard {shard} of {len(self._sizes)}")
+        size = self._sizes[shard]
+        length = max(0, min(length, size - offset))
+        return remote.Wanted(self._paths[shard], offset, length, size, self._versions[shard] if self._versions else 0)
+
+
+def open_shards(
+    paths: Sequence[str], sizes: Sequence[int], roots: Roots | None, versions: Sequence[int] | None = None
+) -> Shards:
+    """Return the `Shards` for where they lie: on this machine, or all on the network."""
+    return (RemoteShards if paths and is_url(paths[0]) else Shards)(paths, sizes, roots, versions)

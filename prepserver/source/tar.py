@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 from prepserver.source.errors import SourceError, printable, unusable
 from prepserver.source.ranges import MISSING, Listed
-from prepserver.source.roots import Roots, open_below
+from prepserver.source.roots import Roots
+from prepserver.source.storage import File, open_file
 
 BLOCK = 512
 
@@ -70,15 +71,14 @@ def list_shard(
         SourceError: Missing, unreadable, compressed, cut off, no tar, or a class that is no number.
     """
     try:
-        descriptor = open_below(roots, "the shard", path)
+        file = open_file(roots, "the shard", path)
     except OSError as error:
         raise unusable("the shard", path, error) from error
     try:
-        status = os.fstat(descriptor)
-        listed = Listed.of(status, len(extensions))
+        listed = Listed.of(file, len(extensions))
         wanted = [each.lower().encode().split(b";") for each in extensions]
         labelled = label.lower().encode().split(b";") if label else []
-        members = _members(path, descriptor, status.st_size)
+        members = _members(path, file)
         for key, files in itertools.groupby(members, key=lambda member: member.key):
             sample: dict[bytes, _Member] = {}
             for each in files:
@@ -90,7 +90,7 @@ def list_shard(
     except OSError as error:
         raise unusable("the shard", path, error) from error
     finally:
-        os.close(descriptor)
+        file.close()
 
 
 def _add(
@@ -131,38 +131,36 @@ class _Member:
     begin: bytes
 
 
-def _members(path: str, descriptor: int, size: int) -> Iterator[_Member]:
+def _members(path: str, file: File) -> Iterator[_Member]:
     """Yield the regular files of a tar that have an extension, in order."""
     at = 0
     given: dict[bytes, bytes] = {}  # what earlier headers say about the next file
-    while (found := _header(path, descriptor, at, size, given)) is not None:
+    while (found := _header(path, file, at, given)) is not None:
         kind, header, begin, length = found
         data = at + BLOCK
         at = data + -(-length // BLOCK) * BLOCK
         if kind in _NAMING:
             if length > _LONG_NAME_MOST:
                 raise SourceError(f"{path} is damaged: a name of {length} bytes at byte {data}")
-            text = os.pread(descriptor, length, data)
+            text = file.read(length, data)
             given |= {b"path": text.rstrip(b"\0")} if kind == b"L" else dict(_pax(text))
             continue
         if kind in _REGULAR:
-            folder, slash, file = given.get(b"path", _name(header)).rpartition(b"/")
-            stem, _, extension = file.partition(b".")
+            folder, slash, name = given.get(b"path", _name(header)).rpartition(b"/")
+            stem, _, extension = name.partition(b".")
             if extension:
                 yield _Member(folder + slash + stem, extension.lower(), data, length, begin[:length])
         if kind not in _FOR_OTHERS:
             given.clear()
 
 
-def _header(
-    path: str, descriptor: int, at: int, size: int, given: Mapping[bytes, bytes]
-) -> tuple[bytes, bytes, bytes, int] | None:
+def _header(path: str, file: File, at: int, given: Mapping[bytes, bytes]) -> tuple[bytes, bytes, bytes, int] | None:
     """Read a header: the type of member, the header, the begin of the member's data, its length; None at the end.
 
     Raises:
         SourceError: There is no header, or the member is cut off.
     """
-    block = os.pread(descriptor, 2 * BLOCK, at)
+    block, size = file.read(2 * BLOCK, at), file.size
     header = block[:BLOCK]
     if at == 0:
         for magic, what in _COMPRESSED.items():

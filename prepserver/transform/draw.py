@@ -59,6 +59,10 @@ class Draws:
         """
         return ((self._words or self._more()).pop() * count) >> 64
 
+    def key(self) -> int:
+        """Return the next 128 bits, the key of a generator of many numbers."""
+        return self.word() << 64 | self.word()
+
     def _more(self) -> list[int]:
         """Return eight words, to be taken from the end."""
         self._words = list(_WORDS.unpack(eight_words(self._key, self._place, self._block))[::-1])

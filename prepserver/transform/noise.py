@@ -10,20 +10,14 @@ from statistics import NormalDist
 
 import numpy as np
 
-from prepserver.transform.draw import Draws
 from prepserver.transform.stage import Array
-
-
-def key_of(draws: Draws) -> int:
-    """Draw a key of 128 bits."""
-    return draws.word() << 64 | draws.word()
 
 
 class Noise:
     """An endless sequence of random values.
 
     Args:
-        key: From `key_of`.
+        key: From `Draws.key`.
     """
 
     def __init__(self, key: int) -> None:

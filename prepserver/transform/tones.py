@@ -30,6 +30,12 @@ def invert(image: Array) -> Array:
     return inverted
 
 
+def permuted(image: Array, order: list[int]) -> Array:
+    """Return `image` with its three channels in another order."""
+    result: Array = image if image.shape[2] == 1 else np.take(image, order, 2)
+    return result
+
+
 def posterize(image: Array, bits: int) -> Array:
     """Return `image` with the highest `bits` of each value."""
     kept: Array = image & np.uint8(256 - (1 << 8 - bits))

@@ -6,6 +6,7 @@ positions give the same bytes wherever and however often it runs.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import time
@@ -109,6 +110,12 @@ class Stream:
     order: Order
     seed: int
     quarantined: AbstractSet[int] = frozenset()
+
+    def prefetch(self, position: int, count: int) -> None:
+        """Begins to read the samples of positions [position, position + count), which `fill` will be asked for."""
+        # What goes wrong here goes wrong again when the sample is read, and is reported there.
+        with contextlib.suppress(Exception):
+            self.source.prefetch([i for i in self.order.indices(position, count) if i != NO_SAMPLE])
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.sources import source_from_wire
+from prepserver.pipeline.urls import is_url
 from prepserver.protocol.schema import ProtocolError
 from prepserver.protocol.work import TO_INDEXER, BuildIndex, Indexed, IndexFailed, Indexing
 from prepserver.source import OutsideRootsError, Roots, SourceError, build_index
@@ -63,7 +64,8 @@ def _answer(job: BuildIndex, sock: socket.socket, seal: Seal) -> Indexed | Index
     roots = job.roots
     try:
         spec = source_from_wire(job.source)
-        seal.close(["/"] if spec.paths or job.files else [], writable=[job.cache_dir])
+        local = any(not is_url(path) for part in spec.parts() for _, path in part.named_paths())
+        seal.close(["/"] if local or job.files else [], writable=[job.cache_dir])
         try:
             rule = Roots(roots) if roots else None
             files = digests(job.files, rule)

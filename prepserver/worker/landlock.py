@@ -22,6 +22,7 @@ _WRITE = _READ | _WRITE_FILE | _REMOVE_FILE | _MAKE_REG | _TRUNCATE
 
 # Number of file rights in each version of the interface; they are bits from 0 on.
 _FILE_RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15, 5: 16}
+_BIND, _CONNECT = 1, 2  # LANDLOCK_ACCESS_NET_*, by TCP
 _NETWORK_SINCE, _SCOPES_SINCE = 4, 6  # no TCP; no signals and no abstract sockets outside
 
 
@@ -30,7 +31,7 @@ def version() -> int:
     return call(_CREATE_RULESET, None, 0, _ASK_VERSION)
 
 
-def restrict(known: int, readable: Iterable[str], writable: Iterable[str] = ()) -> None:
+def restrict(known: int, readable: Iterable[str], writable: Iterable[str] = (), connects: bool = False) -> None:
     """From now on this process can open only files below these folders.
 
     It must have set no_new_privs. A folder that does not exist now cannot be opened later either, because rules apply
@@ -38,14 +39,15 @@ def restrict(known: int, readable: Iterable[str], writable: Iterable[str] = ()) 
 
     Args:
         known: From `version`.
-        readable: Folders whose files may be read and listed.
+        readable: Folders whose files may be read and listed, and files that may be read.
         writable: Folders whose files may also be written, made and removed.
+        connects: Whether it may connect by TCP.
 
     Raises:
         OSError: The kernel refuses.
     """
     files = (1 << _FILE_RIGHTS[min(known, max(_FILE_RIGHTS))]) - 1
-    network = 0b11 if known >= _NETWORK_SINCE else 0
+    network = (_BIND if connects else _BIND | _CONNECT) if known >= _NETWORK_SINCE else 0
     scopes = 0b11 if known >= _SCOPES_SINCE else 0
     ruleset = call(_CREATE_RULESET, struct.pack("=QQQ", files, network, scopes), 24, 0)
     try:
@@ -61,6 +63,9 @@ def _allow(ruleset: int, path: str, rights: int) -> None:
     try:
         # O_DIRECTORY makes an automounter mount it; a rule for the folder underneath would be useless.
         place = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except NotADirectoryError:
+        place = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        rights &= _READ_FILE | _WRITE_FILE  # the kernel refuses others for a file
     except OSError:
         return  # no file there can be read
     try:

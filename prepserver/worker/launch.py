@@ -35,6 +35,7 @@ _ONE_THREAD = {
     "MKL_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
     "MALLOC_ARENA_MAX": "2",
+    "TOKIO_WORKER_THREADS": "1",  # of reads from object stores, for which one is plenty
     # No child ever makes a CUDA context, whatever it imports.
     "CUDA_VISIBLE_DEVICES": "",
 }
@@ -101,6 +102,8 @@ class Zygote:
             `unconfined`.
         plugins: Names of what is loaded of the daemon's owner's code.
         plugin_read: Folders that children may read for it.
+        url_roots: URLs below which children may read; without any, they have no network.
+        read_deadline_s: Longest time for one such read.
 
     Attributes:
         ready: Whether it has come up.
@@ -118,12 +121,16 @@ class Zygote:
         sandbox: str = "auto",
         plugins: Sequence[str] = (),
         plugin_read: Sequence[str] = (),
+        url_roots: Sequence[str] = (),
+        read_deadline_s: float = 15.0,
     ) -> None:
         self._nice = nice
         self._mode = sandbox
         self._more = [
             *(part for name in plugins for part in ("--plugin", name)),
             *(part for folder in plugin_read for part in ("--read", folder)),
+            *(part for url in url_roots for part in ("--url", url)),
+            *("--read-deadline", str(read_deadline_s)),
         ]
         self._log_level = log_level
         self._process: subprocess.Popen[bytes] | None = None

@@ -30,7 +30,7 @@ from prepserver.protocol.layout import RingLayout
 from prepserver.protocol.schema import ProtocolError
 from prepserver.source import Roots, open_source
 from prepserver.source.errors import printable
-from prepserver.telemetry.page import NO_LANE, StatsPage
+from prepserver.telemetry.page import NO_LANE, NO_TASK, StatsPage
 from prepserver.transform import DECODING
 from prepserver.worker.channel import ChannelClosed, close_all, receive, send
 from prepserver.worker.fill import BadRow, LaneError, Stream, Target, describe, fill
@@ -105,6 +105,7 @@ class _Worker:
         self._lanes: dict[int, Target | _Broken] = {}
         self._tasks_since_collect = 0
         self._filled: list[int] = []  # the lanes of the current task
+        self._begun = NO_TASK  # the task whose reads were begun last
         self._arrived = select.poll()
         self._arrived.register(sock, select.POLLIN)
         self._ahead: collections.deque[tuple[Any, list[int]] | ProtocolError] = collections.deque()
@@ -168,6 +169,15 @@ class _Worker:
                     self._quarantine(message)
                 else:
                     self._ahead.append((message, fds))
+                    if isinstance(message, work.Fill):
+                        self._prefetch(message)
+
+    def _prefetch(self, task: work.Fill) -> None:
+        """Begins to read for a task, once, if its source is open: at best while the task before it is filled."""
+        stream = self._streams[task.stream].opened if task.stream in self._streams else None
+        if isinstance(stream, Stream) and task.task != self._begun:
+            self._begun = task.task
+            stream.prefetch(task.position, task.count)
 
     def _begin_step(self, target: int) -> None:
         self._page.begin_step(NO_LANE if target == DECODING else self._filled[target])
@@ -184,9 +194,10 @@ class _Worker:
         add = told.add
         try:
             roots = Roots(add.roots) if add.roots else None
-            source = open_source(source_from_wire(add.source), Path(add.index_path), roots)
+            spec = source_from_wire(add.source)
+            source = open_source(spec, Path(add.index_path), roots)
             shard = Shard(add.num_shards, add.shard_index)
-            order = make_order(add.shuffle, len(source), add.seed, shard, add.batch_rows)
+            order = make_order(add.shuffle, len(source), add.seed, shard, add.batch_rows, spec.pattern)
         except Exception as e:  # noqa: BLE001 - reported by every task that needs the stream
             self._log.exception("stream %d", add.stream)
             return _Broken(_text(e))
@@ -210,6 +221,7 @@ class _Worker:
         if told.opened is None:
             told.opened = self._open_stream(told)
         stream = told.opened
+        self._prefetch(task)
         try:
             # A copy of the error: with a traceback, the one that is kept would keep this task's rings mapped.
             if isinstance(stream, _Broken):

@@ -112,6 +112,35 @@ def confine(parts: Parts, allowed: Container[str] = ()) -> None:
         seccomp.install(allowed)
 
 
+NETWORK_CALLS = frozenset({"socket", "socketpair", "connect"})
+"""System calls that reading from the network needs; `seccomp` lets internet sockets be made, and no others."""
+
+_NETWORK_PATHS = (
+    # names of machines
+    *(
+        "/etc/resolv.conf",
+        "/etc/hosts",
+        "/etc/host.conf",
+        "/etc/nsswitch.conf",
+        "/etc/gai.conf",
+        "/run/systemd/resolve",
+    ),
+    # whom TLS trusts
+    *("/etc/ssl", "/etc/pki", "/etc/ca-certificates", "/usr/share/ca-certificates", "/usr/local/share/ca-certificates"),
+)
+_CREDENTIALS = (
+    *("AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", "GOOGLE_APPLICATION_CREDENTIALS"),
+    *("GOOGLE_SERVICE_ACCOUNT", "AZURE_FEDERATED_TOKEN_FILE", "SSL_CERT_FILE", "SSL_CERT_DIR"),
+)
+"""Variables that name a file, whose folder must stay open: such files are replaced while they are in use."""
+
+
+def _for_network() -> list[str]:
+    named = (os.environ.get(name, "") for name in _CREDENTIALS)
+    folders = [path if os.path.isdir(path) else os.path.dirname(path) for path in named if path.startswith("/")]
+    return [*_NETWORK_PATHS, *folders]
+
+
 def _code() -> list[str]:
     """The folders of Python and its packages: libraries import some modules only when they are first used.
 
@@ -129,10 +158,12 @@ class Seal:
     Args:
         parts: From `find_out`. Without Landlock, `close` changes nothing.
         always: Folders that stay open, for plug-ins.
+        network: Whether this process may connect to other machines.
     """
 
-    def __init__(self, parts: Parts, always: Iterable[str] = ()) -> None:
-        self._always = tuple(always)
+    def __init__(self, parts: Parts, always: Iterable[str] = (), network: bool = False) -> None:
+        self._always = (*always, *(_for_network() if network else ()))
+        self._network = network
         self._landlock = parts.landlock
         self._places: tuple[str, ...] | None = None
         self._unclear: frozenset[str] = frozenset()
@@ -146,7 +177,7 @@ class Seal:
         if self._places is not None or not self._landlock:
             return
         self._places = tuple(dict.fromkeys(places))
-        landlock.restrict(self._landlock, (*self._places, *self._always, *_code()), writable)
+        landlock.restrict(self._landlock, (*self._places, *self._always, *_code()), writable, self._network)
         # On some file systems opening fails although access(2) allows it, so they tell nothing about the seal.
         self._unclear = frozenset(filter(_refused, self._places))
 

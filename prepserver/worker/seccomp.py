@@ -58,6 +58,8 @@ _REFUSED: dict[str, tuple[int | None, int | None]] = {
     "ioperm": (173, None), "modify_ldt": (154, None), "personality": (135, 92),
 }  # fmt: skip
 
+_INTERNET = (2, 10, 16)  # AF_INET, AF_INET6, and AF_NETLINK, by which libc learns which of them there are
+
 _CLONE, _CLONE3 = (56, 220), (435, 435)
 _CLONE_THREAD = 0x00010000
 
@@ -102,6 +104,8 @@ def program(machine: str, pid: int, allowed: Container[str] = ()) -> bytes:
             code += [_op(_EQUAL, number, 0, 1), _refuse(errno.EPERM)]
     # The flags of clone3 are in memory, which no filter can read; libc uses clone if clone3 does not exist.
     code += [_op(_EQUAL, _CLONE3[column], 0, 1), _refuse(errno.ENOSYS)]
+    if "socket" in allowed:
+        code += _only_for(_REFUSED["socket"][column] or 0, _among(_INTERNET, 0, inside=True))
     thread = [_argument(0), _op(_ANY_BIT, _CLONE_THREAD, 1, 0), _refuse(errno.EPERM), _op(_RETURN, _ALLOW)]
     code += _only_for(_CLONE[column], thread)
     for name, numbers_of in _TO_ITSELF.items():

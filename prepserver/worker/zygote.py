@@ -31,7 +31,7 @@ from prepserver.protocol import work
 from prepserver.protocol.work import TO_ZYGOTE, Exited, Ready, Spawn, Spawned, SpawnFailed
 from prepserver.worker.channel import ChannelClosed, close_all, receive, send
 from prepserver.worker.lifeline import die_with
-from prepserver.worker.sandbox import Parts, Seal, confine, find_out
+from prepserver.worker.sandbox import NETWORK_CALLS, Parts, Seal, confine, find_out
 
 log = logging.getLogger("prepserver.zygote")
 
@@ -60,11 +60,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     _load()
     plugins, broken = _load_plugins(args.plugin)
+    broken = broken or _load_remote(args.url, args.read_deadline)
     gc.collect()
     gc.freeze()  # a child's collector would otherwise write to, and so copy, every page of the heap
     parts = Parts() if args.sandbox == "off" else find_out()
     with contextlib.suppress(ChannelClosed):
-        _Zygote(socket.socket(fileno=args.fd), args.nice, parts, args.read).serve(plugins, broken)
+        _Zygote(socket.socket(fileno=args.fd), args.nice, parts, args.read, bool(args.url)).serve(plugins, broken)
     # The children go with this process, by their lifelines.
 
 
@@ -77,6 +78,8 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--sandbox", default="auto")
     parser.add_argument("--plugin", action="append", default=[], help="what is loaded of the owner's code")
     parser.add_argument("--read", action="append", default=[], help="a folder that children may read for it")
+    parser.add_argument("--url", action="append", default=[], help="a URL below which children may read")
+    parser.add_argument("--read-deadline", type=float, default=15.0, help="seconds for one such read")
     return parser.parse_args(argv)
 
 
@@ -110,16 +113,29 @@ def _load_plugins(names: Sequence[str]) -> tuple[work.Plugins, str]:
     return [(each.role, each.name, each.code, _sendable(each.origin)[-256:]) for each in loaded], ""
 
 
+def _load_remote(urls: Sequence[str], deadline_s: float) -> str:
+    """Says what children may read on the network, and imports what they need for that; returns what went wrong."""
+    remote = sys.modules["prepserver.source.storage.remote"]
+    remote.configure(urls, deadline_s)
+    try:
+        if urls:
+            remote.load()  # starts no thread yet
+    except remote.SourceError as e:
+        return f"sources.roots = {list(urls)}: {e}"
+    return ""
+
+
 def _sendable(text: str) -> str:
     return text.encode(errors="backslashreplace").decode()  # a path may hold bytes that are no text
 
 
 class _Zygote:
-    def __init__(self, daemon: socket.socket, nice: int, parts: Parts, read: Sequence[str]) -> None:
+    def __init__(self, daemon: socket.socket, nice: int, parts: Parts, read: Sequence[str], network: bool) -> None:
         self._daemon = daemon
         self._nice = nice
         self._parts = parts
         self._read = read
+        self._network = network
         self._children: dict[int, tuple[int, int]] = {}  # pidfd -> (ticket, pid)
         self._untied: dict[int, int] = {}  # read end of a child's pipe -> its pidfd
         self._poll = select.poll()  # not epoll, whose descriptor each child would have to close
@@ -166,7 +182,7 @@ class _Zygote:
                 close_all([*fds, tied])
         if pid == 0:
             self._daemon.detach()  # closed by number below, so that the object does not close that number later
-            _become(request, zygote_pid, sock_fd, page_fd, self._nice, self._parts, self._read)
+            _become(request, zygote_pid, sock_fd, page_fd, self._nice, self._parts, self._read, self._network)
         pidfd = os.pidfd_open(pid)
         self._children[pidfd] = (request.ticket, pid)
         self._poll.register(pidfd, select.POLLIN)
@@ -198,7 +214,14 @@ class _Zygote:
 
 
 def _become(
-    request: Spawn, zygote_pid: int, sock_fd: int, page_fd: int, nice: int, parts: Parts, read: Sequence[str]
+    request: Spawn,
+    zygote_pid: int,
+    sock_fd: int,
+    page_fd: int,
+    nice: int,
+    parts: Parts,
+    read: Sequence[str],
+    network: bool,
 ) -> NoReturn:
     """Runs the child to its end; never returns into the zygote's frames."""
     status = EXIT_BUG
@@ -208,17 +231,18 @@ def _become(
         # ORDER: after the tie, because closing the zygote's pipe reports that the tie is made.
         _close_all_but({0, 1, 2, sock_fd, page_fd})
         # Already imported by `_load`; at the top of the module the imports would precede the tie to the daemon.
+        seal, calls = Seal(parts, read, network), NETWORK_CALLS if network else frozenset()
         if request.kind == "worker":
             from prepserver.worker import loop
 
-            confine(parts)
-            status = loop.run(request.number, socket.socket(fileno=sock_fd), page_fd, Seal(parts, read))
+            confine(parts, calls)
+            status = loop.run(request.number, socket.socket(fileno=sock_fd), page_fd, seal)
         else:
             from prepserver.worker import indexer
 
             os.close(page_fd)
-            confine(parts, indexer.CALLS)
-            status = indexer.run(socket.socket(fileno=sock_fd), Seal(parts, read))
+            confine(parts, indexer.CALLS | calls)
+            status = indexer.run(socket.socket(fileno=sock_fd), seal)
     except ProcessLookupError:
         pass  # the zygote has ended
     except BaseException:

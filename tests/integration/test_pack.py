@@ -16,6 +16,10 @@ import pytest
 
 from prepclient import BadSampleError, ImageFolder, Packed, PrepClient, Sharding
 from prepserver.cli import exits
+from prepserver.pack.expression import source_from
+from prepserver.pack.report import Report
+from prepserver.pack.run import Options, pack
+from prepserver.pack.transcode import Transcoder
 from tests.support.clients import OPS, Rows, inline_rows, read
 from tests.support.complete import JPEGTRAN, needs_jpegtran
 from tests.support.photos import jpeg, pixels, saved
@@ -98,6 +102,20 @@ def test_whenever_killed_a_second_run_makes_the_same_files(
     assert done.returncode == exits.OK
     assert "are packed already; going on" in done.stderr
     assert 0 < json.loads(done.stdout)["this_run"]["samples"] < COUNT
+    assert shards_of(tmp_path / "out") == shards_of(tmp_path / "whole")
+
+
+def test_a_killed_pack_of_any_source_goes_on_where_it_stopped(folder: Path, tmp_path: Path) -> None:
+    written = f"Mix([Take(ImageFolder('{folder}'), 30), SyntheticImages(270, 120)], [1, 9])"
+    how = ("--transcoder", "pillow", "--quality", "70", "--max-side", "100")
+    process = running(Path(written), tmp_path / "out", *how)
+    wait_for_records(tmp_path / "out", process)
+    process.kill()
+    process.communicate(timeout=PATIENCE_S)
+    spec, options = source_from(written), Options(Transcoder(None, quality=70, max_side=100), workers=2)
+    assert spec is not None
+    rest, whole = (pack(spec, tmp_path / name, options, Report()) for name in ("out", "whole"))
+    assert 0 < rest.this_run["samples"] < whole.this_run["samples"] == rest.samples == 300
     assert shards_of(tmp_path / "out") == shards_of(tmp_path / "whole")
 
 

@@ -18,11 +18,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from prepclient import Joining, PrepClient, Sharding
 from prepserver.pipeline.ops import CenterCrop, ColorJitter, Op, Resize
-from prepserver.pipeline.sources import FileList, ImageFolder, SourceSpec, SyntheticImages
+from prepserver.pipeline.sources import Concat, FileList, ImageFolder, Repeat, SourceSpec, Subset, SyntheticImages
 from prepserver.protocol.codec import encode
 from prepserver.protocol.messages import AskStop, Scanning, Welcome
 from tests.support import leaks
@@ -178,12 +179,15 @@ def test_nothing_outside_the_roots_is_read_for_a_user(world: World) -> None:
     (world.public / "list.txt").write_text(f"{world.hidden.root}/cats/0000.jpg 0\n")
     (world.public / "linked.txt").symlink_to(world.secret / "list.txt")
     (world.secret / "list.txt").write_text("set/cats/0000.jpg 0\n")
+    np.save(world.secret / "chosen.npy", [0])
     for source in (
         world.hidden,
         ImageFolder(str(world.public / "link")),
         FileList(str(world.public / "list.txt")),
         FileList(str(world.public / "linked.txt")),
         FileList(str(world.secret / "list.txt")),
+        Repeat(Concat([world.source, world.hidden]), 2),
+        Subset(world.source, file=world.secret / "chosen.npy"),
     ):
         refused = world.refused(MEMBER, source, batch_size=1)
         assert refused.kind == "SourceUnavailable"

@@ -206,3 +206,12 @@ def test_roots_and_limits_are_read_from_their_tables(tmp_path: Path) -> None:
 def test_an_access_setting_that_cannot_be_is_named(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         load_settings(toml(tmp_path, text), {})
+
+
+def test_roots_are_folders_and_urls() -> None:
+    settings = load_settings(None, {"roots": ["/data/", "S3://bucket/train/", "https://host:443/x"]})
+    assert settings.source_roots == ("/data", "s3://bucket/train", "https://host/x")
+    assert settings.url_roots == ("s3://bucket/train", "https://host/x")
+    for bad in ("s3://user@bucket", "s3://b/../c", "s3:/bucket", "ftp://host"):
+        with pytest.raises(ConfigError, match=r"sources\.roots"):
+            load_settings(None, {"roots": [bad]})

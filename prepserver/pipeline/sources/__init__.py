@@ -37,6 +37,14 @@ def source_from_wire(wire: object) -> SourceSpec:
         raise SpecError(f"source.{error.field}", error.value, error.reason) from None
 
 
+def pattern_of(wire: Mapping[str, object]) -> tuple[int, ...]:
+    """Return the `SourceSpec.pattern` of the source that a map describes; empty if another release wrote the map."""
+    try:
+        return source_from_wire(wire).pattern
+    except SpecError:
+        return ()
+
+
 def place_of(wire: Mapping[str, object]) -> str:
     """Where the source lies that a map describes, for people; of one that another release wrote, its kind at least."""
     try:

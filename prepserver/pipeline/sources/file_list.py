@@ -17,7 +17,7 @@ class FileList(SourceSpec):
 
     Attributes:
         path: The list file, as the daemon's machine sees it; a relative path counts from the current directory. The
-            paths inside are relative to the folder of the list file, or absolute.
+            paths inside are relative to the folder of the list file, or absolute, or URLs. It may be a URL itself.
         masks: Each line also has the path of a mask: ``path,label,mask``, in a text file separated by tabs. Samples
             then have a column ``mask``. None is False.
 

@@ -18,7 +18,7 @@ class HuggingFace(SourceSpec):
 
     Attributes:
         path: The folder with ``state.json``, as the daemon's machine sees it; a relative path counts from the current
-            directory.
+            directory. It may be a URL.
         image: The column with images, of ``datasets``' feature Image, or of encoded bytes.
         label: The column with integer labels; a ClassLabel names the classes. None for samples without labels.
         mask: A column with masks, as `image`; None for samples without. It becomes the column ``mask``.

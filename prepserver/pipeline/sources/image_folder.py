@@ -16,7 +16,7 @@ class ImageFolder(SourceSpec):
 
     Attributes:
         root: The folder of class folders, as the daemon's machine sees it; a relative path counts from the current
-            directory.
+            directory. A URL names a bucket.
         masks: A folder of masks, or None: ``masks/<class>/.../<image>.png`` is the mask of
             ``root/<class>/.../<image>.jpg``. Samples then have a column ``mask``.
 

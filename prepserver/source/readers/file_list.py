@@ -7,22 +7,26 @@ optional. The index stays valid while the list has the same time and size.
 
 from __future__ import annotations
 
+import contextlib
 import csv
+import io
 import os
 import re
-import stat
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TextIO
+from typing import Any
 
+from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.sources.file_list import FileList
+from prepserver.pipeline.urls import canonical, is_url
 from prepserver.source.container import Container
 from prepserver.source.errors import SourceError, printable, unusable
-from prepserver.source.files import MASKS, FileSource, FileTable, check_folders, table_meta
+from prepserver.source.files import MASKS, FileTable, check_folders, file_source, table_meta
 from prepserver.source.places import Places
 from prepserver.source.progress import Progress
 from prepserver.source.reader import Scan, ScanningReader
-from prepserver.source.roots import Roots, open_below
+from prepserver.source.roots import Roots
 from prepserver.source.samples import Source
+from prepserver.source.storage import open_file, statuses, stream
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,100}")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?(nan|inf)", re.IGNORECASE)
@@ -50,7 +54,8 @@ class FileListReader(ScanningReader):
         if roots is not None:
             self.check_roots(sections.__getitem__, roots)
         progress.finished(len(table))
-        return Scan(meta, sections, [meta["mtime_ns"]], places.found())
+        times = [] if is_url(self.spec.path) else [meta["mtime_ns"]]
+        return Scan(meta, sections, times, places.found())
 
     def check_roots(self, sections: Callable[[str], memoryview], roots: Roots) -> None:
         check_folders(sections, self._base, roots)
@@ -58,11 +63,10 @@ class FileListReader(ScanningReader):
             check_folders(sections, self._base, roots, prefix=MASKS)
 
     def is_current(self, container: Container) -> bool:
-        status = os.stat(self.spec.path)
-        return (status.st_mtime_ns, status.st_size) == (container.meta["mtime_ns"], container.meta["size_bytes"])
+        return statuses([self.spec.path]) == [(container.meta["size_bytes"], container.meta["mtime_ns"])]
 
     def read_by(self, container: Container, roots: Roots | None) -> Source:
-        return FileSource(container, self._base, roots, self._base if self.spec.masks else None)
+        return file_source(container, self._base, roots, self._base if self.spec.masks else None)
 
 
 def _read_list(
@@ -80,8 +84,9 @@ def _read_list(
     shared: dict[str, str] = {}  # one object for each distinct label, not one for each line
     lines: list[int] = []
     try:
-        with _open(path, roots) as file:
-            status = os.fstat(file.fileno())
+        with contextlib.closing(open_file(roots, "the list", path)) as listed:
+            # csv needs newline=""; utf-8-sig drops the mark that spreadsheets write.
+            file = io.TextIOWrapper(stream(listed), encoding="utf-8-sig", errors="surrogateescape", newline="")
             rows = (_csv_rows if path.lower().endswith(".csv") else _text_rows)(path, file, masks is not None)
             for number, name, label, mask in rows:
                 if not (_add(table, name) and label and (masks is None or _add(masks, mask))):
@@ -93,13 +98,15 @@ def _read_list(
                 lines.append(number)
                 if len(labels) % _REPORT_LINES == 0:
                     progress.found(len(labels))
+    except SpecError as error:
+        raise SourceError(f"{path}, after line {lines[-1] if lines else 0}: {error}") from error
     except OSError as error:
         raise unusable("the list", path, error) from error
     if not labels:
         raise SourceError(f"the list {path} names no files; a line is 'path label', in a .csv file 'path,label'")
     numbers, classes = _numbered(path, labels, list(shared), lines, next(iter(table))[1])
     table.relabel([numbers[label] for label in labels])
-    return table_meta(table, classes, masks) | {"mtime_ns": status.st_mtime_ns, "size_bytes": status.st_size}
+    return table_meta(table, classes, masks) | {"mtime_ns": listed.version, "size_bytes": listed.size}
 
 
 def _numbered(
@@ -135,20 +142,13 @@ def _numbered(
     return numbers, classes
 
 
-def _open(path: str, roots: Roots | None) -> TextIO:
-    descriptor = open_below(roots, "the list", path)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise SourceError(f"the list {path} is not a file; FileList takes a text or CSV file")
-    # csv needs newline=""; utf-8-sig drops the mark that spreadsheets write.
-    return open(descriptor, encoding="utf-8-sig", errors="surrogateescape", newline="")
-
-
 def _add(table: FileTable, name: str) -> bool:
     """Append a file; return False if the name is no file's."""
     folder, slash, base = name.rpartition("/")
     if not base or "\0" in name:
         return False
+    if "://" in folder and (url := canonical("path", name)) is not None:
+        folder, slash, base = url.rpartition("/")
     table.add(os.fsencode(folder + slash), os.fsencode(base), 0)
     return True
 

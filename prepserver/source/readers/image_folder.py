@@ -3,7 +3,8 @@
 The classes are the sorted names of the folders under the root. The samples of a class are its files with a known
 ending, anywhere below, links followed, sorted by the path of their folder and then by name. This is the order of
 ``torchvision.datasets.ImageFolder``, so indices agree. Unlike there, an unreadable folder and a loop of links are
-errors: neither may silently change what is trained on. The index stays valid while no folder changes its time.
+errors: neither may silently change what is trained on. The index stays valid while no folder changes its time. A bucket
+is listed anew each time.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from prepserver.pipeline.sources.image_folder import ImageFolder
+from prepserver.pipeline.urls import is_url
+from prepserver.source.bucket import Bucket
 from prepserver.source.container import Container
 from prepserver.source.errors import SourceError, printable, unusable
-from prepserver.source.files import MASKS, FileSource, FileTable, check_folders, table_meta
+from prepserver.source.files import MASKS, FileTable, check_folders, file_source, table_meta
 from prepserver.source.places import Places
 from prepserver.source.progress import Progress
 from prepserver.source.reader import Scan, ScanningReader
@@ -35,7 +38,7 @@ class ImageFolderReader(ScanningReader):
 
     def scan(self, progress: Progress, roots: Roots | None) -> Scan:
         tree, root = scan_tree(self.spec.root, progress, roots), self.spec.masks
-        sections = tree.table.sections()
+        sections = tree.table.sections(*tree.versions)
         sections["watched"] = memoryview(b"\0".join(map(os.fsencode, tree.folders)))
         sections["watched_mtimes_ns"] = memoryview(array("q", tree.mtimes_ns))
         masks = None
@@ -49,7 +52,8 @@ class ImageFolderReader(ScanningReader):
         if roots is not None:
             self.check_roots(sections.__getitem__, roots)
         progress.finished(len(tree.table))
-        return Scan(table_meta(tree.table, tree.classes, masks), sections, tree.mtimes_ns, tree.places.found())
+        meta = table_meta(tree.table, tree.classes, masks) | {"versions": bool(tree.versions)}
+        return Scan(meta, sections, tree.mtimes_ns, tree.places.found(), tree.state)
 
     def check_roots(self, sections: Callable[[str], memoryview], roots: Roots) -> None:
         check_folders(sections, self.spec.root, roots)
@@ -57,6 +61,8 @@ class ImageFolderReader(ScanningReader):
             check_folders(sections, self.spec.masks, roots, prefix=MASKS)
 
     def is_current(self, container: Container) -> bool:
+        if is_url(self.spec.root):
+            return False  # a bucket has no times of folders: listing it again is the question
         base = os.fsencode(self.spec.root) + b"/"
         folders = container.section("watched").split(b"\0")
         mtimes_ns = memoryview(container.section("watched_mtimes_ns")).cast("q")
@@ -65,10 +71,10 @@ class ImageFolderReader(ScanningReader):
         )
 
     def read_by(self, container: Container, roots: Roots | None) -> Source:
-        return FileSource(container, self.spec.root, roots, self.spec.masks)
+        return file_source(container, self.spec.root, roots, self.spec.masks)
 
 
-@dataclass(frozen=True)
+@dataclass
 class ScannedTree:
     """What a scan found.
 
@@ -79,6 +85,8 @@ class ScannedTree:
         folders: Every folder that was listed, relative to the root; the root itself is "".
         mtimes_ns: The modification time of each folder, taken before it was listed.
         places: Where the files really lie.
+        versions: For objects in a bucket, the size and the `version_of` of each; else empty.
+        state: See `Scan`.
     """
 
     roots: Roots | None = None
@@ -87,6 +95,8 @@ class ScannedTree:
     folders: list[str] = field(default_factory=list)
     mtimes_ns: list[int] = field(default_factory=list)
     places: Places = field(default_factory=Places)
+    versions: list[array[int]] = field(default_factory=list)
+    state: str = ""
 
 
 def scan_tree(root: str, progress: Progress, roots: Roots | None = None) -> ScannedTree:
@@ -98,8 +108,15 @@ def scan_tree(root: str, progress: Progress, roots: Roots | None = None) -> Scan
     """
     tree = ScannedTree(roots)
     tree.places.add_folder(os.fsencode(root))
-    loose, subfolders = _list(tree, root, "")
-    tree.classes.extend(sorted(name for name, _ in subfolders))
+    bucket = Bucket(root, progress) if is_url(root) else None
+    if bucket is not None:
+        loose = bucket.loose
+        tree.classes.extend(sorted(bucket.classes))
+        tree.versions.extend((array("Q"), array("Q")))
+        tree.state = bucket.state
+    else:
+        loose, subfolders = _list(tree, root, "")
+        tree.classes.extend(sorted(name for name, _ in subfolders))
     if not tree.classes:
         images = sum(name.lower().endswith(EXTENSIONS) for name in loose)
         raise SourceError(
@@ -109,7 +126,8 @@ def scan_tree(root: str, progress: Progress, roots: Roots | None = None) -> Scan
     empty: list[str] = []
     for label, name in enumerate(tree.classes):
         before = len(tree.table)
-        for folder, images_here in sorted(_walk(tree, root, name, progress)):
+        walk = _walk(tree, root, name, progress) if bucket is None else _images(tree, bucket, name)
+        for folder, images_here in walk:
             encoded = os.fsencode(folder + "/")
             for image in images_here:
                 tree.table.add(encoded, os.fsencode(image), label)
@@ -125,8 +143,21 @@ def scan_tree(root: str, progress: Progress, roots: Roots | None = None) -> Scan
     return tree
 
 
-def _walk(tree: ScannedTree, root: str, class_: str, progress: Progress) -> Iterator[tuple[str, list[str]]]:
-    """Yield each folder of a class, relative to the root, with its sorted images."""
+def _images(tree: ScannedTree, bucket: Bucket, class_: str) -> Iterator[tuple[str, list[str]]]:
+    """As `_walk`, in a bucket; note size and version of each image."""
+    for folder, objects in sorted(bucket.walk(class_)):
+        images = sorted(each for each in objects if each.path.lower().endswith(EXTENSIONS))
+        for numbers, which in zip(tree.versions, ("size", "version"), strict=True):
+            numbers.extend(getattr(each, which) for each in images)
+        yield folder, [each.path for each in images]
+
+
+def _walk(tree: ScannedTree, root: str, class_: str, progress: Progress) -> list[tuple[str, list[str]]]:
+    """Return the folders of a class, relative to the root, each with its images; both are sorted."""
+    return sorted(_folders(tree, root, class_, progress))
+
+
+def _folders(tree: ScannedTree, root: str, class_: str, progress: Progress) -> Iterator[tuple[str, list[str]]]:
     pending: list[tuple[str, frozenset[tuple[int, int]], bool]] = [(class_, frozenset(), False)]
     while pending:
         folder, above, linked = pending.pop()

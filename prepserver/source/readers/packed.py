@@ -9,6 +9,7 @@ before it is decoded: a damaged shard has bad samples, never other rows. `prepse
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from prepserver.checksum import crc32
+from prepserver.pipeline.declared import columns_to_wire, declared_columns
+from prepserver.pipeline.kinds import Label
+from prepserver.pipeline.record import Record as Columns
+from prepserver.pipeline.record import images
 from prepserver.pipeline.sources.packed import Packed
+from prepserver.pipeline.urls import is_url
 from prepserver.protocol.packed import (
     INDEXED,
     KEPT,
@@ -27,14 +33,17 @@ from prepserver.protocol.packed import (
     read_record,
     sample_crc,
 )
+from prepserver.source import storage
+from prepserver.source.cache import IndexCache
 from prepserver.source.container import BrokenContainerError, Container
 from prepserver.source.errors import SampleError, SourceError, unusable
 from prepserver.source.files import Listing
+from prepserver.source.packed_values import from_bytes
 from prepserver.source.places import Places
 from prepserver.source.reader import IndexInfo, Reader
-from prepserver.source.roots import Roots, open_below
+from prepserver.source.roots import Roots
 from prepserver.source.samples import Record, Source
-from prepserver.source.shards import Shards
+from prepserver.source.shards import open_shards
 
 INDEX_KEY = "packed dataset 2"
 """Marks an index of this version; raise the number when sections or records change."""
@@ -63,46 +72,70 @@ class PackedReader(Reader):
         self._spec = spec
 
     def index(self, cache_dir: Path, report: Callable[[int], None], roots: Roots | None) -> IndexInfo:
-        root = Path(self._spec.root)
+        root = self._spec.root
         path = _find_index(root)
-        container = open_index(path, roots)
+        if is_url(root):
+            path, roots = _fetched(path, cache_dir, self._spec), None
+        container = open_index(Path(path), roots)
         meta = container.meta
-        if missing := [name for name in self._spec.columns if name not in ("label", *columns_of(meta))]:
+        packed = kinds_of(meta)
+        if missing := [name for name, kind in self._spec.columns.items() if packed.get(name) != kind]:
+            known = ", ".join(f"{name}: {kind}" for name, kind in packed.items())
             raise SourceError(
-                f"{root} was packed without {', '.join(missing)}: pack its source again with --masks, or drop masks="
+                f"{root} was packed without {', '.join(missing)}: pack its source again with --masks, or drop masks=. "
+                f"It has {known}"
             )
         _check_shards(root, meta["shards"], roots)
         places = Places()
         places.add_folder(os.fsencode(root))
-        for each in (path, *(root / shard_name(number) for number in range(len(meta["shards"])))):
-            if each.is_symlink():
+        for each in (path, *_shard_paths(root, len(meta["shards"]))):
+            if is_url(root) or os.path.islink(each):  # of a bucket, the index is here
                 places.add_file(os.fsencode(each))
         # One folder may hold other encodings of the same samples later: they are another source.
         digest = hashlib.sha256(f"{self._spec.digest} {meta['pack_digest']}".encode()).hexdigest()
-        return IndexInfo(path, meta["n"], meta["num_classes"], digest, meta["content_digest"], tuple(places.found()))
+        where = tuple(places.found())
+        return IndexInfo(Path(path), meta["n"], meta["num_classes"], digest, meta["content_digest"], where)
 
     def open(self, index_path: Path, roots: Roots | None) -> Source:
-        return PackedSource(open_index(index_path, roots), self._spec, roots)
+        return PackedSource(open_index(index_path, None if is_url(self._spec.root) else roots), self._spec, roots)
 
 
-def _find_index(root: Path) -> Path:
+def _shard_paths(root: str, count: int) -> list[str]:
+    return [f"{root}/{shard_name(number)}" for number in range(count)]
+
+
+def _find_index(root: str) -> str:
     """Return the index of a packed dataset.
 
     Raises:
         SourceError: There is no such folder, or it holds no finished packed dataset.
     """
     try:
-        names = os.listdir(root)
+        names = storage.names(root)
     except OSError as error:
-        raise unusable("the packed dataset", str(root), error) from error
+        raise unusable("the packed dataset", root, error) from error
     found = sorted(name for name in names if name.startswith("index-") and name.endswith(".packed"))
     if len(found) == 1:
-        return root / found[0]
+        return f"{root}/{found[0]}"
     if found:
         raise SourceError(f"{root} holds {len(found)} indexes of packed datasets; only one belongs there")
     if PLAN_NAME in names:
         raise SourceError(f"packing of {root} is not finished; run the same prepserver pack again to go on")
     raise SourceError(f"{root} holds no packed dataset; make one with prepserver pack SOURCE {root}")
+
+
+def _fetched(url: str, cache_dir: Path, spec: Packed) -> str:
+    """Return the path of a copy of an index, which has a name for its content; made unless there is one.
+
+    Raises:
+        SourceError: The index cannot be read, or the cache cannot be written.
+    """
+    name = url.rpartition("/")[2].removeprefix("index-").removesuffix(".packed")
+    try:
+        with contextlib.closing(storage.open_file(None, "the packed dataset's index", url)) as file:
+            return IndexCache(cache_dir).copied(spec.digest[:32], name, file.size, file.whole)
+    except OSError as error:
+        raise unusable("the packed dataset's index", url, error) from error
 
 
 def open_index(path: Path, roots: Roots | None = None) -> Container:
@@ -122,27 +155,50 @@ def open_index(path: Path, roots: Roots | None = None) -> Container:
     return container
 
 
-def _check_shards(root: Path, sizes: Sequence[int], roots: Roots | None) -> None:
+def _check_shards(root: str, sizes: Sequence[int], roots: Roots | None) -> None:
     """Check that the shards exist, lie below the roots, and have their sizes. Runs once, when a job attaches.
 
     Raises:
         SourceError: A shard is missing, outside the roots, or of another size.
     """
-    for number, size in enumerate(sizes):
-        path = root / shard_name(number)
-        try:
-            descriptor = open_below(roots, "the shard", str(path))
-        except OSError as error:
-            raise unusable("the shard", str(path), error) from error
-        found = os.fstat(descriptor).st_size
-        os.close(descriptor)
-        if found != size:
-            raise SourceError(f"the shard {path} has {found} bytes and should have {size}; copy or pack it again")
+    paths = _shard_paths(root, len(sizes))
+    path = root
+    try:
+        if is_url(root):
+            found = [size for size, _ in storage.statuses(paths)]
+        else:
+            found = []
+            for path in paths:
+                with contextlib.closing(storage.open_file(roots, "the shard", path)) as file:
+                    found.append(file.size)
+    except OSError as error:
+        raise unusable("the shard", path, error) from error
+    for path, size, should in zip(paths, found, sizes, strict=True):
+        if size != should:
+            raise SourceError(f"the shard {path} has {size} bytes and should have {should}; copy or pack it again")
+
+
+def columns_meta(columns: Columns, stored: Sequence[str]) -> dict[str, Any]:
+    """Return the metadata for `kinds_of`, all columns, and for `columns_of`, those that are `stored` in shards."""
+    return {"first": stored[0], "columns": stored[1:], "kinds": columns_to_wire(columns)}
 
 
 def columns_of(meta: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the columns of each sample that are in shards, in their order, from the metadata of an index."""
-    return ("image", *meta.get("columns", ()))
+    return (meta.get("first", "image"), *meta.get("columns", ()))
+
+
+def kinds_of(meta: Mapping[str, Any]) -> Columns:
+    """Return the kinds of all columns, from the metadata of an index."""
+    if "kinds" not in meta:
+        return images(mask="mask" in columns_of(meta))
+    found = declared_columns(meta["kinds"])
+    return found if label_of(found) in found else {**found, "label": Label()}
+
+
+def label_of(columns: Columns) -> str:
+    """Return the column whose numbers are in the index: the first of labels."""
+    return next((name for name, kind in columns.items() if isinstance(kind, Label)), "label")
 
 
 class PackedSource(Listing):
@@ -155,9 +211,15 @@ class PackedSource(Listing):
     def __init__(self, container: Container, spec: Packed, roots: Roots | None = None) -> None:
         super().__init__(container, more="IQII")
         self._columns = columns_of(container.meta)
-        self._wanted = tuple(spec.columns)
+        self._label = label_of(kinds_of(container.meta))
+        self._wanted = spec.columns
         sizes: list[int] = container.meta["shards"]
-        self._shards = Shards([f"{spec.root}/{shard_name(number)}" for number in range(len(sizes))], sizes, roots)
+        self._shards = open_shards(_shard_paths(spec.root, len(sizes)), sizes, roots)
+
+    def prefetch(self, indices: Sequence[int]) -> None:
+        """As `Source.prefetch`."""
+        if self._shards.wants:
+            self._shards.want(self.entry(index)[2:5] for index in indices)  # type: ignore[misc]  # three of them
 
     def read(self, index: int) -> Record:
         label, _, shard, offset, length, crc = self.entry(index)
@@ -168,7 +230,7 @@ class PackedSource(Listing):
             values = self._values(data, crc)
         except BrokenRecordError as error:
             raise SampleError(f"{shard_name(shard)} is damaged at {offset}: {error}") from error
-        values["label"] = label
+        values[self._label] = label
         return {name: values[name] for name in self._wanted}
 
     def _values(self, data: bytes, crc: int) -> dict[str, Any]:
@@ -187,7 +249,10 @@ class PackedSource(Listing):
             head, lengths, body = read_record(record)
             if crc32(record, len(record) - len(body)) != head.image_crc:
                 raise BrokenRecordError(f"the checksum of its {column} is wrong")
-            values[column] = IndexedScan(head, lengths, body) if head.kind == INDEXED else bytes(body)
+            if head.kind == INDEXED:
+                values[column] = IndexedScan(head, lengths, body)
+            elif column in self._wanted:
+                values[column] = from_bytes(body, self._wanted[column])
             heads.append(head)
             at += len(record)
         if at != len(data) or sample_crc(heads) != crc or any(head.kind not in (KEPT, INDEXED) for head in heads):

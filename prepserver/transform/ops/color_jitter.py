@@ -7,6 +7,7 @@ from functools import partial
 
 from prepserver.pipeline.ops.color_jitter import ColorJitter
 from prepserver.transform import color
+from prepserver.transform.chance import shuffled
 from prepserver.transform.draw import Draws
 from prepserver.transform.stage import Array, Drawn, Stage, delivered
 
@@ -27,13 +28,11 @@ class ColorJitterStage(Stage):
         )
 
     def draw(self, height: int, width: int, draws: Draws) -> Drawn:
-        # Four factors and their order (a Fisher-Yates shuffle): seven numbers, one block of draws.
+        # Four factors and their order: seven numbers, one block of draws.
         drawn = [
             (change, draws.uniform(*limits), limits == (neutral, neutral)) for change, limits, neutral in self._parts
         ]
-        for last in (3, 2, 1):
-            other = draws.below(last + 1)
-            drawn[last], drawn[other] = drawn[other], drawn[last]
+        drawn = [drawn[place] for place in shuffled(len(drawn), draws)]
         changes = [(change, factor) for change, factor, off in drawn if not off]
         return Drawn(partial(_jittered, changes) if changes else None, height, width)
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from prepserver.pipeline.ops.gaussian_noise import GaussianNoise
 from prepserver.transform.draw import Draws
-from prepserver.transform.noise import Noise, key_of
+from prepserver.transform.noise import Noise
 from prepserver.transform.stage import Array, Drawn, Stage, delivered
 
 _BAND_VALUES = 1 << 16
@@ -21,7 +21,7 @@ class GaussianNoiseStage(Stage):
     settles = False
 
     def draw(self, height: int, width: int, draws: Draws) -> Drawn:
-        return Drawn(partial(self._noisy, key_of(draws)), height, width)
+        return Drawn(partial(self._noisy, draws.key()), height, width)
 
     def _noisy(self, key: int, image: Array, into: Array | None) -> Array:
         values = np.ascontiguousarray(image).reshape(-1)

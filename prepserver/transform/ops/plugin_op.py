@@ -36,14 +36,14 @@ class PluginOpStage(Stage):
     def draw(self, height: int, width: int, draws: Draws) -> Drawn:
         """As `Stage.draw`: draws the key of the function's generator."""
         size = (height, width) if self._returns is None or self._returns.size is None else self._returns.size
-        return Drawn(partial(self._pixels, size, _key(draws)), *size)
+        return Drawn(partial(self._pixels, size, draws.key()), *size)
 
     def make(self, values: dict[str, Any], after: Record, draws: Draws) -> None:
         """As `Stage.make`."""
         (column,) = self.makes
         given = values[column]
         given = np.array(given) if isinstance(given, np.ndarray) else given  # a copy, as of an image
-        values[column] = plugins.conform(self._what, self._called(given, _key(draws)), after[column])
+        values[column] = plugins.conform(self._what, self._called(given, draws.key()), after[column])
 
     def _pixels(self, size: tuple[int, int], key: int, image: Array, into: Array | None) -> Array:
         declared = (*size, image.shape[2] if self._returns is None else self._returns.channels)
@@ -64,7 +64,3 @@ class PluginOpStage(Stage):
             raise  # the machine's fault, not the sample's
         except Exception as e:
             raise plugins.PluginError(f"{self._what} raised {type(e).__name__}: {e}") from e
-
-
-def _key(draws: Draws) -> int:
-    return draws.word() << 64 | draws.word()

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-import numpy as np
-
 from prepserver.pipeline.ops.random_channel_permutation import RandomChannelPermutation
+from prepserver.transform import tones
 from prepserver.transform.chance import changed, shuffled
 from prepserver.transform.draw import Draws
 from prepserver.transform.stage import Drawn, Stage
@@ -21,5 +20,4 @@ class RandomChannelPermutationStage(Stage):
         order = shuffled(3, draws)
         if order == [0, 1, 2]:
             return Drawn(None, height, width)
-        permute = lambda image: np.take(image, order, 2) if image.shape[2] == 3 else image  # noqa: E731
-        return Drawn(partial(changed, [permute]), height, width)
+        return Drawn(partial(changed, [partial(tones.permuted, order=order)]), height, width)

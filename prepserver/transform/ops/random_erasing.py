@@ -9,7 +9,7 @@ import numpy as np
 
 from prepserver.pipeline.ops.random_erasing import RandomErasing
 from prepserver.transform.draw import Draws
-from prepserver.transform.noise import Noise, key_of
+from prepserver.transform.noise import Noise
 from prepserver.transform.stage import Array, Box, Drawn, Stage
 
 
@@ -31,7 +31,7 @@ class RandomErasingStage(Stage):
             rows, columns = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
             if rows < height and columns < width:
                 top, left = draws.below(height - rows + 1), draws.below(width - columns + 1)
-                box, key = Box(top, left, top + rows, left + columns), key_of(draws)
+                box, key = Box(top, left, top + rows, left + columns), draws.key()
                 return Drawn(partial(self._erased, box, key), height, width)
         return Drawn(None, height, width)
 

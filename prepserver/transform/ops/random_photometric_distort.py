@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from functools import partial
 
-import numpy as np
-
 from prepserver.pipeline.ops.random_photometric_distort import RandomPhotometricDistort
-from prepserver.transform import color
+from prepserver.transform import color, tones
 from prepserver.transform.chance import changed, shuffled
 from prepserver.transform.draw import Draws
 from prepserver.transform.stage import Drawn, Stage
-from prepserver.transform.tones import Change
 
 
 class RandomPhotometricDistortStage(Stage):
@@ -21,7 +18,7 @@ class RandomPhotometricDistortStage(Stage):
 
     def draw(self, height: int, width: int, draws: Draws) -> Drawn:
         op = self._op
-        chosen: dict[str, Change] = {}
+        chosen: dict[str, tones.Change] = {}
         for name, limits in (
             ("brightness", op.brightness), ("contrast", op.contrast), ("saturation", op.saturation)
         ):  # fmt: skip
@@ -33,6 +30,5 @@ class RandomPhotometricDistortStage(Stage):
             chosen["contrast"] = chosen.pop("contrast")  # after the others
         changes = list(chosen.values())
         if draws.uniform() < op.p:
-            order = shuffled(3, draws)
-            changes.append(lambda image: np.take(image, order, 2) if image.shape[2] == 3 else image)
+            changes.append(partial(tones.permuted, order=shuffled(3, draws)))
         return Drawn(partial(changed, changes) if changes else None, height, width)

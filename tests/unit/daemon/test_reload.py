@@ -39,3 +39,13 @@ def test_reading_the_same_again_changes_nothing(settings: Settings) -> None:
     reloaded = reload(settings, settings)
     assert reloaded.settings == settings
     assert reloaded.now == reloaded.at_restart == ()
+
+
+def test_other_urls_wait_for_a_restart_and_folders_do_not() -> None:
+    """Workers know which URLs they may read since their zygote was started."""
+    old = Settings(source_roots=("/a", "s3://old"))
+    reloaded = reload(old, Settings(source_roots=("/b", "s3://new")))
+    assert reloaded.settings.source_roots == ("/b", "s3://old")
+    assert (reloaded.now, reloaded.at_restart) == (("source_roots",), ("source_roots (its URLs)",))
+    reloaded = reload(old, Settings(source_roots=("/a",)))
+    assert (reloaded.settings, reloaded.now) == (old, ())

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import math
 import tracemalloc
+from collections import Counter
 from typing import get_args
 
 import pytest
@@ -318,3 +320,55 @@ def test_a_run_may_begin_only_where_an_epoch_does() -> None:
             check_start(order, -30, 2)
     with pytest.raises(ValueError, match="start = 3: no epoch begins there in this order; the next place is 10"):
         check_start(make_order("full", 10, 1), 3, 1)
+
+
+@given(st.integers(1, 60), st.lists(st.integers(0, 3), min_size=1, max_size=9), SEEDS, st.sampled_from(KINDS))
+def test_a_pattern_stays_while_its_kinds_are_shuffled(periods: int, kinds: list[int], seed: int, kind: Shuffle) -> None:
+    pattern = tuple(sorted(set(kinds)).index(each) for each in kinds)
+    n = periods * len(pattern)
+    order = make_order(kind, n, seed, pattern=pattern)
+    for pass_ in (0, 3):
+        indices = order.indices(pass_ * n, n)
+        assert sorted(indices) == list(range(n))
+        assert [pattern[index % len(pattern)] for index in indices] == list(pattern) * periods
+
+
+def test_a_pattern_stays_in_every_block_too() -> None:
+    pattern, n = (0, 1, 0), 3 * 8192
+    order = make_order("cyclic", n, 5, pattern=pattern)
+    start = order.next_start(1)
+    assert start == 8190  # the last multiple of the pattern before a third of the samples
+    epoch = order.indices(start, n)
+    assert sorted(epoch) == list(range(n))
+    assert [index % 3 == 1 for index in epoch] == [False, True, False] * 8192
+    of_kind = [index // 3 for index in epoch if index % 3 == 1]
+    assert of_kind != sorted(of_kind)
+    # Kinds of one size are not shuffled alike.
+    same = make_order("full", 1000, 5, pattern=(0, 1)).indices(0, 1000)
+    assert [index // 2 for index in same[::2]] != [index // 2 for index in same[1::2]]
+
+
+def test_a_pattern_must_divide_the_samples() -> None:
+    with pytest.raises(ValueError, match="n = 10: is no multiple of the 3 samples of a pattern"):
+        make_order("full", 10, 0, pattern=(0, 0, 1))
+
+
+@given(
+    st.integers(1, 200), st.lists(st.integers(0, 2), min_size=1, max_size=6), st.integers(1, 6), st.sampled_from(KINDS)
+)
+def test_every_shard_has_all_kinds_of_a_pattern_as_often(
+    periods: int, kinds: list[int], shards: int, kind: Shuffle
+) -> None:
+    pattern = tuple(sorted(set(kinds)).index(each) for each in kinds)
+    n = periods * len(pattern)
+    dealt = [make_order(kind, n, 1, Shard(shards, s), pattern=pattern) for s in range(shards)]
+    lines = [order.indices(3 * order.n, order.n) for order in dealt]
+    whole = make_order(kind, n, 1, pattern=pattern).indices(3 * n, n)
+    for taken in range(dealt[0].n + 1):  # all shards together stand where the whole pass does
+        assert {*whole[: taken * shards]} == {index for line in lines for index in line[:taken]} - {NO_SAMPLE}
+    assert [NO_SAMPLE in line for line in lines] == [Shard(shards, s).is_short(n) for s in range(shards)]
+    window = len(pattern) // math.gcd(len(pattern), shards) * shards
+    for line in lines:
+        for start in range(0, n // shards - window + 1, window):
+            found = Counter(pattern[index % len(pattern)] for index in line[start : start + window])
+            assert found == {each: pattern.count(each) * window // len(pattern) for each in set(pattern)}

@@ -1,13 +1,21 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
+from prepserver import plugins
 from prepserver.cli import exits
 from prepserver.pack import command
+from prepserver.pack.expression import source_from
+from prepserver.pipeline import kinds
+from prepserver.pipeline.sources import Packed, source_from_wire
+from prepserver.source import SourceError, build_index, open_source
 from tests.support.photos import jpeg
 
 
@@ -40,12 +48,100 @@ def test_a_folder_is_packed_and_the_text_says_how_to_use_it(tmp_path: Path, caps
     assert f'Packed("{tmp_path}/out")' in out
 
 
+def test_any_source_is_packed_as_python_writes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    written = "Take(Concat([SyntheticImages(2, 40), SyntheticImages(3, size=(40, 60), num_classes=2)]), n=4)"
+    assert run(written, str(tmp_path / "out"), "--transcoder", "pillow", "--json") == exits.OK
+    assert json.loads(capsys.readouterr().out)["samples"] == 4
+    assert run(f"Packed('{tmp_path}/out')", str(tmp_path / "again")) == exits.USAGE
+    assert "is a packed dataset" in capsys.readouterr().err
+    assert run(f"Skip(Packed('{tmp_path}/out'), 1)", str(tmp_path / "again")) == exits.USAGE
+    assert "is a packed dataset" in capsys.readouterr().err
+
+
+THINGS = """
+import numpy as np
+
+class Things:
+    def __init__(self, count):
+        self.count = count
+    def __len__(self):
+        return self.count
+    def __getitem__(self, index):
+        rng = np.random.default_rng(index)
+        return {
+            "caption": f"b\u00e9b\u00e9 {index}", "scores": rng.random((index, 2), np.float32), "weight": index / 4,
+            "photo": rng.integers(0, 256, (20 + index, 30, 3), np.uint8), "label": index % 3, "raw": b"\\0" * index,
+            "seg": rng.integers(0, 5, (20 + index, 30), np.uint8), "ids": np.arange(4), "second": 10 + index,
+        }
+
+prepserver_sources = {"things": Things}
+"""
+COLUMNS = (
+    '{"caption": kinds.Text(), "scores": kinds.Array(), "weight": kinds.Scalar(dtype="float32"), '
+    '"photo": kinds.Image(), "label": kinds.Label(), "raw": kinds.Bytes(), "seg": kinds.Mask(), '
+    '"ids": kinds.Tokens(count=4), "second": kinds.Label()}'
+)
+
+
+def test_every_kind_of_column_is_packed_as_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "things_to_pack.py").write_text(THINGS)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(plugins, "_loaded", {})
+    written = f"Skip(Plugin('things', count=6, columns={COLUMNS}), 1)"
+    assert run(written, str(tmp_path / "out"), "--plugin", "things_to_pack", "--json") == exits.OK
+    summary = json.loads(capsys.readouterr().out)
+    packed, plain = source_from(summary["use"]), source_from(written)
+    assert packed is not None
+    assert plain is not None
+    assert packed.columns == plain.columns
+    assert source_from_wire(packed.to_wire()) == packed
+    plain = plain.with_code(plugins.codes())
+    (a, b) = (open_source(each, build_index(each, tmp_path / "cache").path) for each in (packed, plain))
+    assert len(a) == len(b) == 5
+    for index in range(5):
+        ours, theirs = a.read(index), b.read(index)
+        assert list(ours) == list(theirs)
+        for name in ("photo", "seg"):
+            ours[name] = np.asarray(Image.open(io.BytesIO(ours[name])))
+        for name, value in theirs.items():
+            np.testing.assert_array_equal(ours[name], value)
+            assert np.ndim(value) == 0 or ours[name].dtype == value.dtype
+    wrong = Packed(tmp_path / "out", columns={"caption": kinds.Bytes()})
+    for other, said in ((wrong, "without caption: .*It has .*caption: Text"), (Packed(tmp_path / "out"), "image")):
+        with pytest.raises(SourceError, match=said):
+            build_index(other, tmp_path / "cache")
+    some = Packed(tmp_path / "out", columns={"second": kinds.Label(), "caption": kinds.Text()})
+    read = open_source(some, build_index(some, tmp_path / "cache").path).read(4)
+    assert read == {"second": 15, "caption": "b\u00e9b\u00e9 5"}
+    captions = "Plugin('things', count=2, columns={'caption': kinds.Text(), 'label': kinds.Label()})"
+    assert run(captions, str(tmp_path / "captions"), "--json") == exits.OK
+    use = json.loads(capsys.readouterr().out)["use"]
+    only = source_from(use)
+    assert only is not None
+    opened = open_source(only, build_index(only, tmp_path / "cache").path)
+    assert opened.read(1) == {"caption": "b\u00e9b\u00e9 1", "label": 1}
+    assert use.endswith(', columns={"caption": kinds.Text(), "label": kinds.Label()})')
+    assert run("Plugin('things', count=2, columns={'label': kinds.Label()})", str(tmp_path / "no")) == exits.USAGE
+    assert "has nothing but labels" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "text"),
     [
+        (("Take(SyntheticImages(3), 0)", "OUT"), "n = 0: must lie between"),
+        (("Take(SyntheticImages(3), open('x'))", "OUT"), "malformed node"),
+        (("Take(SyntheticImages(3), 1 +)", "OUT"), "invalid syntax"),
+        (("Take(SyntheticImages(3), m=1)", "OUT"), "unexpected keyword argument 'm'"),
+        (("Take(**{})", "OUT"), "keywords must be strings"),
+        (("Take(" * 9000 + ")", "OUT"), "Take(Take("),
+        (("Concat([" + "1," * 40000 + "])", "OUT"), "has 80010 characters, more than 65536"),
+        (("ImageFolder('/d', masks='/m')", "OUT", "--masks", "/m"), "--masks: say it in the source"),
         (("OUT",), "needs SOURCE and OUT"),
         (("SOURCE", "OUT", "--synthetic", "3"), "needs SOURCE and OUT"),
         (("OUT", "--synthetic", "0"), "n = 0"),
+        (("s3://bucket/train", "OUT"), "is not on this machine"),
         (("OUT", "--synthetic", "3", "--size", "big"), "--size big"),
         (("SOURCE", "OUT", "--segment", "9"), "--segment 9"),
         (("SOURCE", "OUT", "--quality", "good"), "--quality good"),

@@ -13,7 +13,19 @@ from prepserver.pack.report import Report
 from prepserver.pack.run import Options, Summary, pack
 from prepserver.pack.transcode import Transcoder
 from prepserver.pipeline import kinds
-from prepserver.pipeline.sources import Arrays, Coco, FileList, ImageFolder, Packed, SourceSpec, SyntheticImages, Tar
+from prepserver.pipeline.sources import (
+    Arrays,
+    Coco,
+    FileList,
+    ImageFolder,
+    Mix,
+    Packed,
+    Repeat,
+    SourceSpec,
+    SyntheticImages,
+    Take,
+    Tar,
+)
 from prepserver.source import SourceError, build_index, open_source
 from tests.support.photos import jpeg, pixels, saved
 
@@ -59,10 +71,12 @@ def sources(tmp_path: Path) -> dict[str, SourceSpec]:
             member.size = 1
             archive.addfile(member, io.BytesIO(b"%d" % label))
     tar = Tar(tmp_path / "a.tar")
-    return {"folder": folder, "list": FileList(str(names)), "synthetic": SyntheticImages(9, 64, 1, 3), "tar": tar}
+    synthetic = SyntheticImages(9, 64, 1, 3)
+    mixed = Repeat(Mix([Take(folder, 2), tar], [1, 2]), 2)
+    return {"folder": folder, "list": FileList(names), "synthetic": synthetic, "tar": tar, "mixed": mixed}
 
 
-@pytest.mark.parametrize("kind", ["folder", "list", "synthetic", "tar"])
+@pytest.mark.parametrize("kind", ["folder", "list", "synthetic", "tar", "mixed"])
 def test_a_packed_dataset_keeps_labels_names_and_classes(kind: str, tmp_path: Path) -> None:
     spec = sources(tmp_path)[kind]
     summary = do(spec, tmp_path / "out")
@@ -73,7 +87,7 @@ def test_a_packed_dataset_keeps_labels_names_and_classes(kind: str, tmp_path: Pa
     assert [packed.name(k) for k in range(len(plain))] == [plain.name(k) for k in range(len(plain))]
     assert [packed.label(k) for k in range(len(plain))] == [plain.label(k) for k in range(len(plain))]
     assert packed_index.num_classes <= index.num_classes
-    if kind != "synthetic":
+    if kind not in ("synthetic", "mixed"):
         assert packed_index.content_digest == index.content_digest
     assert packed_index.digest != index.digest
 
@@ -252,6 +266,6 @@ def test_masks_that_were_not_packed_are_missed_by_name(tmp_path: Path) -> None:
 
 
 def test_boxes_are_not_packed_yet(tmp_path: Path) -> None:
-    with pytest.raises(PackError, match="images, masks and labels can be packed") as refused:
+    with pytest.raises(PackError, match=r"boxes and keypoints are not packed, and .* has boxes") as refused:
         do(Coco(tmp_path, tmp_path / "instances.json"), tmp_path / "out")
     assert refused.value.usage

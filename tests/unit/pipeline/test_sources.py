@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from prepserver.pipeline import kinds
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.sources import (
     FileList,
@@ -186,3 +187,13 @@ def test_a_name_that_no_column_has_is_refused(kind: Any, wrong: Any, name: str) 
     with pytest.raises(SpecError, match="must be") as caught:
         kind("/d", **{name: wrong})
     assert caught.value.field == name
+
+
+def test_the_columns_of_a_packed_dataset_travel_with_it() -> None:
+    spec = Packed("/data/packed", columns={"caption": kinds.Text(), "label": kinds.Label()})
+    wire = json.loads(json.dumps(spec.to_wire()))
+    assert wire["columns"] == [{"column": "caption", "kind": "Text"}, {"column": "label", "kind": "Label"}]
+    assert source_from_wire(wire) == spec
+    assert list(spec.columns) == ["caption", "label"]
+    with pytest.raises(SpecError, match="columns names the mask"):
+        Packed("/data/packed", masks=True, columns=spec.columns)

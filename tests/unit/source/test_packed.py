@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 from pathlib import Path
@@ -7,14 +8,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import simplejpeg
+from hypothesis import given
+from hypothesis import strategies as st
 
 from prepserver.pack.report import Report
 from prepserver.pack.run import Options, pack
 from prepserver.pack.transcode import Transcoder
+from prepserver.pipeline import kinds
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.sources import ImageFolder, Packed, source_from_wire
-from prepserver.protocol.packed import IndexedScan
+from prepserver.protocol.packed import BrokenRecordError, IndexedScan
 from prepserver.source import IndexInfo, SampleError, Source, SourceError, build_index, open_source
+from prepserver.source.packed_values import from_bytes, to_bytes
 from tests.support.photos import jpeg, pixels, saved
 
 COUNT = 30
@@ -225,3 +230,14 @@ def test_the_spec_travels_and_needs_an_absolute_path() -> None:
     assert source_from_wire(Packed("/data//packed/").to_wire()) == Packed("/data/packed")
     with pytest.raises(SpecError, match="absolute"):
         source_from_wire({"source": "Packed", "root": "packed"})
+
+
+@given(st.binary(max_size=60), st.sampled_from([kinds.Text(), kinds.Array(), kinds.Scalar(), kinds.Tokens()]))
+def test_no_bytes_of_a_column_do_more_than_be_refused(data: bytes, kind: kinds.Kind) -> None:
+    with contextlib.suppress(BrokenRecordError):
+        from_bytes(memoryview(data), kind)
+    whole = to_bytes(np.arange(6, dtype=np.float32).reshape(2, 3), kinds.Array())
+    for at in range(min(len(data), len(whole))):
+        with contextlib.suppress(BrokenRecordError):
+            from_bytes(memoryview(whole[:at] + data[: at + 1] + whole[at + 1 :]), kinds.Array())
+    assert from_bytes(memoryview(whole), kinds.Array()).tolist() == [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]

@@ -21,6 +21,7 @@ from prepserver.protocol.work import (
     Filled,
     Quarantine,
 )
+from prepserver.source.files import FileSource
 from prepserver.telemetry.page import NO_TASK, StatsPage, create_page
 from prepserver.worker import loop
 from prepserver.worker.channel import pair, send
@@ -235,3 +236,16 @@ def test_garbage_ends_the_worker(daemon: Daemon) -> None:
 
 def test_an_end_of_file_ends_the_worker_in_peace(daemon: Daemon) -> None:
     assert daemon.run() == (loop.EXIT_DONE, [])
+
+
+def test_reads_begin_while_the_chunk_before_is_filled(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a queued chunk, before the first row of it is made; once for each chunk."""
+    said: list[tuple[str, int]] = []
+    monkeypatch.setattr(FileSource, "prefetch", lambda _self, indices: said.extend(("begun", i) for i in indices))
+    monkeypatch.setattr(StatsPage, "begin_sample", lambda _self, _position, index: said.append(("made", index)))
+    daemon.add_stream()
+    daemon.add_lane(0, Lane(tiny_pipeline(), N))
+    daemon.say(Fill(7, 0, [0], 0, 3), Fill(8, 0, [0], 3, 3))
+    daemon.run()
+    assert said.index(("begun", 3)) < said.index(("made", 1))
+    assert sorted(said) == sorted((what, index) for index in range(6) for what in ("begun", "made"))

@@ -7,6 +7,7 @@ import struct
 
 import pytest
 
+from prepserver.worker.sandbox import NETWORK_CALLS
 from prepserver.worker.seccomp import MACHINES, program
 
 PID = 4711
@@ -91,3 +92,13 @@ def test_a_call_can_be_left_in() -> None:
     code = program("x86_64", PID, allowed={"utimensat"})
     assert verdict(code, MACHINES["x86_64"], 280) == ALLOW
     assert verdict(code, MACHINES["x86_64"], 41) == "EPERM"
+
+
+def test_who_reads_from_the_network_makes_internet_sockets_only() -> None:
+    for machine, column in (("x86_64", 0), ("aarch64", 1)):
+        code = program(machine, PID, allowed=NETWORK_CALLS)
+        socket, connect = (NUMBERS[name][column] for name in ("socket", "connect"))
+        families = [verdict(code, MACHINES[machine], socket, family) for family in (2, 10, 16, 1, 17)]
+        assert families == [ALLOW, ALLOW, ALLOW, "EPERM", "EPERM"]  # the last two: AF_UNIX, AF_PACKET
+        assert verdict(code, MACHINES[machine], connect) == ALLOW
+        assert verdict(code, MACHINES[machine], NUMBERS["execve"][column]) == "EPERM"

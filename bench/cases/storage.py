@@ -1,0 +1,100 @@
+"""How many images/s does a job get from an object store that answers after 50 ms, as a ratio to local files?
+
+The same photos, once as files and once as objects of a store on this machine that waits 50 ms before each answer; two
+workers, RandomResizedCrop(224) and a flip, batches of 64, shuffled. Both are measured in each round, on one daemon. The
+store's own CPU time, which a real one would spend elsewhere, is in a column of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from bench.harness.case import Case, Figures, Run
+from bench.harness.fingerprint import ROOT
+from bench.harness.proc import cpu_s, machine_busy_s, tree
+from bench.harness.rounds import Target, disturbed, target_sheet, values
+from bench.harness.server import Server, running_server
+from bench.harness.tables import Sheet, spread
+
+_LATENCY_S = 0.05
+_SAMPLES = 1 << 16  # so many that no epoch ends
+_PLACES = ("files", "objects")
+
+
+@contextlib.contextmanager
+def _store() -> Iterator[tuple[int, dict[str, str]]]:
+    """The store's process, and the environment that leads to it."""
+    command = [sys.executable, "-m", "bench.harness.slow_store", str(_LATENCY_S)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT) as process:
+        assert process.stdout is not None
+        port = int(process.stdout.readline())
+        try:
+            yield process.pid, {
+                "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}", "AWS_ALLOW_HTTP": "true", "AWS_REGION": "us-east-1",
+                "AWS_ACCESS_KEY_ID": "bench", "AWS_SECRET_ACCESS_KEY": "bench",
+            }  # fmt: skip
+        finally:
+            process.kill()
+
+
+def measure(run: Run) -> Figures:
+    local = run.listed(_SAMPLES)
+    remote = run.scratch / "objects.txt"
+    remote.write_text("".join(f"s3://bench{line}" for line in local.read_text().splitlines(keepends=True)))
+    rounds: list[list[dict[str, Any]]] = []
+    with _store() as (pid, env):
+        os.environ.update(env)  # the daemon inherits it
+        with running_server(run.scratch, run.workers, roots=("s3://bench",)) as server:
+            for _ in range(run.rounds(5)):
+                rounds.append([])
+                for place, listed in zip(_PLACES, (local, remote), strict=True):
+                    taken = _taken(server, listed, pid, *((1.0, 1.0) if run.smoke else (3.0, 5.0)))
+                    rounds[-1].append({"place": place, **taken})
+    return {"workers": run.workers, "rounds": rounds}
+
+
+def _taken(server: Server, listed: Path, store: int, warm_s: float, window_s: float) -> dict[str, float]:
+    """Takes batches as fast as they come."""
+    with server.client(listed, zero_copy=True) as client:
+        batches = iter(client)
+        until_s = time.monotonic() + warm_s
+        while time.monotonic() < until_s:
+            next(batches)
+        pids = tree([server.pid])
+        before = cpu_s([store]), cpu_s(pids), time.process_time(), machine_busy_s()
+        began_s, count = time.monotonic(), 0
+        while (elapsed_s := time.monotonic() - began_s) < window_s:
+            next(batches)
+            count += 64
+        after = cpu_s([store]), cpu_s(pids), time.process_time(), machine_busy_s()
+    stores, ours, own, machine = (b - a for a, b in zip(before, after, strict=True))
+    return {
+        "images_per_s": count / elapsed_s, "store_cores": stores / elapsed_s, "cpu_ms": 1000 * ours / count,
+        "others_cores": max(0.0, machine - stores - ours - own) / elapsed_s,
+    }  # fmt: skip
+
+
+def sheets(result: Figures) -> list[Sheet]:
+    rounds = result["rounds"]
+    sheet = Sheet(
+        f"{result['workers']} workers, one job, images/s",
+        ("photos are", "images/s", "CPU ms per image, daemon and workers", "cores of the store"),
+    )
+    for place in _PLACES:
+        which = {"place": place}
+        sheet.rows.append((
+            place, spread(values(rounds, "images_per_s", which)), spread(values(rounds, "cpu_ms", which), ".2f"),
+            spread(values(rounds, "store_cores", which), ".2f"),
+        ))  # fmt: skip
+    ratio = Target("objects / files", "images_per_s", {"place": "objects"}, {"place": "files"}, 0.8)
+    return [sheet, target_sheet("Object store with 50 ms", rounds, [ratio])]
+
+
+CASE = Case("", measure, sheets, lambda result: disturbed(result["rounds"]))

@@ -1,0 +1,53 @@
+"""A source on the command line, as a training script writes it: ``Take(ImageFolder("/data/train"), 1000)``.
+
+The text is parsed and never evaluated: it can call sources and kinds with plain values, and nothing else.
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+from prepserver.pack.errors import PackError
+from prepserver.pipeline.declared import KINDS
+from prepserver.pipeline.errors import SpecError
+from prepserver.pipeline.sources import SOURCES, SourceSpec
+
+_MAX_CHARS = 64 << 10
+
+
+def source_from(text: str) -> SourceSpec | None:
+    """Return the source that a text describes; None if the text calls no source, so that it is a path.
+
+    Raises:
+        PackError: It calls a source, but with something else than sources and plain values.
+        SpecError: A source refuses a parameter.
+    """
+    if not text.endswith(")") or text.partition("(")[0] not in SOURCES:
+        return None
+    if len(text) > _MAX_CHARS:
+        raise PackError(f"{text[:80]}...: has {len(text)} characters, more than {_MAX_CHARS}", usage=True)
+    try:
+        source = _value(ast.parse(text, mode="eval").body)
+    except (SyntaxError, TypeError, ValueError, RecursionError, MemoryError) as error:
+        if isinstance(error, SpecError):
+            raise
+        raise PackError(f"{text[:200]}: {error}", usage=True) from error
+    assert isinstance(source, SourceSpec)
+    return source
+
+
+def _value(node: ast.expr) -> Any:
+    match node:
+        case ast.Call(func=ast.Name(id=name)) if name in SOURCES:
+            # A ** has no name; TypeError says that a keyword must be a string.
+            named: dict[Any, Any] = {each.arg: _value(each.value) for each in node.keywords}
+            return SOURCES[name](*map(_value, node.args), **named)
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="kinds"), attr=name)) if name in KINDS:
+            return KINDS[name](**{str(each.arg): _value(each.value) for each in node.keywords})
+        case ast.Dict(keys=keys, values=values) if None not in keys:
+            return {_value(key): _value(value) for key, value in zip(keys, values, strict=True) if key is not None}
+        case ast.List(elts=items) | ast.Tuple(elts=items):
+            return [_value(item) for item in items]
+        case _:
+            return ast.literal_eval(node)

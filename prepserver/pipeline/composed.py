@@ -1,0 +1,133 @@
+"""Sources that are composed of other sources: what they have in common.
+
+A composed source maps each of its indices to one of its sources and an index there. It holds no samples, so jobs that
+use the same source in different compositions share its listing.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from prepserver.pipeline.errors import SpecError
+from prepserver.pipeline.record import Record
+from prepserver.pipeline.source import SourceSpec
+from prepserver.pipeline.spec import Codes
+
+MAX_SOURCES = 64
+"""In all of a composition, those inside others included."""
+
+MAX_DEPTH = 8
+"""Of sources inside each other, the innermost included."""
+
+MAX_WIRE_BYTES = 16 << 10
+"""As JSON. Workers are told of a source, with other things, in a message of 64 KiB."""
+
+_PLACE_CHARS = 200
+
+
+@dataclass(frozen=True, init=False)
+class Composed(SourceSpec):
+    """A source of samples of other sources.
+
+    A subclass's constructor takes ``sources``, or ``source`` if there is only one, as its first parameter.
+
+    Attributes:
+        sources: What it is composed of; on the wire a list of their maps.
+    """
+
+    sources: tuple[SourceSpec, ...]
+
+    def _compose(self, sources: object, **values: object) -> None:
+        """Set the fields of a frozen record, from within `__init__` only.
+
+        Raises:
+            SpecError: Something is no source, columns differ, or the composition is too large.
+        """
+        if not isinstance(sources, list | tuple) or not sources:
+            raise SpecError("sources", sources, "must be a list of sources, such as [ImageFolder(a), ImageFolder(b)]")
+        if len(sources) > MAX_SOURCES:
+            raise SpecError("sources", len(sources), f"are more than {MAX_SOURCES}")
+        self._keep(sources=tuple(_source(number, each) for number, each in enumerate(sources)), **values)
+        _check_columns(self.sources)
+        if (depth := _depth(self)) > MAX_DEPTH:
+            raise SpecError("sources", depth, f"lie deeper inside each other than {MAX_DEPTH}")
+        if (count := sum(1 for _ in self.parts()) - 1) > MAX_SOURCES:
+            raise SpecError("sources", count, f"are more than {MAX_SOURCES}, counting those inside others")
+        if (nbytes := len(json.dumps(self.to_wire()))) > MAX_WIRE_BYTES:
+            raise SpecError(
+                "sources", nbytes, f"take more than {MAX_WIRE_BYTES} bytes in a message: use fewer, or shorter paths"
+            )
+
+    @property
+    def columns(self) -> Record:
+        """Those of its sources, which agree."""
+        return self.sources[0].columns
+
+    @property
+    def place(self) -> str:
+        """Its name and the places of its sources, cut to `_PLACE_CHARS`."""
+        text = f"{type(self).__name__}({', '.join(dict.fromkeys(each.place for each in self.sources))})"
+        return text if len(text) <= _PLACE_CHARS else text[: _PLACE_CHARS - 3] + "..."
+
+    def parts(self) -> Iterator[SourceSpec]:
+        """As `SourceSpec.parts`."""
+        yield self
+        for each in self.sources:
+            yield from each.parts()
+
+    def placeless(self) -> list[tuple[str, Any]]:
+        """As `SourceSpec.placeless`."""
+        own = [(name, value) for name, value in super().placeless() if name != "sources"]
+        return sorted([*own, ("sources", [each.placeless() for each in self.sources])])
+
+    def with_code(self, codes: Codes) -> Self:
+        """As `Spec.with_code`."""
+        found = copy.copy(self)
+        found._keep(sources=tuple(each.with_code(codes) for each in self.sources))
+        return found
+
+    @classmethod
+    def from_params(cls, params: Mapping[str, Any]) -> Self:
+        """As `SourceSpec.from_params`."""
+        first = next(iter(inspect.signature(cls).parameters))
+        given = params.get("sources")
+        if first == "source" and "source" not in params and isinstance(given, list) and len(given) == 1:
+            params = {"source": given[0], **{name: value for name, value in params.items() if name != "sources"}}
+        return super().from_params(params)
+
+
+def _source(number: int, given: object) -> SourceSpec:
+    if isinstance(given, Mapping):
+        from prepserver.pipeline.sources import source_from_wire  # the registry imports the subclasses
+
+        try:
+            return source_from_wire(given)
+        except SpecError as error:
+            field = error.field.removeprefix("source").removeprefix(".")
+            raise SpecError(".".join(filter(None, (f"sources[{number}]", field))), error.value, error.reason) from None
+    if not isinstance(given, SourceSpec):
+        raise SpecError(f"sources[{number}]", given, "must be a source, such as ImageFolder(root)")
+    return given
+
+
+def _check_columns(sources: tuple[SourceSpec, ...]) -> None:
+    first = sources[0].columns
+    for number, each in enumerate(sources[1:], 1):
+        found = each.columns
+        different = [
+            f"{name} is {found.get(name, 'missing')}, in sources[0] {first.get(name, 'missing')}"
+            for name in {**first, **found}
+            if first.get(name) != found.get(name)
+        ]
+        if different:
+            reason = f"must have the same columns as sources[0]: {'; '.join(different)}"
+            raise SpecError(f"sources[{number}]", each.place, reason)
+
+
+def _depth(source: SourceSpec) -> int:
+    return 1 + max(map(_depth, source.sources)) if isinstance(source, Composed) else 1

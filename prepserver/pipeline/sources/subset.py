@@ -1,0 +1,68 @@
+"""`Subset`: chosen samples of a source."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from prepserver.pipeline.checks import integer, number
+from prepserver.pipeline.composed import Composed
+from prepserver.pipeline.errors import SpecError
+from prepserver.pipeline.source import PathLike, SourceSpec, absolute
+
+MAX_INDICES = 1024
+"""In the spec, which travels in messages."""
+
+
+@dataclass(frozen=True, init=False)
+class Subset(Composed):
+    """Chosen samples of a source: by their indices, by a file of indices, or a random part.
+
+    Exactly one of `indices`, `fraction` and `file` must be given.
+
+    Attributes:
+        source: The source.
+        indices: Indices of samples in the order in which they come, 1 to 1024; a sample may come several times.
+        fraction: Part of the samples, above 0 and at most 1, rounded to whole samples, at least one. The samples are
+            drawn by `seed` and keep their order.
+        file: A ``.npy`` file of a one-dimensional integer array of indices, on the daemon's machine; a relative path
+            counts from the current directory.
+        seed: Of `fraction`: 0 to 2**63 - 1. It does not depend on the seed of the job.
+
+    Raises:
+        SpecError: A parameter is not allowed.
+    """
+
+    paths = ("file",)
+    indices: tuple[int, ...] | None
+    fraction: float | None
+    file: str | None
+    seed: int
+
+    def __init__(
+        self,
+        source: SourceSpec,
+        indices: Sequence[int] | None = None,
+        fraction: float | None = None,
+        file: str | PathLike | None = None,
+        seed: int = 0,
+    ) -> None:
+        if sum(each is not None for each in (indices, fraction, file)) != 1:
+            raise SpecError("indices", indices, "or fraction or file: exactly one of the three must be given")
+        if indices is not None:
+            if not hasattr(indices, "__len__") or isinstance(indices, str | bytes) or not len(indices):
+                raise SpecError("indices", indices, "must be a list of indices")
+            if len(indices) > MAX_INDICES:
+                reason = f"are more than {MAX_INDICES} indices: np.save() them and name the file by file="
+                raise SpecError("indices", len(indices), reason)
+            indices = tuple(integer("indices", each, 0, 1 << 40) for each in indices)
+        fraction = None if fraction is None else number("fraction", fraction, 0.0, 1.0)
+        if fraction == 0.0:
+            raise SpecError("fraction", fraction, "must be above 0")
+        self._compose(
+            [source],
+            indices=indices,
+            fraction=fraction,
+            file=None if file is None else absolute("file", file),
+            seed=integer("seed", seed, 0, (1 << 63) - 1),
+        )

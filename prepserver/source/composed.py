@@ -1,0 +1,271 @@
+"""How sources are read that are composed of others: by an `IndexMap` over the listings of those.
+
+The listing of a composed source names the listings of its sources, which are in the cache for all jobs that use them,
+and holds the indices that a map cannot compute. What is current, what lies in the roots, and what is wrong with a
+sample is decided by the readers of its sources.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import os
+from abc import abstractmethod
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from prepserver.pipeline.composed import Composed
+from prepserver.pipeline.kinds import Label
+from prepserver.source.cache import IndexCache
+from prepserver.source.container import BrokenContainerError, Container
+from prepserver.source.errors import SampleError, SourceError
+from prepserver.source.maps import IndexMap, Picked
+from prepserver.source.places import Places
+from prepserver.source.progress import Progress
+from prepserver.source.reader import IndexInfo, Reader
+from prepserver.source.roots import Roots
+from prepserver.source.samples import Record, Source
+
+_VERSION = 1
+"""Raise it when a map or a choice of samples changes: another listing is another stream."""
+
+_MAX_SAMPLES = 1 << 40
+_PICKED = "picked"
+
+Tables = list[list[int] | None]
+
+
+class ComposedReader(Reader):
+    """A reader of what other readers read."""
+
+    spec: Any
+
+    def __init__(self, spec: Composed) -> None:
+        from prepserver.source.readers import READERS  # the registry imports the subclasses
+
+        self.spec = spec
+        self._readers = {each.digest: READERS[type(each)](each) for each in spec.sources}  # each listed once
+
+    @abstractmethod
+    def map(self, listing: Container) -> IndexMap:
+        """Return the map, by a listing; its metadata has the `lengths` of the sources."""
+
+    def index(self, cache_dir: Path, report: Callable[[int], None], roots: Roots | None) -> IndexInfo:
+        """As `Reader.index`."""
+        infos: dict[str, IndexInfo] = {}
+        for digest, reader in self._readers.items():
+            found = sum(each.n for each in infos.values())
+            infos[digest] = reader.index(cache_dir, partial(_report, report, found), roots)
+        listed = [infos[each.digest] for each in self.spec.sources]
+        extra = self._read(roots)
+        paths = [str(each.path) for each in listed]
+        digest = _digest(_VERSION, self.spec.digest, [each.digest for each in listed], _sha256(extra))
+        cache, wanted = IndexCache(cache_dir), {"digest": digest, "paths": paths}
+        known = (each for each in cache.candidates(self._key) if wanted.items() <= each[1].meta.items())
+        path, container = next(known, (None, None))
+        if path is None or container is None:
+            meta, sections = self._made(listed, self._opened(paths, roots), extra, Progress(report))
+            path = cache.publish(self._key, digest, {**meta, **wanted}, sections)
+            container = Container(path)
+        n = len(self.map(container))
+        if not 1 <= n <= _MAX_SAMPLES:
+            raise SourceError(f"{self.spec.place} has {n} samples; there must be 1 to {_MAX_SAMPLES}")
+        places = Places()
+        for folder in dict.fromkeys([str(path.parent), *(place for each in listed for place in each.places)]):
+            places.add_folder(os.fsencode(folder))
+        meta = container.meta
+        return IndexInfo(path, n, meta["num_classes"], digest, meta["content_digest"], tuple(places.found()))
+
+    def open(self, index_path: Path, roots: Roots | None) -> Source:
+        """As `Reader.open`."""
+        try:
+            container = Container(index_path)
+            if container.meta.get("key") != self._key:
+                raise SourceError(f"the index {index_path} belongs to another dataset")
+            opened = self._opened(container.meta["paths"], roots)
+            return ComposedSource(self.spec, container, opened, self.map(container))
+        except (OSError, BrokenContainerError) as error:
+            raise SourceError(
+                f"cannot open the index {index_path}: {error}; attach again to have it rebuilt"
+            ) from error
+
+    @property
+    def _key(self) -> str:
+        return str(self.spec.digest[:32])
+
+    def _read(self, roots: Roots | None) -> bytes:
+        """Return what decides beside the spec and its sources: the content of a file that the spec names."""
+        return b""
+
+    def _made(
+        self, listed: Sequence[IndexInfo], opened: Sequence[Source], extra: bytes, progress: Progress
+    ) -> tuple[dict[str, Any], dict[str, memoryview]]:
+        """Return the metadata and sections of a new listing."""
+        sections = self._sections(opened, extra, progress)
+        names, tables = unified([each.place for each in self.spec.sources], [each.classes() for each in opened])
+        content = [each.content_digest for each in listed]
+        numbers = [each.num_classes for each, table in zip(listed, tables, strict=True) if table is None]
+        return {
+            "key": self._key,
+            "lengths": [each.n for each in listed],
+            "classes": names,
+            "tables": tables,
+            "num_classes": max(len(names), *numbers, 0),
+            "content_digest": _digest(_VERSION, self.spec.placeless(), content, _sha256(*sections.values())),
+        }, sections
+
+    def _sections(self, opened: Sequence[Source], extra: bytes, progress: Progress) -> dict[str, memoryview]:
+        return {}
+
+    def _opened(self, paths: Sequence[str], roots: Roots | None) -> list[Source]:
+        """Open each source once."""
+        where = {each.digest: path for each, path in zip(self.spec.sources, paths, strict=True)}
+        opened = {digest: self._readers[digest].open(Path(path), roots) for digest, path in where.items()}
+        return [opened[each.digest] for each in self.spec.sources]
+
+
+class PickingReader(ComposedReader):
+    """A reader of chosen samples of one source, whose indices the listing holds."""
+
+    @abstractmethod
+    def pick(self, source: Source, extra: bytes, progress: Progress) -> npt.NDArray[Any]:
+        """Return the chosen indices, all in range(len(source)).
+
+        Args:
+            source: The source.
+            extra: See `_read`.
+            progress: Told how many samples have been looked at.
+
+        Raises:
+            SourceError: Nothing can be chosen so.
+        """
+
+    def map(self, listing: Container) -> IndexMap:
+        """As `ComposedReader.map`."""
+        form, size = ("I", 4) if listing.meta["lengths"][0] <= 1 << 32 else ("Q", 8)
+        return Picked(listing.rows(_PICKED, form, size))
+
+    def _sections(self, opened: Sequence[Source], extra: bytes, progress: Progress) -> dict[str, memoryview]:
+        dtype = np.uint32 if len(opened[0]) <= 1 << 32 else np.uint64
+        picked = np.ascontiguousarray(self.pick(opened[0], extra, progress), dtype)
+        return {_PICKED: picked.view(np.uint8).data}
+
+
+class ComposedSource(Source):
+    """A `Source` over others.
+
+    Args:
+        spec: Its spec.
+        listing: Its listing.
+        sources: Those of the spec, opened.
+        places: Where samples come from.
+    """
+
+    def __init__(self, spec: Composed, listing: Container, sources: Sequence[Source], places: IndexMap) -> None:
+        self._sources, self._map, self._count = sources, places, len(places)
+        self._classes: list[str] = listing.meta["classes"]
+        self._tables: Tables = listing.meta["tables"]
+        self._label = next((name for name, kind in spec.columns.items() if isinstance(kind, Label)), "")
+        # Files of equal names may lie in several places.
+        self._is_several = len({part.digest for part in spec.parts() if not isinstance(part, Composed)}) > 1
+        self._suffixes = [f" in {each.place}" for each in spec.sources]
+
+    def __len__(self) -> int:
+        return self._count
+
+    def read(self, index: int) -> Record:
+        """As `Source.read`: one sample of one source is read."""
+        source, place = self._at(index)
+        record = self._sources[source].read(place)
+        if self._tables[source] is not None:
+            record[self._label] = self._relabel(source, record[self._label])
+        return record
+
+    def prefetch(self, indices: Sequence[int]) -> None:
+        """As `Source.prefetch`."""
+        wanted: defaultdict[int, list[int]] = defaultdict(list)
+        for source, place in map(self._at, indices):
+            wanted[source].append(place)
+        for source, places in wanted.items():
+            self._sources[source].prefetch(places)
+
+    def label(self, index: int) -> int:
+        """As `Source.label`."""
+        source, place = self._at(index)
+        return self._relabel(source, self._sources[source].label(place))
+
+    def name(self, index: int) -> str:
+        """As `Source.name`: the name in its source, and where that is if there are several."""
+        name, where = self._named(index)
+        return name + where if self._is_several else name
+
+    def _named(self, index: int) -> tuple[str, str]:
+        source, place = self._at(index)
+        inner = self._sources[source]
+        return inner._named(place) if isinstance(inner, ComposedSource) else (inner.name(place), self._suffixes[source])
+
+    def classes(self) -> list[str]:
+        """As `Source.classes`."""
+        return list(self._classes)
+
+    def _at(self, index: int) -> tuple[int, int]:
+        if not 0 <= index < self._count:
+            raise IndexError(f"index {index} of a source of {self._count} samples")
+        return self._map.at(index)
+
+    def _relabel(self, source: int, label: int) -> int:
+        table = self._tables[source]
+        if table is None:
+            return label
+        if not 0 <= label < len(table):
+            raise SampleError(f"its label {label} is none of {len(table)} classes")
+        return table[label]
+
+
+def unified(places: Sequence[str], classes: Sequence[list[str]]) -> tuple[list[str], Tables]:
+    """Number classes by name over several sources.
+
+    Args:
+        places: What messages call the sources.
+        classes: Each one's names of classes by label; empty if labels are only numbers.
+
+    Returns:
+        The names by common label, and for each source the common labels by its own; None where they are equal.
+
+    Raises:
+        SourceError: Labels of a source would have to change, but another one's labels have no names, or a name is not
+            unique.
+    """
+    names = list(dict.fromkeys(itertools.chain.from_iterable(classes)))
+    longest = max(classes, key=len)
+    if all(each == longest[: len(each)] for each in classes):
+        return longest, [None] * len(classes)
+    for place, each in zip(places, classes, strict=True):
+        if len(set(each)) != len(each) or not each:
+            why = "has two classes of one name" if each else "has numbers instead of names"
+            raise SourceError(f"the sources name their classes differently, so labels go by name; but {place} {why}")
+    number = {name: label for label, name in enumerate(names)}
+    tables = [[number[name] for name in each] for each in classes]
+    return names, [None if table == list(range(len(table))) else table for table in tables]
+
+
+def _report(report: Callable[[int], None], before: int, found: int) -> None:
+    report(before + found)
+
+
+def _digest(*what: object) -> str:
+    return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()
+
+
+def _sha256(*pieces: bytes | memoryview) -> str:
+    digest = hashlib.sha256()
+    for piece in pieces:
+        digest.update(piece)
+    return digest.hexdigest()

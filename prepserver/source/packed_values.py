@@ -1,0 +1,55 @@
+"""The bytes of one column of a packed sample: encoded images and bytes as they are, text, and numbers."""
+
+from __future__ import annotations
+
+import io
+import struct
+from typing import Any
+
+import numpy as np
+from PIL import Image as Picture
+
+from prepserver.pipeline.kinds import Bytes, Image, Kind, Mask, Text
+from prepserver.protocol.packed import BrokenRecordError
+
+# Element type as numpy spells it, such as "<f4", and number of dimensions; then the length of each dimension.
+_ARRAY = struct.Struct("<4sI")
+_MOST_DIMENSIONS = 8
+
+
+def to_bytes(value: Any, kind: Kind) -> bytes:
+    """Return the bytes of a value of a record; pixels become a PNG."""
+    if isinstance(value, bytes):
+        return value
+    if isinstance(kind, Text):
+        return str(value).encode()
+    array = np.asarray(value)
+    if isinstance(kind, Image | Mask):
+        png = io.BytesIO()
+        Picture.fromarray(array).save(png, "PNG")
+        return png.getvalue()
+    array = np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(array.shape)
+    shape = struct.pack(f"<{array.ndim}Q", *array.shape)
+    return _ARRAY.pack(array.dtype.str.encode(), array.ndim) + shape + array.tobytes()
+
+
+def from_bytes(data: memoryview, kind: Kind) -> Any:
+    """Return the value whose bytes these are.
+
+    Raises:
+        BrokenRecordError: They are none of this kind.
+    """
+    if isinstance(kind, Image | Mask | Bytes):
+        return bytes(data)
+    try:
+        if isinstance(kind, Text):
+            return str(data, "utf-8")
+        name, dimensions = _ARRAY.unpack_from(data)
+        dtype = np.dtype(name.rstrip(b"\0").decode())
+        if dtype.kind not in "biuf" or dimensions > _MOST_DIMENSIONS:
+            raise ValueError(f"no array of numbers: {dtype}, {dimensions} dimensions")
+        shape = struct.unpack_from(f"<{dimensions}Q", data, _ARRAY.size)
+        array = np.frombuffer(data, dtype, offset=_ARRAY.size + 8 * dimensions).reshape(shape)
+    except (ValueError, TypeError, SyntaxError, struct.error) as error:
+        raise BrokenRecordError(f"it holds no {type(kind).__name__}: {error}") from error
+    return array if dimensions else array[()]

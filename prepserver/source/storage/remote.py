@@ -1,0 +1,441 @@
+"""Objects on the network, by obstore: Amazon S3 and what speaks like it, Google Cloud Storage, Azure, web servers.
+
+A process has one link. Its threads keep up to 64 reads in flight, begun when a chunk is queued (`Link.want`) and waited
+for when a sample is made (`Link.read`). Threads cost half the CPU time of an event loop here. obstore repeats a failed
+request with growing pauses, for half of the deadline of a read. A store that fails so, or does not answer for a whole
+deadline, is down: until it answers, reads that are under way go on, but nobody waits for them, so that a chunk of a
+dead bucket takes one deadline and not one for each sample.
+
+Credentials come from the environment of the daemon, where obstore finds them. No error shows what a library says of a
+request, because its URL may be signed.
+"""
+
+from __future__ import annotations
+
+import datetime
+import errno
+import hashlib
+import os
+import re
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+from prepserver.pipeline.urls import lies_below, split
+from prepserver.source.errors import SampleError, SourceError
+from prepserver.source.roots import OutsideRootsError
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+IN_FLIGHT = 64
+"""Most reads in flight of one process."""
+
+HELD_BYTES = 256 << 20
+"""Most bytes of reads that were begun early, before they are used."""
+
+_HELD = 4 * IN_FLIGHT
+_UNKNOWN_BYTES = 1 << 20  # how much a read counts whose size is not known yet
+_WINDOW_BYTES = 8 << 20  # a listing reads 100 MB/s at 50 ms with this, from one file
+_DOWN_WAIT_S = 0.25
+_DEADLINE_S = 15.0
+
+INSTALL = "reading it needs obstore where the daemon runs: pip install 'prepserver[remote]'"
+
+_ALLOW_HTTP = {"s3": "AWS_ALLOW_HTTP", "gs": "GOOGLE_ALLOW_HTTP", "az": "AZURE_ALLOW_HTTP"}
+_STATUS = re.compile(r"status code: (\d{3}[A-Za-z ]*)")
+_CODE = re.compile(r"<Code>(\w{1,64})</Code>")
+_UNAVAILABLE = ("5", "429")
+
+
+class RemoteError(SampleError):
+    """An object cannot be read; the reason does not name it."""
+
+
+class Unavailable(RemoteError):
+    """The store is of no use now, whatever is asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Rules:
+    """What this process may read, None for anything, and how long a read may take."""
+
+    roots: tuple[str, ...] | None = None
+    deadline_s: float = _DEADLINE_S
+
+
+_rules = _Rules()
+_link: Link | None = None
+_making_link = threading.Lock()
+
+
+def configure(roots: Sequence[str], deadline_s: float) -> None:
+    """Set what this process and its children may read: URLs below `roots` only, which may be none.
+
+    Args:
+        roots: Canonical URLs.
+        deadline_s: Longest time for one read, with all its repetitions.
+    """
+    global _rules  # a process has one network
+    _rules = _Rules(tuple(roots), deadline_s)
+
+
+def load() -> Any:
+    """Import obstore; no thread starts before the first read.
+
+    Raises:
+        SourceError: It is not installed.
+    """
+    try:
+        import obstore
+        import obstore.store
+    except ImportError as error:
+        raise SourceError(f"{INSTALL} ({error})") from error
+    return obstore
+
+
+def check_allowed(url: str) -> None:
+    """Check that a URL lies below what the configuration names.
+
+    Raises:
+        OutsideRootsError: It does not.
+    """
+    roots = _rules.roots
+    if roots is not None and not lies_below(url, roots):
+        raise OutsideRootsError(
+            f"{url} does not lie below the URLs that the server reads: {', '.join(roots) or 'there are none'}. "
+            f"Have it named there (roots under [sources] in the server's --config, or --root {split(url)[0]}), and "
+            "start the server again"
+        )
+
+
+def version_of(meta: Mapping[str, Any]) -> int:
+    """Return a number that changes with an object, from what a store says of it; 0 if it says nothing."""
+    tag = (meta.get("e_tag") or "").removeprefix("W/").strip('"')
+    modified: datetime.datetime = meta["last_modified"]
+    if not tag and not modified.timestamp():
+        return 0
+    return int.from_bytes(hashlib.sha256((tag or modified.isoformat()).encode()).digest()[:8]) >> 1
+
+
+class Wanted(NamedTuple):
+    """A read.
+
+    Attributes:
+        url: The object.
+        offset: Where the range begins.
+        length: Bytes of the range; -1 for the whole object.
+        size: Bytes of the object when it was listed; -1 if that is unknown.
+        version: See `version_of`; 0 if it is unknown.
+    """
+
+    url: str
+    offset: int = 0
+    length: int = -1
+    size: int = -1
+    version: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it gives, or a guess."""
+        return next((n for n in (self.length, self.size) if n >= 0), _UNKNOWN_BYTES)
+
+
+@dataclass(slots=True)
+class _Begun:
+    future: Future[bytes | RemoteError]
+    nbytes: int
+    uses: int
+
+
+class Link:
+    """The reads of this process; see the module. One owner thread uses `want` and `read`.
+
+    Raises:
+        SourceError: obstore is not installed.
+    """
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self._obstore = load()
+        self._rules = _rules
+        self._stores: dict[str, Any] = {}
+        self._down: dict[str, str] = {}  # why
+        self._answered_s: dict[str, float] = {}
+        self._begun: OrderedDict[Wanted, _Begun] = OrderedDict()
+        self._making = threading.Lock()
+        self._threads = ThreadPoolExecutor(IN_FLIGHT, "remote")  # which Python joins when it ends
+
+    def want(self, reads: Iterable[Wanted]) -> None:
+        """Begin reads that will be asked for soon, as far as the bounds allow; each is to be read as often."""
+        held = sum(each.nbytes for each in self._begun.values())
+        for wanted in reads:
+            begun = self._begun.get(wanted)
+            if begun is not None:
+                begun.uses += 1
+                continue
+            # The oldest may be left over from a chunk that was given to another worker.
+            while self._begun and (len(self._begun) >= _HELD or held + wanted.nbytes > HELD_BYTES):
+                first = next(iter(self._begun))
+                if not self._begun[first].future.done():
+                    return
+                held -= self._begun.pop(first).nbytes
+            if self._rules.roots is None or lies_below(wanted.url, self._rules.roots):
+                self._begun[wanted] = _Begun(self._threads.submit(self._get, wanted), wanted.nbytes, 1)
+                held += wanted.nbytes
+
+    def read(self, wanted: Wanted, limit_bytes: int) -> bytes:
+        """Return the bytes of a read, which may have begun before.
+
+        Raises:
+            RemoteError: They cannot be had in time, have changed, or are more than the limit.
+            OutsideRootsError: The configuration does not name the object.
+        """
+        begun = self._begun.get(wanted)
+        if begun is not None:
+            begun.uses -= 1
+            if not begun.uses:
+                del self._begun[wanted]
+            future = begun.future
+        else:
+            check_allowed(wanted.url)
+            future = self._threads.submit(self._get, wanted, limit_bytes)
+        name, began_s = split(wanted.url)[0], time.monotonic()
+        why = self._down.get(name)
+        try:
+            found = future.result(self._rules.deadline_s if why is None else _DOWN_WAIT_S)
+        except TimeoutError:
+            found = RemoteError(f"{why}, and nothing since")
+            if why is None:
+                found = RemoteError(f"no answer in {self._rules.deadline_s:g} s, half of sample_timeout_s")
+                self._note_down(name, began_s, found.reason)
+        if isinstance(found, RemoteError):
+            raise found
+        return found
+
+    def each(self, work: Callable[[S], T], items: Iterable[S]) -> list[T]:
+        """Do work that waits for answers in the threads of the link."""
+        return list(self._threads.map(work, items))
+
+    def get(self, wanted: Wanted) -> bytes:
+        """Read in the calling thread, for a listing; raises as `read`."""
+        check_allowed(wanted.url)
+        found = self._get(wanted)
+        if isinstance(found, RemoteError):
+            raise found
+        return found
+
+    def status(self, url: str) -> tuple[int, int]:
+        """Return size and version of an object; raises as `read`."""
+        check_allowed(url)
+        store, key = split(url)
+        meta = self._answer(store, lambda: self._obstore.head(self.store(store), key))
+        if isinstance(meta, RemoteError):
+            raise meta
+        return meta["size"], version_of(meta)
+
+    def listed(self, url: str, deep: bool) -> Iterator[tuple[list[str], list[Mapping[str, Any]]]]:
+        """Yield the folders (unless `deep`) and the objects below a URL, part by part; keys are whole.
+
+        Raises:
+            RemoteError: They cannot be listed.
+            OutsideRootsError: The configuration does not name it.
+        """
+        check_allowed(url)
+        name, key = split(url)
+        if not name.startswith(tuple(_ALLOW_HTTP)):
+            raise RemoteError("a web server cannot be asked what it holds: use FileList with URLs, or Tar")
+        store = self.store(name)
+        try:
+            if deep:
+                for objects in self._obstore.list(store, key or None):
+                    yield [], list(objects)
+            else:
+                found = self._obstore.list_with_delimiter(store, key or None)
+                yield list(found["common_prefixes"]), list(found["objects"])
+        except Exception as error:  # noqa: BLE001 - as in `_answer`
+            raise self._failed(error) from None
+
+    def store(self, name: str) -> Any:
+        """Return a store, such as that of ``s3://bucket``; made once."""
+        with self._making:
+            store = self._stores.get(name)
+            if store is None:
+                store = self._stores[name] = self._made(name)
+            return store
+
+    def _made(self, name: str) -> Any:
+        scheme = name.partition(":")[0]
+        limit = datetime.timedelta(seconds=self._rules.deadline_s)
+        options = {
+            "timeout": limit,
+            "connect_timeout": min(limit, datetime.timedelta(seconds=5)),
+            "read_timeout": limit / 2,  # a stalled answer is asked for again
+            "allow_http": scheme == "http" or os.environ.get(_ALLOW_HTTP.get(scheme, ""), "").lower() in ("1", "true"),
+        }
+        stores = self._obstore.store
+        make = stores.HTTPStore.from_url if scheme in ("http", "https") else stores.from_url
+        # It gives up before the deadline, so that the error says what the store answered.
+        retry = {"retry_timeout": limit / 2, "backoff": {"max_backoff": limit / 5}}
+        return make(name, client_options=options, retry_config=retry)
+
+    def _get(self, wanted: Wanted, limit_bytes: int = HELD_BYTES) -> bytes | RemoteError:
+        name, key = split(wanted.url)
+
+        def ask() -> bytes:
+            end = wanted.offset + wanted.length
+            options = {"range": (wanted.offset, end)} if wanted.length >= 0 else None
+            found = self._obstore.get(self.store(name), key, options=options)
+            size, version = found.meta["size"], version_of(found.meta)
+            changed = (wanted.version and version != wanted.version) or (wanted.size >= 0 and size != wanted.size)
+            if changed:
+                raise RemoteError("it has changed since the dataset was listed; attach again")
+            if wanted.length < 0 and size > limit_bytes:
+                raise RemoteError(f"{size} bytes are more than the limit of {limit_bytes} for an encoded image")
+            data: bytes = found.bytes().to_bytes()
+            return data
+
+        return self._answer(name, ask)
+
+    def _answer(self, name: str, ask: Callable[[], T]) -> T | RemoteError:
+        """Return what a store answers, or why it does not; an error is returned, not raised.
+
+        An error that was raised keeps its traceback and with it a cycle, and workers collect garbage rarely.
+        """
+        began_s = time.monotonic()
+        answer: T | RemoteError
+        try:
+            answer = ask()
+        except RemoteError as error:
+            answer = RemoteError(error.reason)
+        except Exception as error:  # noqa: BLE001 - obstore has many, and its runtime more
+            answer = self._failed(error)
+        if isinstance(answer, Unavailable):
+            self._note_down(name, began_s, answer.reason)
+        else:
+            self._answered_s[name] = time.monotonic()
+            self._down.pop(name, None)
+        return answer
+
+    def _note_down(self, name: str, since_s: float, why: str) -> None:
+        if self._answered_s.get(name, -1.0) < since_s:
+            self._down[name] = why
+
+    def _failed(self, error: Exception) -> RemoteError:
+        """Return an error of obstore in our words."""
+        text = str(error)
+        status, code = _STATUS.search(text), _CODE.search(text)
+        if "169.254.169.254" in text:
+            made = RemoteError("the server's environment holds no credentials for it")
+        elif status is not None:
+            said = status[1].strip() + (f" ({code[1]})" if code is not None else "")
+            made = (Unavailable if said.startswith(_UNAVAILABLE) else RemoteError)(f"the store answers {said}")
+            if said.startswith("404"):
+                made.errno = errno.ENOENT
+        elif isinstance(error, self._obstore.exceptions.NotSupportedError):
+            made = RemoteError("the store gives no ranges of it")
+        elif isinstance(error, ValueError):
+            made = RemoteError("the store takes no such name")
+        elif "InvalidCertificate" in text:
+            made = Unavailable("the store's certificate is not trusted here")
+        else:
+            made = Unavailable("the store cannot be reached, or breaks off its answers")
+        return made
+
+
+def link() -> Link:
+    """Return the link of this process, made at its first use.
+
+    Raises:
+        SourceError: obstore is not installed, or a parent of this process has a link, whose threads it lacks.
+    """
+    global _link  # a process has one network
+    if _link is None:
+        with _making_link:
+            if _link is None:
+                _link = Link()
+    if _link.pid != os.getpid():
+        # obstore would wait for ever for threads that were not forked.
+        raise SourceError("this process was forked from one that has read from the network: start it by spawn instead")
+    return _link
+
+
+class RemoteFile:
+    """A `File` that is an object; it is read in windows, so that a listing costs few requests."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._link = link()
+        self.size, self.version = self._link.status(url)
+        self._window, self._at = b"", 0
+
+    def read(self, length: int, offset: int) -> bytes:
+        """As `File.read`."""
+        end = min(offset + length, self.size)
+        if offset >= end:
+            return b""
+        if not self._at <= offset <= end <= self._at + len(self._window):
+            self._window, self._at = b"", offset  # ORDER: the old one is free before the new one arrives
+            span = min(max(length, _WINDOW_BYTES), self.size - offset)
+            self._window = self._link.get(self._part(offset, span))
+        return self._window[offset - self._at : end - self._at]
+
+    def whole(self) -> bytes:
+        """As `File.whole`."""
+        starts = range(0, self.size, _WINDOW_BYTES)
+        parts = (self._part(start, min(_WINDOW_BYTES, self.size - start)) for start in starts)
+        return b"".join(self._link.each(self._link.get, parts))
+
+    def close(self) -> None:
+        """As `File.close`."""
+        self._window = b""
+
+    def _part(self, offset: int, length: int) -> Wanted:
+        return Wanted(self._url, offset, length, self.size, self.version)
+
+
+def statuses(urls: Sequence[str]) -> list[tuple[int, int]]:
+    """As `prepserver.source.storage.statuses`."""
+
+    def ask(url: str) -> tuple[int, int]:
+        try:
+            return link().status(url)
+        except RemoteError as error:
+            raise RemoteError(f"{url}: {error.reason}") from None
+
+    return link().each(ask, urls)
+
+
+class Entry(NamedTuple):
+    """An object below a folder: its path from there, its size in bytes, and its `version_of`."""
+
+    path: str
+    size: int
+    version: int
+
+
+def children(url: str) -> tuple[list[str], list[Entry]]:
+    """Return the names of the folders in a folder, and its objects; raises as `Link.listed`."""
+    ((folders, objects),) = link().listed(url, deep=False)
+    cut = _below(url)
+    return [folder.rstrip("/")[cut:] for folder in folders], [_entry(each, cut) for each in objects]
+
+
+def descendants(url: str) -> Iterator[list[Entry]]:
+    """Yield all objects below a folder, part by part; raises as `Link.listed`."""
+    cut = _below(url)
+    for _, objects in link().listed(url, deep=True):
+        yield [_entry(each, cut) for each in objects]
+
+
+def _below(url: str) -> int:
+    key = split(url)[1]
+    return len(key) + 1 if key else 0
+
+
+def _entry(meta: Mapping[str, Any], cut: int) -> Entry:
+    return Entry(meta["path"][cut:], meta["size"], version_of(meta))

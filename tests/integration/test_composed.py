@@ -1,0 +1,97 @@
+"""Composed sources with a real daemon: shared, resumed, proven, replayed and named as plain ones."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from prepclient import BadSampleError, Concat, Filter, Mix, PrepClient, Repeat, Split, Subset, SyntheticImages, Take
+from prepserver.cli import exits
+from prepserver.pipeline.sources import SourceSpec
+from tests.support.clients import OPS, inline_rows, read, rows_of
+from tests.support.server import Server, cli
+from tests.support.tiny_images import photo_tree
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.integration
+
+PATTERN = (0, 0, 1, 0)
+SPEC: dict[str, Any] = {"fields": "dict", "batch_size": 8, "seed": 5}
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> SourceSpec:
+    """Three places in proportions of 3 to 1, 60 samples and 20."""
+    home = tmp_path_factory.mktemp("mixed")
+    photos, more = photo_tree(home / "photos", 44), photo_tree(home / "more", 20)
+    np.save(home / "chosen.npy", np.arange(19, 3, -1))
+    photographed = Concat([photos, Subset(more, file=home / "chosen.npy")])
+    return Mix([photographed, Repeat(SyntheticImages(10, 40, num_classes=2), 2)], [0.75, 0.25])
+
+
+@pytest.mark.parametrize("shuffle", [True, "full", False])
+def test_a_mix_is_read_and_resumed_like_a_plain_source(server: Server, mixed: SourceSpec, shuffle: Any) -> None:
+    arguments = {**SPEC, "shuffle": shuffle}
+    expected = inline_rows(mixed, epochs=2, **{k: v for k, v in arguments.items() if k != "fields"})
+    assert sorted(index for index, _ in expected[:80]) == list(range(80))
+    if shuffle:
+        assert expected[:80] != expected[80:]
+    kinds = [PATTERN[index % 4] for index, _ in expected]
+    assert kinds == list(PATTERN) * 40  # so any 4 rows one after the other are 3 photos and a drawn one
+    with PrepClient(mixed, OPS, runtime_dir=server.runtime_dir, job=f"mix-{shuffle}", **arguments) as client:
+        assert (client.samples, client.num_classes) == (80, 2)
+        iterator = iter(client)
+        begun = [row for _ in range(4) for row in rows_of(next(iterator))]
+        state = client.state_dict()
+    with PrepClient(mixed, OPS, runtime_dir=server.runtime_dir, job=f"mix-{shuffle}", **arguments) as client:
+        client.load_state_dict(state)
+        assert begun + read(client) + read(client) == expected
+    wait_until(lambda: server.status()["jobs"] == [])
+    done = cli("audit", f"mix-{shuffle}", "--json", "--runtime-dir", str(server.runtime_dir))
+    verdict = json.loads(done.stdout)
+    assert verdict["exactly_once"]
+    assert [epoch["once"] for training in verdict["trainings"] for epoch in training["epochs"]] == [80, 80]
+
+
+def test_a_row_of_a_mix_is_made_again_and_named(server: Server, mixed: SourceSpec, tmp_path: Path) -> None:
+    with PrepClient(mixed, OPS, runtime_dir=server.runtime_dir, job="again", shuffle=True, **SPEC) as client:
+        index = read(client, 1)[2][0]
+    place = ("--job", "again", "--batch", "0", "--row", "2", "--runtime-dir", str(server.runtime_dir))
+    done = cli("replay", *place, "-o", str(tmp_path / "row.png"))
+    assert done.returncode == exits.OK, done.stderr
+    where = " in SyntheticImages" if PATTERN[index % 4] else " in /"
+    assert f"sample {index}\npath " in done.stdout
+    assert where in done.stdout.splitlines()[1]
+
+
+def test_a_bad_sample_is_named_by_its_own_source(server: Server, tmp_path: Path) -> None:
+    good, bad = photo_tree(tmp_path / "good", 4), photo_tree(tmp_path / "bad", 6, frozenset({2}))
+    source = Repeat(Concat([good, Take(bad, 5)]), 2)
+    with (
+        PrepClient(source, OPS, runtime_dir=server.runtime_dir, **SPEC) as client,
+        pytest.raises(BadSampleError, match=rf"cats/0002\.jpg in {tmp_path}/bad: "),
+    ):
+        read(client)
+    arguments: dict[str, Any] = {"on_error": "skip", "batch_size": 9}
+    with PrepClient(source, OPS, fields="dict", runtime_dir=server.runtime_dir, **arguments) as client:
+        assert read(client) == inline_rows(source, **arguments)
+        assert client.stats()["bad_samples"] == 2
+
+
+def test_jobs_of_one_source_share_its_listing(server: Server, tmp_path: Path) -> None:
+    source = photo_tree(tmp_path, 12)
+    train, test = Split(source, 3, 1), Split(source, 3, 1, train=False)
+    seen = []
+    for each in (train, test, Filter(source, ["dogs"])):
+        with PrepClient(each, OPS, runtime_dir=server.runtime_dir, **SPEC) as client:
+            batches = list(client)
+            seen.append(sum(len(batch["index"]) for batch in batches))
+            assert client.dataset.classes == ["cats", "dogs"]
+    assert seen == [8, 4, 6]
+    assert {label for batch in batches for label in batch["label"].tolist()} == {1}
+    cached = [path.name for path in (server.home / "cache").glob(f"{source.digest[:32]}-*.idx")]
+    assert len(cached) == 1

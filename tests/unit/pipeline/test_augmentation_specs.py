@@ -1,0 +1,135 @@
+"""What random ops accept, and what is known of a record whatever they do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from typing import Any
+
+import pytest
+
+from prepserver.pipeline.errors import SpecError
+from prepserver.pipeline.ops import (
+    JPEG,
+    AugMix,
+    AutoAugment,
+    CenterCrop,
+    Decode,
+    GaussianBlur,
+    GaussianNoise,
+    Grayscale,
+    Normalize,
+    Only,
+    Op,
+    Pad,
+    RandAugment,
+    RandomAdjustSharpness,
+    RandomAffine,
+    RandomApply,
+    RandomAutocontrast,
+    RandomChannelPermutation,
+    RandomChoice,
+    RandomEqualize,
+    RandomErasing,
+    RandomGrayscale,
+    RandomInvert,
+    RandomOrder,
+    RandomPerspective,
+    RandomPhotometricDistort,
+    RandomPosterize,
+    RandomResize,
+    RandomRotation,
+    RandomShortestSize,
+    RandomSolarize,
+    Resize,
+    ScaleJitter,
+    ToDtype,
+    ToLayout,
+    TrivialAugmentWide,
+)
+from prepserver.pipeline.pipeline import Pipeline
+
+
+class Policy(Enum):
+    """As torchvision's."""
+
+    SVHN = "svhn"
+
+
+SAME_SIZE = [
+    JPEG(50), AugMix(chain_depth=0), AutoAugment(Policy.SVHN), GaussianBlur((3, 5), [1.0]), GaussianBlur(3, (1, 2)),
+    GaussianNoise(), RandAugment(), RandomAdjustSharpness(2), RandomAffine(3, (0, 0.5), (1, 2), 5, fill=None),
+    RandomAffine(3, shear=(1, 2, 3, 4), center=(3, 4)), RandomAutocontrast(), RandomChannelPermutation(),
+    RandomEqualize(), RandomErasing(value="random"), RandomErasing(value=(1, 2, 3)), RandomGrayscale(), RandomInvert(),
+    RandomPerspective(), RandomPhotometricDistort(), RandomPosterize(3), RandomRotation((3, 4)), RandomSolarize(9),
+    TrivialAugmentWide(), RandomApply([RandomInvert()]), RandomChoice([RandomInvert(), RandomEqualize()], p=[1, 2]),
+    RandomOrder([RandomInvert(), RandomRotation(3)]),
+]  # fmt: skip
+OTHER_SIZE = [
+    RandomResize(9, 12), RandomShortestSize(9), RandomShortestSize([9, 12], 20), ScaleJitter((9, 12)),
+    RandomRotation(3, expand=True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("op", SAME_SIZE)
+def test_an_op_that_changes_values_leaves_the_size(op: Op) -> None:
+    pipeline = Pipeline.from_ops([CenterCrop(16), op])
+    assert pipeline.row.shape == (16, 16, 3)
+    assert Pipeline.from_wire(pipeline.to_wire()) == pipeline
+
+
+@pytest.mark.parametrize("op", OTHER_SIZE)
+def test_an_op_that_draws_a_size_needs_a_crop_after_it(op: Op) -> None:
+    with pytest.raises(SpecError, match="differ in shape"):
+        Pipeline.from_ops([CenterCrop(16), op])
+    pipeline = Pipeline.from_ops([op, CenterCrop(16)])
+    assert Pipeline.from_wire(pipeline.to_wire()) == pipeline
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: RandomApply([]), "1 to 32 values"),
+        (lambda: RandomApply([Decode()]), r"transforms\[0\] = .*must be an op that names no column by itself"),
+        (lambda: RandomApply([Only("image", Grayscale())]), "names no column"),
+        (lambda: RandomChoice([ToLayout()]), "names no column"),
+        (lambda: RandomOrder([RandomApply([RandomApply([Grayscale()])])]), "nested more than 2 deep"),
+        (lambda: RandomChoice([Grayscale(3)], p=[0]), "leave one op to choose"),
+        (lambda: RandomChoice([Grayscale(3)], p=[1, 2]), "list of 1 values"),
+        (lambda: RandomApply([{"op": "Resize", "size": 0}]), r"transforms\[0\].size = 0"),
+        (lambda: Only("image", RandomApply([Grayscale(3)])), "moves pixels"),
+        (lambda: pipeline_of(RandomApply([Grayscale(1)])), "other channels, dtype or layout"),
+        (lambda: pipeline_of(RandomApply([CenterCrop(9)])), "differ in shape"),
+        (lambda: pipeline_of(RandomApply([ToDtype("float32"), Resize(9)], p=1)), "transforms.op = .*works on uint8"),
+        (lambda: pipeline_of(RandomOrder([CenterCrop(9), Pad(2)])), "differ in shape"),
+        (lambda: pipeline_of(ToDtype("float32"), RandomErasing(value=(1, 2, 3)), RandomInvert()), "works on uint8"),
+        (lambda: pipeline_of(RandomErasing(value=0.5)), "value = .*whole numbers from 0 to 255"),
+        (lambda: RandomErasing(value="noise"), 'or "random"'),
+        (lambda: pipeline_of(ToDtype("float32"), GaussianNoise()), "leave: put it before Normalize"),
+        (lambda: GaussianBlur(4), "must be odd"),
+        (lambda: RandomRotation(10, "bicubic"), "must be 'nearest' or 'bilinear'"),
+        (lambda: RandomRotation(10, fill=(1, 2)), "1 or 3 values"),
+        (lambda: RandAugment(magnitude=31), "must be below num_magnitude_bins"),
+        (lambda: JPEG((90, 10)), "must lie between 90 and 100"),
+        (lambda: RandomResize(20, 20), "greater than min_size"),
+        (lambda: RandomAffine(0, shear=(1, 2, 3)), "2 or 4 values"),
+    ],
+)
+def test_an_op_that_cannot_be_says_why(make: Callable[[], Any], said: str) -> None:
+    with pytest.raises(SpecError, match=said):
+        make()
+
+
+def pipeline_of(*ops: Op) -> Pipeline:
+    return Pipeline.from_ops([CenterCrop(16), *ops])
+
+
+def test_what_chance_leaves_open_is_open_in_the_record() -> None:
+    floats = [ToDtype("float32", scale=True), RandomApply([Normalize([0.5], [0.2])])]
+    with pytest.raises(SpecError, match="leave"):
+        pipeline_of(*floats, GaussianNoise())
+    (field, *_) = pipeline_of(*floats).fields
+    assert field.shape == (16, 16, 3)
+    same = RandomChoice([CenterCrop(9), Resize((9, 9))])
+    assert Pipeline.from_ops([same]).row.shape == (9, 9, 3)
+    assert Pipeline.from_ops([RandomOrder([CenterCrop(9), RandomRotation(3)])]).row.shape == (9, 9, 3)

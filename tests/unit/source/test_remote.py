@@ -1,0 +1,309 @@
+"""Objects in a real store on the loopback: the samples of files, what is said of faults, what is begun early."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+import tarfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from prepserver.pack.report import Report
+from prepserver.pack.run import Options, pack
+from prepserver.pack.transcode import Transcoder
+from prepserver.pipeline.sources import FileList, HuggingFace, ImageFolder, Packed, SourceSpec, Tar
+from prepserver.source import OutsideRootsError, SampleError, Source, SourceError, build_index, open_source
+from prepserver.source.storage import remote
+from prepserver.source.storage.remote import Wanted
+from tests.support.object_store import SECRET, ObjectStore, object_store
+from tests.support.tiny_images import jpeg, photo_tree
+from tests.support.waiting import wait_until
+
+COUNT = 12
+DEADLINE_S = 1.0
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[ObjectStore]:
+    with object_store() as store, pytest.MonkeyPatch.context() as patch:
+        for name, value in store.environment.items():
+            patch.setenv(name, value)
+        remote.configure([f"s3://{store.bucket}", store.web], DEADLINE_S)
+        yield store
+        patch.setattr(remote, "_rules", remote._Rules())
+        patch.setattr(remote, "_link", None)
+
+
+@pytest.fixture
+def store(bucket: ObjectStore) -> Iterator[ObjectStore]:
+    yield bucket
+    bucket.faults.clear()
+    bucket.put("up", b"it is")
+    assert remote.link().read(Wanted("s3://data/up"), 10) == b"it is"  # whatever was down is up
+    bucket.asked.clear()
+
+
+@pytest.fixture
+def photos(store: ObjectStore, tmp_path: Path) -> tuple[ImageFolder, ImageFolder]:
+    """The same images on disk and in the bucket."""
+    here = photo_tree(tmp_path / "tree", COUNT)
+    return here, ImageFolder(store.upload(tmp_path / "tree", tmp_path.name))
+
+
+def opened(spec: SourceSpec, tmp_path: Path) -> Source:
+    return open_source(spec, build_index(spec, tmp_path / "cache").path)
+
+
+def masked_tree(folder: Path) -> Callable[[str], SourceSpec]:
+    photo_tree(folder / "tree", COUNT)
+    for image in (folder / "tree").rglob("*.jpg"):
+        mask = folder / "masks" / image.parent.name / f"{image.stem}.png"
+        mask.parent.mkdir(parents=True, exist_ok=True)
+        mask.write_bytes(b"mask of " + image.name.encode())
+    (folder / "tree" / "cats" / "notes.txt").write_text("no image")
+    (folder / "tree" / "cats" / "deep").mkdir()
+    (folder / "tree" / "cats" / "deep" / "a b%20c.JPG").write_bytes(jpeg(99))
+    (folder / "masks" / "cats" / "deep").mkdir()
+    (folder / "masks" / "cats" / "deep" / "a b%20c.png").write_bytes(b"a mask")
+    return lambda base: ImageFolder(f"{base}/tree", masks=f"{base}/masks")
+
+
+def list_beside_images(folder: Path) -> Callable[[str], SourceSpec]:
+    photo_tree(folder / "tree", COUNT)
+    lines = [f"tree/{path.parent.name}/{path.name}\t{number}\n" for number, path in enumerate((folder).rglob("*.jpg"))]
+    (folder / "list.txt").write_text("".join(lines))
+    return lambda base: FileList(f"{base}/list.txt")
+
+
+def tars(folder: Path) -> Callable[[str], SourceSpec]:
+    for shard in "01":
+        with tarfile.open(folder / f"{shard}.tar", "w") as archive:
+            for number in range(COUNT):
+                for ending, data in ((".jpg", jpeg(number)), (".cls", b"%d" % number)):
+                    member = tarfile.TarInfo(f"{shard}{number}{ending}")
+                    member.size = len(data)
+                    archive.addfile(member, io.BytesIO(data))
+    return lambda base: Tar(f"{base}/{{0,1}}.tar")
+
+
+def arrow(folder: Path) -> Callable[[str], SourceSpec]:
+    table = pa.table({"image": [jpeg(n) for n in range(COUNT)], "label": list(range(COUNT))})
+    with pa.OSFile(str(folder / "data.arrow"), "wb") as file, pa.ipc.new_stream(file, table.schema) as stream:
+        stream.write_table(table, max_chunksize=5)
+    (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": "data.arrow"}]}))
+    (folder / "dataset_info.json").write_text(json.dumps({"features": {"label": {"names": ["a"] * COUNT}}}))
+    return HuggingFace
+
+
+def packed(folder: Path) -> Callable[[str], SourceSpec]:
+    photo_tree(folder.parent / "to_pack", COUNT)
+    pack(ImageFolder(folder.parent / "to_pack"), folder / "p", Options(Transcoder(None), shard_bytes=4000), Report())
+    return lambda base: Packed(f"{base}/p")
+
+
+@pytest.mark.parametrize("made", [masked_tree, list_beside_images, tars, arrow, packed])
+def test_a_source_gives_in_a_bucket_what_it_gives_on_disk(
+    made: Callable[[Path], Callable[[str], SourceSpec]], store: ObjectStore, tmp_path: Path
+) -> None:
+    (folder := tmp_path / "here").mkdir()
+    spec = made(folder)
+    here, there = spec(str(folder)), spec(store.upload(folder, tmp_path.name))
+    on_disk, in_bucket = opened(here, tmp_path), opened(there, tmp_path)
+    infos = [build_index(each, tmp_path / "cache") for each in (here, there)]
+    assert len(in_bucket) == len(on_disk) >= COUNT
+    if made not in (tars, arrow):  # whose names of samples begin with the place
+        assert infos[0].content_digest == infos[1].content_digest
+    assert infos[0].digest != infos[1].digest
+    assert in_bucket.classes() == on_disk.classes()
+    in_bucket.prefetch(range(COUNT))
+    for index in range(len(on_disk)):
+        wanted, found = on_disk.read(index), in_bucket.read(index)
+        assert found.keys() == wanted.keys()
+        assert found == wanted or made is packed
+        if made is packed:
+            assert found["image"].jpeg == wanted["image"].jpeg
+
+
+def test_a_list_on_disk_names_images_anywhere(store: ObjectStore, tmp_path: Path) -> None:
+    for key in ("a b.jpg", "b.jpg"):
+        store.put(f"list/{key}", key.encode())
+    (tmp_path / "c.jpg").write_bytes(b"c.jpg")
+    names = [f"s3://{store.bucket}/list/a b.jpg", f"{store.web}/list/a%20b.jpg", f"{store.web}/list/b.jpg", "c.jpg"]
+    (tmp_path / "list.csv").write_text("".join(f"{name},{label}\n" for label, name in enumerate(names)))
+    source = opened(FileList(tmp_path / "list.csv"), tmp_path)
+    source.prefetch([1, 2])
+    assert [source.read(k)["image"] for k in range(4)] == [b"a b.jpg", b"a b.jpg", b"b.jpg", b"c.jpg"]
+    assert [source.name(k) for k in range(4)] == names
+
+
+def test_an_unchanged_bucket_is_listed_again_and_kept(
+    photos: tuple[ImageFolder, ImageFolder], store: ObjectStore, tmp_path: Path
+) -> None:
+    found: list[int] = []
+    first = build_index(photos[1], tmp_path / "cache", found.append)
+    made_ns = first.path.stat().st_mtime_ns
+    assert build_index(photos[1], tmp_path / "cache") == first
+    assert first.path.stat().st_mtime_ns == made_ns
+    assert found[-1] == COUNT
+    store.put(f"{tmp_path.name}/dogs/more.jpg", jpeg(50))
+    assert build_index(photos[1], tmp_path / "cache").n == COUNT + 1
+
+
+def test_a_changed_object_is_an_error_and_another_dataset(
+    photos: tuple[ImageFolder, ImageFolder], store: ObjectStore, tmp_path: Path
+) -> None:
+    info = build_index(photos[1], tmp_path / "cache")
+    source = open_source(photos[1], info.path)
+    url = f"s3://{store.bucket}/{tmp_path.name}/{source.name(2)}"
+    store.put(url.removeprefix(f"s3://{store.bucket}/"), jpeg(60))
+    with pytest.raises(SampleError) as caught:
+        source.read(2)
+    assert caught.value.reason == f"{url}: it has changed since the dataset was listed; attach again"
+    again = build_index(photos[1], tmp_path / "cache")
+    assert again.digest != info.digest
+    assert again.content_digest == info.content_digest
+    assert open_source(photos[1], again.path).read(2)["image"] == jpeg(60)
+
+
+def test_a_changed_shard_is_an_error_and_listed_again(store: ObjectStore, tmp_path: Path) -> None:
+    spec = tars(tmp_path)(store.upload(tmp_path, tmp_path.name))
+    info = build_index(spec, tmp_path / "cache")
+    source = open_source(spec, info.path)
+    store.put(f"{tmp_path.name}/0.tar", (tmp_path / "1.tar").read_bytes())
+    with pytest.raises(SampleError, match=r"/0\.tar: it has changed"):
+        source.read(1)
+    assert source.read(COUNT)["label"] == 0
+    assert build_index(spec, tmp_path / "cache").digest != info.digest
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        (403, "answers 403 Forbidden"),
+        (404, "answers 404 Not Found"),
+        (500, "answers 500 Internal Server Error"),
+        ("never", "cannot be reached, or breaks off|no answer in"),
+        ("cut", "cannot be reached, or breaks off"),
+        ("stall", "cannot be reached, or breaks off|no answer in"),
+    ],
+)
+def test_a_broken_answer_is_a_bad_sample_named_by_its_url(
+    fault: int | str, reason: str, photos: tuple[ImageFolder, ImageFolder], store: ObjectStore, tmp_path: Path
+) -> None:
+    source = opened(photos[1], tmp_path)
+    store.faults[source.name(3)] = fault
+    source.prefetch(range(COUNT))
+    for index in (*range(3), *range(4, COUNT)):
+        assert source.read(index)["image"] == jpeg(index)
+    with pytest.raises(SampleError, match=rf"s3://data/.*{source.name(3)}: .*({reason})") as caught:
+        source.read(3)
+    assert SECRET not in str(caught.value.reason)
+
+
+def test_a_slow_answer_is_waited_for(
+    photos: tuple[ImageFolder, ImageFolder], store: ObjectStore, tmp_path: Path
+) -> None:
+    source = opened(photos[1], tmp_path)
+    store.faults[source.name(0)] = 0.3
+    assert source.read(0)["image"] == jpeg(0)
+
+
+def test_nobody_waits_long_for_a_store_that_is_down(
+    photos: tuple[ImageFolder, ImageFolder], store: ObjectStore, tmp_path: Path
+) -> None:
+    source = opened(photos[1], tmp_path)
+    store.faults[tmp_path.name] = "never"
+    source.prefetch(range(COUNT - 1))
+    for index in range(COUNT - 1):
+        with pytest.raises(SampleError, match="s3://data"):
+            source.read(index)
+    with pytest.raises(SampleError, match="and nothing since"):
+        source.read(COUNT - 1)
+    # reads that are not waited for go on, so that the store is noticed when it answers again
+    store.faults.clear()
+    wait_until(lambda: _reads(source, 1), why=lambda: "the store answers and is taken for dead")
+
+
+def _reads(source: Source, index: int) -> bool:
+    try:
+        return bool(source.read(index))
+    except SampleError:
+        return False
+
+
+def test_reads_begin_before_they_are_needed_and_are_not_repeated(
+    photos: tuple[ImageFolder, ImageFolder], store: ObjectStore, tmp_path: Path
+) -> None:
+    source = opened(photos[1], tmp_path)
+    source.prefetch([1, 2, 1])
+    wait_until(lambda: len(store.asked) == 2, why=lambda: str(store.asked))
+    assert [source.read(k)["image"] for k in (1, 2, 1)] == [jpeg(1), jpeg(2), jpeg(1)]
+    assert len(store.asked) == 2
+    source.read(1)
+    assert len(store.asked) == 3  # nothing is kept
+
+
+def test_what_is_held_is_bounded(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What nobody comes for gives way once it is there."""
+    monkeypatch.setattr(remote, "HELD_BYTES", 100)
+    link = remote.link()
+    store.put("small", bytes(40))
+    wanted = [Wanted("s3://data/small", offset, 40 - offset) for offset in range(5)]
+    link.want(wanted)
+    assert len(link._begun) == 2
+    assert [len(link.read(each, 100)) for each in wanted] == [40, 39, 38, 37, 36]
+    assert not link._begun
+
+
+def test_urls_outside_the_roots_are_never_asked_for(store: ObjectStore, tmp_path: Path) -> None:
+    with pytest.raises(OutsideRootsError, match=r"\[sources\].*--root s3://other"):
+        build_index(ImageFolder("s3://other/x"), tmp_path / "cache")
+    with pytest.raises(OutsideRootsError):
+        build_index(Tar("http://169.254.169.254/latest/meta-data"), tmp_path / "cache")
+    (tmp_path / "list.txt").write_text(f"http://169.254.169.254/latest 0\n{store.web}.evil/x 1\n")
+    source = opened(FileList(tmp_path / "list.txt"), tmp_path)
+    source.prefetch([0, 1])
+    for index in range(2):
+        with pytest.raises(SampleError, match="outside the source roots"):
+            source.read(index)
+    assert not store.asked
+
+
+@pytest.mark.parametrize(
+    ("spec", "text"),
+    [
+        (ImageFolder("s3://data/nothing"), "no class folders in s3://data/nothing"),
+        (Tar("s3://data/no.tar"), r"cannot read the shard s3://data/no\.tar: the store answers 404"),
+        (HuggingFace("s3://data/no"), r"cannot read the dataset's file s3://data/no/state\.json: .*404"),
+        (Packed("s3://data/no"), "s3://data/no holds no packed dataset"),
+        (FileList("s3://data/no.csv"), "cannot read the list"),
+    ],
+)
+def test_what_is_not_there_is_named(spec: SourceSpec, text: str, store: ObjectStore, tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=text):
+        build_index(spec, tmp_path / "cache")
+
+
+def test_a_web_server_cannot_be_listed(store: ObjectStore, tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="FileList"):
+        build_index(ImageFolder(f"{store.web}/x"), tmp_path / "cache")
+
+
+def test_without_obstore_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    with pytest.raises(SourceError, match=r"pip install 'prepserver\[remote\]'"):
+        remote.load()
+
+
+def test_a_process_forked_from_one_that_reads_is_told_so(store: ObjectStore) -> None:
+    """obstore would wait for ever for threads that were not forked."""
+    link, pid = remote.link(), os.getpid()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(link, "pid", pid + 1)
+        with pytest.raises(SourceError, match="spawn"):
+            remote.link()
