@@ -29,6 +29,7 @@ from prepserver.protocol.messages import Shuffle
 from prepserver.source import SourceError, build_index, open_source
 from prepserver.source.errors import printable
 from prepserver.source.opfiles import digests
+from prepserver.telemetry.verdict import Facts, judge
 from prepserver.worker.fill import BadRow, Stream, Target, fill
 
 __all__ = ["InlineMaker", "PluginError", "Row", "SourceError", "class_names", "remake"]
@@ -91,6 +92,16 @@ class InlineMaker:
         order = make_order(shuffle, index.n, seed, shard, batch_rows, source.pattern)
         self._stream = Stream(open_source(source, index.path), order, seed)
         self._pipeline = pipeline
+
+    @staticmethod
+    def verdict(batches: int, images: int, waited_s: float, copied_s: float, own_s: float) -> dict[str, Any]:
+        """What limits a loop that has spent so many seconds: see `prepserver.telemetry.verdict`."""
+        whole_s = waited_s + copied_s + own_s or 1.0
+        facts = Facts(
+            span_s=whole_s, batches=batches, images_per_s=images / whole_s, waiting=waited_s / whole_s,
+            copying=copied_s / whole_s, inline=True,
+        )  # fmt: skip
+        return judge(facts).to_plain()
 
     def check_start(self, first: int, epoch: int) -> None:
         """See `prepserver.pipeline.batches.check_start`."""

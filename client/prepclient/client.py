@@ -6,11 +6,13 @@ and an iterator for each epoch. The module is long because it holds the referenc
 
 from __future__ import annotations
 
+import logging
 import os
+import time
 import warnings
 from collections.abc import Iterator, Sequence
 from types import TracebackType
-from typing import Any, Literal, Never
+from typing import Any, Literal, Never, overload
 
 import torch
 
@@ -31,11 +33,16 @@ from prepclient.sharding import Sharding
 from prepclient.spec import VALID, Fields, OnError, check_cache, check_fields, make_spec, parted_columns
 from prepclient.stages import Staging, Step, valid_rows
 from prepclient.targets import Targets
+from prepclient.timing import Parts, progress, render, spoken
 from prepclient.turns import Turns, in_turn
 from prepserver.pipeline.batches import Batching
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.ops import Op
 from prepserver.pipeline.sources import SourceSpec
+
+log = logging.getLogger("prepclient")
+
+_JUDGE_AFTER_NS = 2_500_000_000  # earlier too little is known, and epochs may be very short
 
 
 class PrepClient(Turns):
@@ -214,6 +221,9 @@ class PrepClient(Turns):
         self._attachment = Attachment(self.spec, service, self._staging)
         self._classes: tuple[str, list[str]] | None = None  # by the listing's content
         self._iterators = 0
+        self._judge_ns: int | None = 0  # when to ask the daemon what limits this job; None once that was said
+        self._left_ns = 0  # when the loop got its last batch; 0 between epochs
+        self._first_ns = 0  # when it asked for its first one
 
     # -- as of a DataLoader -----------------------------------------------------------------------------
 
@@ -226,6 +236,7 @@ class PrepClient(Turns):
             session = self._restart(Start(session.epoch + 1))
         self._attachment.goes_on = False
         self._iterators += 1
+        self._left_ns = 0
         return Epoch(self, self._iterators, session.handed.totals.batches + session.batches_left)
 
     def __len__(self) -> int:
@@ -311,24 +322,60 @@ class PrepClient(Turns):
         """Number of the epoch that the next batch belongs to."""
         return self._attachment.epoch
 
-    def stats(self) -> dict[str, Any]:
-        """Counts of this job: batches, images, replaced samples, and seconds spent waiting for rows.
+    @overload
+    def stats(self) -> dict[str, Any]: ...
+
+    @overload
+    def stats(self, *, table: Literal[True]) -> str: ...
+
+    def stats(self, *, table: bool = False) -> dict[str, Any] | str:
+        """Counts of this job: batches, images, replaced samples, and the seconds that its loop spent on what.
 
         ``start`` is where epoch 0 began or would have begun; another run with the same seed and
         ``Joining(start=...)`` has the same order. It is None before the first use. ``sharing_factor`` is how many rows
-        jobs have received per row made for this job's stream: 3.0 if three jobs share it. The client asks the daemon
-        for it, in a few milliseconds; it is None without a daemon.
+        jobs have received per row made for this job's stream: 3.0 if three jobs share it. ``verdict`` is what limited
+        the job in the last ten seconds, why, and what to do. The client asks the daemon for these two, in a few
+        milliseconds; they are None while it has no daemon.
+
+        Args:
+            table: Return a text instead: loading, copying, computing and the rest, per step and in per cent, and the
+                verdict. Print it at the end of a run, before `close`.
         """
         at, totals = self._attachment, self._attachment.totals
+        total_ns = time.monotonic_ns() - self._first_ns if self._first_ns else 0
+        said = at.feed.about_job(totals) if at.feed is not None else {}
+        if table:
+            return render(totals, total_ns, said.get("verdict"))
+        parts = Parts.of(totals, total_ns)
         return {
             "batches": totals.batches,
             "images": totals.images,
             "bad_samples": totals.bad,
-            "wait_s": totals.wait_ns / 1e9,
+            "wait_s": parts.loading,
+            "copy_s": parts.copying,
+            "own_s": parts.computing,
+            "rest_s": parts.rest,
             "epoch": at.epoch,
             "start": at.began,
-            "sharing_factor": at.feed.sharing_factor() if at.feed is not None else None,
+            "sharing_factor": said.get("sharing_factor"),
+            "verdict": said.get("verdict"),
         }
+
+    def progress(self, epochs: int = 1) -> Iterator[Any]:
+        """All batches of the next `epochs` epochs, with a bar on stderr.
+
+        It shows epoch, batches, time left, images/s, and how much of its time the loop waits for data:
+
+            for images, labels in train.progress(90):
+                ...
+
+        Args:
+            epochs: How many, at least 1.
+
+        Raises:
+            InvalidSpec: Not a whole number, or below 1.
+        """
+        return progress(self, whole("epochs", epochs, 1, 2**31))
 
     def state_dict(self) -> dict[str, Any]:
         """The job's position for a checkpoint: a few numbers.
@@ -412,12 +459,33 @@ class PrepClient(Turns):
 
     def _next(self) -> tuple[Any, Session, Handed]:
         """The next batch or a `BadSampleError`; the caller hands it out by ``session.handed = ...``."""
+        asked_ns, left_ns = time.monotonic_ns(), self._left_ns
+        if not self._first_ns:
+            self._first_ns, self._judge_ns = asked_ns, asked_ns + _JUDGE_AFTER_NS
         step = self._attachment.step()
         session = self._attachment.session
         assert session is not None
         was, rows = session.handed.totals, step.batch.stop - step.batch.start
-        totals = Totals(was.batches + 1, was.images + rows, was.bad + len(step.bad), was.wait_ns + step.wait_ns)
-        return self._dressed(step), session, Handed(step.line, totals)
+        own_ns = max(0, step.own_ns + (asked_ns - left_ns if left_ns else 0))
+        totals = Totals(
+            was.batches + 1, was.images + rows, was.bad + len(step.bad), was.wait_ns + step.wait_ns,
+            was.copy_ns + step.copy_ns, was.own_ns + own_ns,
+        )  # fmt: skip
+        batch = self._dressed(step)
+        self._left_ns = time.monotonic_ns()
+        return batch, session, Handed(step.line, totals)
+
+    def _epoch_ended(self) -> None:
+        """Says once in the log what limits this job: after the first epoch at whose end that is known."""
+        feed, now_ns = self._attachment.feed, time.monotonic_ns()
+        if self._judge_ns is None or now_ns < self._judge_ns or feed is None:
+            return
+        verdict = feed.about_job(self._attachment.totals).get("verdict")
+        if verdict is None or verdict["kind"] == "not enough data":
+            self._judge_ns = now_ns + _JUDGE_AFTER_NS
+            return
+        self._judge_ns = None
+        log.log(logging.INFO if verdict["is_fine"] else logging.WARNING, "%s", ". ".join(spoken(verdict)))
 
     def _dressed(self, step: Step) -> Any:
         """The batch in the form that the user asked for."""

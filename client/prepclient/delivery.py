@@ -46,6 +46,9 @@ class Events(Protocol[E]):
     def wait(self, event: E) -> None:
         """Blocks the calling thread until `event` has completed."""
 
+    def elapsed_ns(self, first: E, second: E) -> int:
+        """Time from `first` to `second`, which both have completed; below 0 if `second` came first."""
+
     def synchronize(self) -> None:
         """Blocks the calling thread until every copy queued so far has completed."""
 
@@ -90,6 +93,7 @@ class Delivery(Generic[E]):
         self._held: _Slot[E] | None = None
         self._held_is_read = False
         self._asked: E | None = None
+        self._arrivals: deque[tuple[E, E, int]] = deque()  # of batches that were taken: asked for, copied, time waited
         self._closed = False
 
     @property
@@ -139,8 +143,11 @@ class Delivery(Generic[E]):
         self._waiting.append(copy)
         self._travelling.append(copy)
 
-    def take(self) -> tuple[int, int]:
+    def take(self, waited_ns: int = 0) -> tuple[int, int]:
         """Hands out the oldest batch: work that the consumer queues from now on runs after its arrival.
+
+        Args:
+            waited_ns: For how long the device was idle because the batch's rows were missing; see `late_ns`.
 
         Returns:
             The batch's key and its slot, which stays untouched until :meth:`advance`.
@@ -154,6 +161,8 @@ class Delivery(Generic[E]):
         copy = self._waiting.popleft()
         self._events.consumer_waits(copy.copied)
         self._held, self._held_is_read = copy.slot, False
+        if self._asked is not None:
+            self._arrivals.append((self._asked, copy.copied, waited_ns))
         return copy.key, copy.slot.index
 
     def read(self) -> None:
@@ -178,6 +187,18 @@ class Delivery(Generic[E]):
     def caught_up(self) -> bool:
         """Whether the device has done all the work that was queued before the last :meth:`ask`."""
         return self._asked is None or self._events.done(self._asked)
+
+    def late_ns(self) -> int:
+        """Time for which the device was idle since the last call because batches were still being copied.
+
+        It counts a batch once its copy has completed: from the end of the work before `ask`, less the time for which
+        its rows were missing.
+        """
+        total_ns = 0
+        while self._arrivals and all(self._events.done(event) for event in self._arrivals[0][:2]):
+            asked, copied, waited_ns = self._arrivals.popleft()
+            total_ns += max(0, self._events.elapsed_ns(asked, copied) - waited_ns)
+        return total_ns
 
     def poll(self) -> list[int]:
         """Keys of the batches whose host rows became free since the last call, in the order of submission."""

@@ -188,13 +188,13 @@ class DeviceStage:
                 raise ValueError(f"field {name!r} is not {n} numbers of {target.dtype}")
         return n
 
-    def take(self) -> Taken:
-        """Hands out the oldest submitted batch, without waiting on the host.
+    def take(self, waited_ns: int = 0) -> Taken:
+        """Hands out the oldest submitted batch, without waiting on the host; `waited_ns` as of `Delivery.take`.
 
         Raises:
             RuntimeError: None was submitted, or closed.
         """
-        key, slot = self.delivery.take()
+        key, slot = self.delivery.take(waited_ns)
         n = self._counts[slot]
         block = self._blocks[slot]
         arrived = [rows[:n] for rows in self._rows[slot]]

@@ -54,6 +54,7 @@ class Epoch:
                 )
             if len(self) == 0:
                 self._ended = True  # for good, even if the client moves back
+                self._client._epoch_ended()
                 raise StopIteration
             batch, session, handed = self._client._next()
             # ORDER: statements that share a line must not be separated and must not call anything, because signal

@@ -26,7 +26,7 @@ from prepclient.errors import (
 )
 from prepclient.joining import Joining
 from prepclient.rows import Rows
-from prepclient.session import Session
+from prepclient.session import Session, Totals
 from prepclient.spec import Spec
 from prepclient.transport import Connection, ask, ask_status, unexpected
 from prepserver import __version__
@@ -151,9 +151,13 @@ class Feed:
     def release(self, session: Session) -> None:
         """Passes on that `session.released_upto` has moved."""
 
-    def sharing_factor(self) -> float | None:
-        """Rows handed to jobs per row made for them; None if it is not known now."""
-        return 1.0
+    def about_job(self, totals: Totals) -> dict[str, Any]:
+        """What is known about this job now: ``sharing_factor`` and ``verdict``; empty if nothing is.
+
+        Args:
+            totals: What its training loop has received.
+        """
+        raise NotImplementedError
 
     def close(self) -> None:
         """Ends. Idempotent."""
@@ -364,16 +368,18 @@ class ServedFeed(Feed):
         totals = session.handed.totals
         self.rows.forget_below(session.released_upto)
         # A Release that cannot be sent now is no loss: the next one includes it.
-        self._connection.send(Release(session.released_upto, totals.wait_ns, totals.batches))
+        self._connection.send(
+            Release(session.released_upto, totals.wait_ns, totals.batches, totals.copy_ns, totals.own_ns)
+        )
 
-    def sharing_factor(self) -> float | None:
+    def about_job(self, totals: Totals) -> dict[str, Any]:
         """See `Feed`. Asks the daemon, which takes some milliseconds."""
         try:
             jobs = ask_status(self._runtime_dir, _STATUS_S)["jobs"]
-            return next((float(job["sharing_factor"]) for job in jobs if job["id"] == self._job_id), None)
+            return next((dict(job) for job in jobs if job["id"] == self._job_id), {})
         except (PrepClientError, LookupError, TypeError, ValueError) as e:
-            log.debug("the sharing factor is not known: %s", e)  # a statistic is no reason to fail
-            return None
+            log.debug("the daemon does not say how this job does: %s", e)  # a statistic is no reason to fail
+            return {}
 
     def close(self) -> None:
         """See `Feed`."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +17,7 @@ from prepclient.chain import RingChain
 from prepclient.errors import InvalidSpec, SourceUnavailable
 from prepclient.feed import Feed, Listing, Start
 from prepclient.rows import DTYPES, Rows
-from prepclient.session import Session
+from prepclient.session import Session, Totals
 from prepclient.spec import Spec
 from prepserver.memory.mapping import Mapping
 from prepserver.memory.segment import create_segment
@@ -113,6 +114,11 @@ class InlineFeed(Feed):
         while not until():
             if session.upcoming.stop <= session.released_upto + self.layout.rows:
                 self._fill(session)
+
+    def about_job(self, totals: Totals) -> dict[str, Any]:
+        """See `Feed`."""
+        spent_s = [ns / 1e9 for ns in (totals.wait_ns, totals.copy_ns, totals.own_ns)]
+        return {"sharing_factor": 1.0, "verdict": self._maker.verdict(totals.batches, totals.images, *spent_s)}
 
     def _fill(self, session: Session) -> None:
         batch = session.upcoming

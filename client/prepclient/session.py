@@ -36,12 +36,23 @@ class Bad:
 
 
 class Totals(NamedTuple):
-    """What the training loop received over all attachments."""
+    """What the training loop received over all attachments.
+
+    Attributes:
+        batches: Batches.
+        images: Rows in them.
+        bad: Rows among them that hold a replacement.
+        wait_ns: Time for which missing rows held up the loop.
+        copy_ns: Time for which rows that were ready held it up, while they were copied.
+        own_ns: The loop's own time between two batches of an epoch.
+    """
 
     batches: int = 0
     images: int = 0
     bad: int = 0
     wait_ns: int = 0
+    copy_ns: int = 0
+    own_ns: int = 0
 
 
 class Handed(NamedTuple):

@@ -39,6 +39,9 @@ class Step(NamedTuple):
         fields: Tensor of each column by name, or a tuple of tensors for several views. From a device also ``valid``, if
             its stage has that field.
         wait_ns: Time for which missing rows held up the training loop.
+        copy_ns: Time for which rows that were ready held it up, while they were copied.
+        own_ns: Time for which the loop's own earlier work held it up: a device that is still computing.
+            Less `copy_ns`, and so below 0 if the loop itself waited for a late copy.
     """
 
     batch: Batch
@@ -46,6 +49,8 @@ class Step(NamedTuple):
     line: BatchLine
     fields: dict[str, Any]
     wait_ns: int
+    copy_ns: int
+    own_ns: int = 0
 
 
 class Stage(Protocol):
@@ -122,7 +127,7 @@ class HostStage:
 
     def step(self, timeout_s: float) -> Step:
         """See `Stage`."""
-        session = self._session
+        session, since_ns = self._session, time.monotonic_ns()
         self._return_lent()
         wait_ns = 0
         if session.next_ready() is None:
@@ -142,7 +147,7 @@ class HostStage:
             self._lent = batch
         elif session.give_back(batch.start):
             self._feed.release(session)
-        return Step(batch, bad, line, fields, wait_ns)
+        return Step(batch, bad, line, fields, wait_ns, time.monotonic_ns() - since_ns - wait_ns)
 
     def _made(self, column: _Column, parts: list[torch.Tensor]) -> torch.Tensor:
         if self._lends:
@@ -183,6 +188,7 @@ class CudaStage:
 
     def step(self, timeout_s: float) -> Step:
         """See `Stage`."""
+        since_ns = time.monotonic_ns()
         self._lock()
         self._take_back()
         self._stage.delivery.ask()
@@ -192,9 +198,13 @@ class CudaStage:
         if not self._stage.delivery.waiting:
             wait_ns = self._wait(timeout_s)
             self._submit()
-        taken = self._stage.take()
+        taken = self._stage.take(wait_ns)
         batch, bad, line = self._session.offer()
-        return Step(batch, bad, line, taken.fields, wait_ns)
+        # Of all time but the wait for rows, copies take what held up the device: events tell, a few steps later. The
+        # rest is the device's time for earlier steps, wherever the host, which runs ahead, happened to wait for it.
+        copy_ns = self._stage.delivery.late_ns()
+        held_ns = time.monotonic_ns() - since_ns - wait_ns
+        return Step(batch, bad, line, taken.fields, wait_ns, copy_ns, held_ns - copy_ns)
 
     def _wait(self, timeout_s: float) -> int:
         """Waits for the next batch's rows.

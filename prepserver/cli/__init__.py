@@ -1,4 +1,4 @@
-"""The command line: ``prepserver start | status | stop | quarantine | audit | replay | pack | demo | completion``.
+"""The command line: ``prepserver start | status | top | doctor | stop | quarantine | audit | replay | pack | ...``.
 
 Data goes to stdout, everything else to stderr. Each command imports what it needs when it runs: asking a
 daemon for its state must not wait for torch.
@@ -59,8 +59,8 @@ def command_line() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"prepserver {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", dest="command", required=True)
-    for add in (_add_start, _add_status, _add_stop, _add_quarantine, _add_audit, _add_replay, add_pack, _add_demo,
-                _add_completion):  # fmt: skip
+    for add in (_add_start, _add_status, _add_top, _add_doctor, _add_stop, _add_quarantine, _add_audit, _add_replay,
+                add_pack, _add_demo, _add_completion):  # fmt: skip
         add(commands)
     return parser
 
@@ -155,6 +155,32 @@ def _add_status(commands: _Commands) -> None:
         help="list instead the samples that are not tried again, because workers died on them; needs no daemon",
     )  # fmt: skip
     _add_places(p, f"with --quarantine: {_CACHE_DIR_HELP}")
+
+
+def _add_top(commands: _Commands) -> None:
+    p = _add(
+        commands, "top", "prepserver.cli.top:top", "watch jobs, workers and GPUs, and what limits each job",
+        "Shows jobs (images/s, how much of their time they wait for rows, how many jobs share a row, rows behind the "
+        "first job of their stream, fill of their ring, verdict), what the workers spend their time on, GPUs and "
+        "memory, again every SECONDS. Keys: q quits, s sorts by the next column, f freezes and thaws. Without a "
+        "terminal it shows them once.",
+    )  # fmt: skip
+    p.add_argument("--every", metavar="SECONDS", type=_within(float, 0.1, 86400), default=1.0, help="default 1")
+    p.add_argument("--once", action="store_true", help="show it once")
+    p.add_argument("--json", action="store_true", help="the daemon's whole state, a line each time; see status --json")
+    _add_places(p, None)
+
+
+def _add_doctor(commands: _Commands) -> None:
+    p = _add(
+        commands, "doctor", "prepserver.cli.doctor:doctor", "look for what slows prepserver down on this machine",
+        "Looks at memory and its limits, cores, the compiled kernels, the workers' sandbox, open files, GPUs, and "
+        "measures for a second how fast a core decodes. Each finding is ok, slow or broken, and names the command that "
+        "fixes it. Exits with 1 if one is broken. Needs no daemon.",
+    )  # fmt: skip
+    p.add_argument("--seconds", metavar="S", type=_within(float, 0.0, 60), default=1.0, help="of decoding (default 1)")
+    p.add_argument("--json", action="store_true", help="the findings, for machines")
+    _add_places(p, None)
 
 
 def _within(kind: type[float], low: float, high: float) -> Callable[[str], float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 OK = 0
 FAILED = 1  # an error without a code of its own; the text names it
 USAGE = 2  # an argument or a setting is not valid
-NO_DAEMON = 3  # status, stop: no daemon runs in the runtime directory
+NO_DAEMON = 3  # status, top, stop: no daemon runs in the runtime directory
 ALREADY_RUNNING = 4  # start: another daemon holds the runtime directory
 NO_PERMISSION = 5  # this user may not use the runtime directory or the daemon
 

@@ -18,6 +18,7 @@ from prepserver.cli import exits
 from prepserver.cli.ask import ask_status
 from prepserver.cli.quarantine import show
 from prepserver.cli.table import console, table
+from prepserver.cli.verdicts import verdicts
 from prepserver.config import format_bytes
 
 
@@ -66,8 +67,9 @@ def tables(found: dict[str, Any]) -> Iterator[RenderableType]:
     memory = found["memory"]
     yield Text(
         f"prepserver {found['version']} (pid {found['pid']}) in {found['runtime_dir']}: {found['state']} for "
-        f"{_time(found['uptime_s'])}, {found['rows_per_s']:.0f} images/s, rings {format_bytes(memory['rings_bytes'])} "
-        f"of {format_bytes(memory['budget_bytes'])}, {found['kernels']['path']} kernels ({found['kernels']['why']})"
+        f"{duration(found['uptime_s'])}, {found['rows_per_s']:.0f} images/s, rings "
+        f"{format_bytes(memory['rings_bytes'])} of {format_bytes(memory['budget_bytes'])}, "
+        f"{found['kernels']['path']} kernels ({found['kernels']['why']})"
     )
     everywhere = [s["id"] for s in found["streams"] if s["reads_everywhere"]]
     yield Text(_sandbox(found["sandbox"], everywhere))
@@ -91,6 +93,7 @@ def tables(found: dict[str, Any]) -> Iterator[RenderableType]:
             ],
             gives_way="job",
         )  # fmt: skip
+        yield from verdicts(found["jobs"])
     if found["streams"]:
         yield table(
             "streams", ("id", "samples", "position", "ready", "made", "delivered", "sharing", "waits for", "lanes"),
@@ -165,7 +168,8 @@ def _percent(fraction: float | None) -> str:
     return "-" if fraction is None else f"{100 * fraction:.0f} %"
 
 
-def _time(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """A duration, rounded for people."""
     whole = int(seconds)
     if whole < 60:
         return f"{seconds:.0f} s"

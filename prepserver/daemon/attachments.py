@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from prepserver.daemon.attach import Peer
 from prepserver.daemon.ledger import Ledger
 from prepserver.daemon.rings import Rings
-from prepserver.protocol.messages import Attach, Moved, Ready
+from prepserver.protocol.messages import Attach, Moved, Ready, Release, Sync
 from prepserver.schedule.actions import Announce, Move
 
 log = logging.getLogger(__name__)
@@ -28,6 +28,8 @@ class Attachment:
         attach: Its question.
         moves: How often it was told of another ring.
         since_s: When it attached, monotonic.
+        copy_ns: Time for which its loop has waited for copies, as the client reports it.
+        own_ns: Time that its loop took between two batches, as the client reports it.
     """
 
     cursor: int
@@ -35,6 +37,13 @@ class Attachment:
     attach: Attach
     moves: int = 0
     since_s: float = field(default_factory=time.monotonic)
+    copy_ns: int = 0
+    own_ns: int = 0
+
+    def says(self, word: Release | Sync) -> None:
+        """Notes the figures that come with a message; a Sync has none."""
+        if isinstance(word, Release):
+            self.copy_ns, self.own_ns = max(self.copy_ns, word.copy_ns), max(self.own_ns, word.own_ns)
 
 
 class Attachments(dict[int, Attachment]):

@@ -211,6 +211,8 @@ class Clients:
                 self.questions.stop(peer)
 
     def _obey(self, peer: Peer, cursor: int, word: Release | Sync) -> None:
+        if cursor in self._attachments:
+            self._attachments[cursor].says(word)
         self._driver.happened(Released(cursor, word.upto, word.wait_ns, word.batches))
         if isinstance(word, Sync):
             self._driver.happened(RankAsks(cursor, reads=peer.line is not None and not peer.line.is_behind))

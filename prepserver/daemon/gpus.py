@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pynvml
@@ -16,7 +17,8 @@ class Gpus:
 
     Attributes:
         last: A list with a map per GPU (``index``, ``name``, ``utilisation_percent``, ``memory_used_bytes``,
-            ``memory_total_bytes``), or None without a driver.
+            ``memory_total_bytes``, ``power_w``, ``pcie_bytes_per_s``, ``pids`` that compute on it),
+            or None without a driver.
     """
 
     def __init__(self) -> None:
@@ -49,14 +51,23 @@ def _read(index: int) -> dict[str, Any]:
     handle = pynvml.nvmlDeviceGetHandleByIndex(index)
     name = pynvml.nvmlDeviceGetName(handle)
     memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
-    try:
-        utilisation: int | None = pynvml.nvmlDeviceGetUtilizationRates(handle).gpu
-    except pynvml.NVMLError:  # a MIG slice has none
-        utilisation = None
     return {
         "index": index,
+        "power_w": _or_none(lambda: pynvml.nvmlDeviceGetPowerUsage(handle) / 1000),
+        "pcie_bytes_per_s": _or_none(
+            lambda: 1024 * pynvml.nvmlDeviceGetPcieThroughput(handle, pynvml.NVML_PCIE_UTIL_RX_BYTES)
+        ),
+        "pids": _or_none(lambda: [p.pid for p in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)]) or [],
         "name": name.decode() if isinstance(name, bytes) else name,
-        "utilisation_percent": utilisation,
+        "utilisation_percent": _or_none(lambda: pynvml.nvmlDeviceGetUtilizationRates(handle).gpu),
         "memory_used_bytes": memory.used,
         "memory_total_bytes": memory.total,
     }
+
+
+def _or_none(ask: Callable[[], Any]) -> Any:
+    """The answer, or None where a device has none: a MIG slice does not say how busy it is."""
+    try:
+        return ask()
+    except pynvml.NVMLError:
+        return None

@@ -8,6 +8,7 @@ from typing import Any
 
 from prepserver.daemon.driver import Driver
 from prepserver.daemon.quarantine import Quarantine
+from prepserver.daemon.watch import Watch
 from prepserver.protocol import work
 from prepserver.schedule.coordinator import Coordinator
 from prepserver.schedule.events import ChunkFailed, ChunkMade, WorkerLost, WorkerUp
@@ -21,10 +22,11 @@ _BAD_SAID_MOST = 10_000
 class Reports:
     """See the module; implements `PoolEvents`."""
 
-    def __init__(self, driver: Driver, coordinator: Coordinator, quarantine: Quarantine) -> None:
+    def __init__(self, driver: Driver, coordinator: Coordinator, quarantine: Quarantine, watch: Watch) -> None:
         self._driver = driver
         self._coordinator = coordinator
         self._quarantine = quarantine
+        self._watch = watch
         self._bad_said: set[tuple[int, str]] = set()
 
     def setup_messages(self) -> Iterable[tuple[Any, Sequence[int]]]:
@@ -50,7 +52,10 @@ class Reports:
             if (source := self._coordinator.source_of(message.task)) is not None:
                 self._quarantine.name(source, row.index, row.reason)
         took = Took(message.read_ns + message.make_ns, message.read_ns + message.shared_ns, tuple(message.lanes_ns))
+        task = self._coordinator.workers.tasks.get(message.task)
         self._driver.happened(ChunkMade(worker, message.task, bad, took))
+        if task is not None:
+            self._watch.filled(task.stream, task.chunk.count, task.chunk.lanes, message)
 
     def _say_once(self, row: BadRow) -> None:
         """Logs a bad sample once: it comes again in every pass."""

@@ -37,7 +37,8 @@ from prepserver.daemon.reload import reload
 from prepserver.daemon.reports import Reports
 from prepserver.daemon.rings import Rings
 from prepserver.daemon.runtime_dir import Door, RuntimeDir
-from prepserver.daemon.status import Rates, counts, snapshot
+from prepserver.daemon.status import snapshot
+from prepserver.daemon.watch import Watch
 from prepserver.memory.budget import machine_free_bytes
 from prepserver.order import Order, make_order
 from prepserver.pipeline.batches import batch_rows
@@ -100,7 +101,6 @@ class Daemon:
             settings.cache_memory_bytes or machine_free_bytes()[0] // 4, settings.cache_disk_bytes,
             settings.cache_folders, time.monotonic,
         )  # fmt: skip
-        self._rates = Rates()
         self._gpus = Gpus()
         self._notifier = Notifier()
         self._state_dir = state_dir if state_dir is not None else cache_dir
@@ -109,8 +109,10 @@ class Daemon:
         access = Access.of(settings, os.getuid())
         self._attachments = Attachments(self._rings, self._ledger)
         self._driver = Driver(self._coordinator, self._rings, self._caches, self._attachments, self._quarantine, access)
-        self._pool = self._driver.pool = WorkerPool(
-            self._poll, Reports(self._driver, self._coordinator, self._quarantine), workers, settings.sample_timeout_s,
+        self._watch = Watch(self._coordinator, self._attachments, self._gpus)
+        reports = Reports(self._driver, self._coordinator, self._quarantine, self._watch)
+        self._pool = self._driver.pool = self._watch.pool = WorkerPool(
+            self._poll, reports, workers, settings.sample_timeout_s,
             settings.nice, settings.log_level, settings.sandbox, settings.plugins, settings.plugin_read,
             settings.url_roots,
         )  # fmt: skip
@@ -177,21 +179,19 @@ class Daemon:
                 streams = self._coordinator.table.streams.values()
                 self._caches.tick({stream.spec.listing for stream in streams if stream.spec is not None})
                 self._clients.tick(now_s)
+                self._watch.tick()
                 for worker in self._coordinator.workers.overdue(now_s, self._settings.sample_timeout_s):
                     self._pool.end_if_idle(worker)
             if now_s >= next_mark_s:
                 next_mark_s = now_s + 1.0
-                made = self._coordinator.rows_made
-                self._rates.mark(now_s, made, counts(self._coordinator, self._attachments, self._pool))
+                self._watch.mark(now_s)
                 self._sign_of_life()
             self._poll.run_once(max(0.0, next_tick_s - time.monotonic()))
 
     def _sign_of_life(self) -> None:
         if self._notifier.watchdog_s is not None:
-            self._notifier.send(
-                WATCHDOG="1",
-                STATUS=f"{self._pool.up} workers, {len(self._attachments)} jobs, {self._rates.rows_per_s:.0f} rows/s",
-            )
+            rate = f"{self._watch.rates.rows_per_s:.0f} rows/s"
+            self._notifier.send(WATCHDOG="1", STATUS=f"{self._pool.up} workers, {len(self._attachments)} jobs, {rate}")
 
     def _watch_signals(self) -> None:
         self._wake_read.setblocking(False)
@@ -296,12 +296,12 @@ class Daemon:
         return snapshot(
             started_s=self._started_s, runtime_dir=str(self._dir.path), state="stopping" if self.stops else "running",
             coordinator=self._coordinator, attachments=self._attachments, pool=self._pool, rings=self._rings,
-            caches=self._caches, rates=self._rates, gpus=self._gpus, state_dir=str(self._state_dir),
+            caches=self._caches, watch=self._watch, gpus=self._gpus, state_dir=str(self._state_dir),
         )  # fmt: skip
 
     def rows_per_s(self) -> float:
         """Rate of the pool; before any measurement, a guess for ordinary photos."""
-        return self._rates.busy_rows_per_s or 500.0 * len(self._pool.seats)
+        return self._watch.rates.busy_rows_per_s or 500.0 * len(self._pool.seats)
 
 
 def _order_of(attach: Attach, samples: int) -> Order:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections import deque
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 from prepserver import __version__
 from prepserver.daemon.attachments import Attachment, Attachments
@@ -14,78 +12,20 @@ from prepserver.daemon.caches import Caches
 from prepserver.daemon.gpus import Gpus
 from prepserver.daemon.pool import WorkerPool
 from prepserver.daemon.rings import Rings
+from prepserver.daemon.watch import Watch, waits_for
 from prepserver.schedule.coordinator import Coordinator
-from prepserver.schedule.lag import holding_back
 from prepserver.schedule.pace import is_apart
-from prepserver.schedule.records import Cursor, Spent
+from prepserver.schedule.records import Spent
 from prepserver.schedule.stream import Stream
-from prepserver.telemetry.window import Window
-
-Key = tuple[Literal["busy", "images", "waited"], int]
-"""A count: a worker's seconds of work (by ticket), or a rank's images or seconds of waiting (by cursor)."""
-
-_BUSY_MARKS = 10
-
-
-class Rates:
-    """How fast counts have grown over the last ten seconds: rows made, and whatever else `mark` is given."""
-
-    def __init__(self) -> None:
-        self._rows = Window()
-        self._others: dict[Key, Window] = {}
-        self._busy: deque[tuple[float, float]] = deque(maxlen=_BUSY_MARKS)
-
-    def mark(self, now_s: float, rows_made: int, counts: Mapping[Key, float] | None = None) -> None:
-        """Notes all counts; call it about once a second. A count that is missing is forgotten."""
-        last = self._rows.last
-        if last is not None and rows_made > last[1]:
-            self._busy.append((now_s - last[0], rows_made - last[1]))
-        self._rows.mark(now_s, rows_made)
-        counts = counts or {}
-        self._others = {key: self._others[key] if key in self._others else Window() for key in counts}
-        for key, count in counts.items():
-            self._others[key].mark(now_s, count)
-
-    def per_s(self, key: Key) -> float | None:
-        """Growth of another count; None if too little is known."""
-        window = self._others.get(key)
-        return window.per_s if window is not None else None
-
-    @property
-    def rows_per_s(self) -> float:
-        """Rows filled per second; 0 if too little is known."""
-        return self._rows.per_s or 0.0
-
-    @property
-    def busy_rows_per_s(self) -> float:
-        """The rate in the last ten seconds in which rows were made: what to expect when a paused job goes on."""
-        seconds = sum(s for s, _ in self._busy)
-        return sum(rows for _, rows in self._busy) / seconds if seconds > 0 else 0.0
-
-
-def counts(coordinator: Coordinator, attachments: Attachments, pool: WorkerPool) -> dict[Key, float]:
-    """The counts of each worker and each job for `Rates`."""
-    found: dict[Key, float] = {}
-    now_ns = time.monotonic_ns()
-    for seat in pool.seats:
-        if seat.child is not None:
-            stats = seat.child.page.read()
-            # The page counts a task when it ends; until then, count at least the current sample.
-            in_hand_ns = max(0, now_ns - stats.started_ns) if stats.busy else 0
-            found["busy", seat.child.ticket] = (stats.read_ns + stats.make_ns + in_hand_ns) / 1e9
-    for number, attachment in attachments.items():
-        cursor = coordinator.table.cursor(number)
-        found["images", number] = cursor.batches * attachment.attach.batch_size
-        found["waited", number] = cursor.wait_ns / 1e9
-    return found
+from prepserver.telemetry.verdict import judge
 
 
 def snapshot(
     *, started_s: float, runtime_dir: str, state: str, coordinator: Coordinator, attachments: Attachments,
-    pool: WorkerPool, rings: Rings, caches: Caches, rates: Rates, gpus: Gpus, state_dir: str,
+    pool: WorkerPool, rings: Rings, caches: Caches, watch: Watch, gpus: Gpus, state_dir: str,
 ) -> dict[str, Any]:  # fmt: skip
     """The whole state; sizes in bytes, times in seconds, rates and fractions over the last ten seconds."""
-    now_s = time.monotonic()
+    now_s, rates = time.monotonic(), watch.rates
     found: dict[str, Any] = {
         "version": __version__,
         "pid": os.getpid(),
@@ -98,6 +38,7 @@ def snapshot(
         "kernels": {"path": pool.kernels[0], "why": pool.kernels[1]},
         "sandbox": pool.sandbox,
         "plugins": pool.plugins,
+        "cores": {"usable": watch.cores, "busy": watch.cores_busy},
         "memory": {
             "rings_bytes": rings.held_bytes,
             "budget_bytes": rings.budget_bytes,
@@ -105,9 +46,9 @@ def snapshot(
             "caches_budget_bytes": caches.budget_bytes,
         },
         "caches": caches.snapshot(),
-        "workers": [_worker(seat, rates) for seat in pool.seats],
-        "streams": [_stream(stream, coordinator, rings) for stream in coordinator.table.streams.values()],
-        "jobs": [_job(attachment, coordinator, rates, now_s) for attachment in attachments.values()],
+        "workers": [_worker(seat, watch) for seat in pool.seats],
+        "streams": [_stream(stream, coordinator, rings, watch) for stream in coordinator.table.streams.values()],
+        "jobs": [_job(attachment, coordinator, watch, now_s) for attachment in attachments.values()],
         "quarantined": {
             source: sorted(found)
             for (source, pipeline), found in coordinator.strikes.quarantined.items()
@@ -124,7 +65,7 @@ def snapshot(
     return found
 
 
-def _worker(seat: Any, rates: Rates) -> dict[str, Any]:
+def _worker(seat: Any, watch: Watch) -> dict[str, Any]:
     child = seat.child
     if child is None:
         return {"number": seat.number, "pid": None, "state": "starting", "restarts": seat.restarts}
@@ -137,13 +78,14 @@ def _worker(seat: Any, rates: Rates) -> dict[str, Any]:
         "chunks": stats.tasks,
         "rows": stats.rows,
         "bad_rows": stats.bad_rows,
-        "busy_fraction": _fraction(rates.per_s(("busy", child.ticket))),
+        "busy_fraction": _fraction(watch.rates.per_s(("busy", child.ticket))),
+        "starved_fraction": _fraction(watch.rates.per_s(("starved", child.ticket))),
         "read_s": round(stats.read_ns / 1e9, 3),
         "make_s": round(stats.make_ns / 1e9, 3),
     }
 
 
-def _stream(stream: Stream, coordinator: Coordinator, rings: Rings) -> dict[str, Any]:
+def _stream(stream: Stream, coordinator: Coordinator, rings: Rings, watch: Watch) -> dict[str, Any]:
     return {
         "id": stream.id,
         "samples": stream.n,
@@ -155,6 +97,9 @@ def _stream(stream: Stream, coordinator: Coordinator, rings: Rings) -> dict[str,
         "sharing_factor": _sharing_factor(stream),
         "reads_everywhere": stream.spec is not None and "/" in stream.spec.places,
         "apart": is_apart(stream.key),
+        "rows_per_s": _rounded(watch.rates.per_s(("stream rows", stream.id))),
+        "stages_ms_per_sample": {name: round(1e3 * spent_s, 4) for name, spent_s in watch.stages_of(stream).items()},
+        "announce_ms": watch.announce_ms(stream),
         "shared_ms_per_sample": _sample_ms(stream.spent),
         "lanes": [
             {
@@ -172,11 +117,11 @@ def _stream(stream: Stream, coordinator: Coordinator, rings: Rings) -> dict[str,
     }
 
 
-def _job(attachment: Attachment, coordinator: Coordinator, rates: Rates, now_s: float) -> dict[str, Any]:
+def _job(attachment: Attachment, coordinator: Coordinator, watch: Watch, now_s: float) -> dict[str, Any]:
     stream = coordinator.table.stream_of(attachment.cursor)
     cursor = coordinator.table.cursor(attachment.cursor)
     epoch, inside = divmod(max(0, cursor.released - coordinator.job_of(cursor.id).epoch_start), stream.n)
-    images_per_s = rates.per_s(("images", attachment.cursor))
+    facts = watch.facts(attachment)
     return {
         "id": attachment.cursor,
         "name": attachment.attach.job,
@@ -195,32 +140,17 @@ def _job(attachment: Attachment, coordinator: Coordinator, rates: Rates, now_s: 
         "ready_rows": max(0, cursor.announced - cursor.released),
         "batches": cursor.batches,
         "sharing_factor": _sharing_factor(stream),
-        "images_per_s": None if images_per_s is None else round(images_per_s, 1),
+        "images_per_s": _rounded(watch.rates.per_s(("images", attachment.cursor))),
         "wait_s": round(cursor.wait_ns / 1e9, 3),
-        "wait_fraction": 1.0 if cursor.waits else _fraction(rates.per_s(("waited", attachment.cursor))),
-        "waits_for": _waits_for(cursor, stream, coordinator),
+        "wait_fraction": 1.0 if cursor.waits else _fraction(watch.rates.per_s(("waited", attachment.cursor))),
+        "waits_for": waits_for(cursor, stream, coordinator),
+        "copy_s": round(attachment.copy_ns / 1e9, 3),
+        "own_s": round(attachment.own_ns / 1e9, 3),
+        "ring_fill": round(max(0, cursor.announced - cursor.released) / stream.lanes[cursor.lane].rows, 3),
+        "lag_rows": max(0, max(c.released for c in stream.cursors.values() if c.present) - cursor.released),
+        "verdict": judge(facts).to_plain(),
         "attached_s": round(now_s - attachment.since_s, 3),
     }
-
-
-def _waits_for(cursor: Cursor, stream: Stream, coordinator: Coordinator) -> str | None:
-    """What a rank waits for now; None if it has rows to read.
-
-    ``workers``, ``job ID`` (its unreleased rows fill the ring), ``ranks`` (of its own job, not attached yet),
-    ``stream ID`` (the shared stream that it will join) or ``place`` (its start position).
-    """
-    if not cursor.waits_now:
-        return None
-    if stream.cap is not None and stream.head >= stream.cap and stream.id in coordinator.waits_for:
-        return f"stream {coordinator.waits_for[stream.id]}"
-    if cursor.need > stream.head:
-        return "place"
-    present = {c.job: c.id for c in stream.cursors.values() if c.present}
-    for slow, others in holding_back(stream, coordinator.chunk_rows, is_still=False):
-        if cursor in others:
-            return f"job {present.get(slow.job, slow.id)}"
-    absent = any(not c.present and c.job == cursor.job and c.need == stream.low for c in stream.cursors.values())
-    return "ranks" if absent and stream.limit - stream.head < coordinator.chunk_rows else "workers"
 
 
 def _sample_ms(spent: Spent) -> float | None:
@@ -230,6 +160,10 @@ def _sample_ms(spent: Spent) -> float | None:
 
 def _fraction(seconds_per_s: float | None) -> float | None:
     return None if seconds_per_s is None else round(min(1.0, max(0.0, seconds_per_s)), 3)
+
+
+def _rounded(per_s: float | None) -> float | None:
+    return None if per_s is None else round(per_s, 1)
 
 
 def _sharing_factor(stream: Stream) -> float:

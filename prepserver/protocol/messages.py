@@ -227,11 +227,15 @@ class Release:
         upto: Start of the first batch of this rank that it holds or waits for.
         wait_ns: Total time for which the training loop has waited for rows.
         batches: Total number of batches that it has received.
+        copy_ns: Total time for which the loop has waited while received rows were copied.
+        own_ns: Total time that the loop itself took between two batches of an epoch.
     """
 
     upto: Position
     wait_ns: Nanoseconds = 0
     batches: Count = 0
+    copy_ns: Nanoseconds = 0
+    own_ns: Nanoseconds = 0
 
 
 @dataclass(frozen=True, slots=True)

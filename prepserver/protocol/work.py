@@ -38,6 +38,9 @@ MAX_LANES = 64
 MAX_ROOTS = 32  # they fit into one message
 
 Indices = Annotated[list[Count], Size(4096)]
+MAX_OPS_NS = 256
+"""Most op times in one `Filled`; with more (many lanes of long pipelines) a worker sends none."""
+
 Lanes = Annotated[list[Small], Size(MAX_LANES)]
 BadRow = tuple[Position, Count, Annotated[str, Size(MAX_REASON_CHARS)], Lanes]
 Kind = Literal["worker", "indexer"]
@@ -164,6 +167,8 @@ class Filled:
         make_ns: Time for decode and augmentation.
         shared_ns: CPU time spent for all lanes together; 0 for a task of one lane.
         lanes_ns: CPU time of rendering for each lane; empty for a task of one lane.
+        ops_ns: Time in each op of each lane, one after the other; part of `make_ns`. Empty if they are too many.
+        at_ns: When the worker sent it (`time.monotonic_ns`); 0 if it did not say.
     """
 
     task: Count
@@ -172,6 +177,8 @@ class Filled:
     make_ns: Nanoseconds
     shared_ns: Nanoseconds = 0
     lanes_ns: Annotated[list[Nanoseconds], Size(MAX_LANES)] = field(default_factory=list)
+    ops_ns: Annotated[list[Nanoseconds], Size(MAX_OPS_NS)] = field(default_factory=list)
+    at_ns: Nanoseconds = 0
 
 
 @dataclass(frozen=True, slots=True)

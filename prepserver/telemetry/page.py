@@ -22,7 +22,7 @@ from prepserver.protocol.layout import PAGE_BYTES
 NO_TASK = -1
 NO_LANE = -1
 
-_TASK, _POSITION, _INDEX, _STARTED_NS, _TASKS, _ROWS, _BAD_ROWS, _READ_NS, _MAKE_NS, _LANE = range(10)
+_TASK, _POSITION, _INDEX, _STARTED_NS, _TASKS, _ROWS, _BAD_ROWS, _READ_NS, _MAKE_NS, _LANE, _TASK_NS = range(11)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,7 @@ class WorkerStats:
         read_ns: Time spent reading encoded bytes.
         make_ns: Time spent in decode and augmentation.
         lane: The lane for which the sample is being rendered; `NO_LANE` while it is read and decoded for all.
+        task_ns: Start of the current task (`time.monotonic_ns`); meaningless without one.
     """
 
     task: int
@@ -52,6 +53,7 @@ class WorkerStats:
     read_ns: int
     make_ns: int
     lane: int
+    task_ns: int
 
     @property
     def busy(self) -> bool:
@@ -78,6 +80,7 @@ class StatsPage:
 
     def begin_task(self, task: int) -> None:
         """The worker begins `task`."""
+        self._words[_TASK_NS] = time.monotonic_ns()
         self._words[_TASK] = task
 
     def begin_sample(self, position: int, index: int) -> None:
@@ -120,7 +123,7 @@ class StatsPage:
         microsecond. That is good enough for deadlines, which are checked repeatedly.
         """
         for _ in range(3):
-            stats = WorkerStats(*self._words[: _LANE + 1])
+            stats = WorkerStats(*self._words[: _TASK_NS + 1])
             if self._words[_STARTED_NS] == stats.started_ns:
                 break
         return stats

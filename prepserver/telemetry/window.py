@@ -30,7 +30,17 @@ class Window:
     @property
     def per_s(self) -> float | None:
         """Growth per second; None before two readings at different times."""
+        return self.per_s_of(float("inf"))
+
+    def per_s_of(self, last_s: float) -> float | None:
+        """Growth per second over the readings of the last `last_s` seconds."""
         if len(self._readings) < 2:
             return None
-        (t0, n0), (t1, n1) = self._readings[0], self._readings[-1]
+        t1, n1 = self._readings[-1]
+        t0, n0 = next(((t, n) for t, n in self._readings if t1 - t <= last_s), (t1, n1))
         return (n1 - n0) / (t1 - t0) if t1 > t0 else None
+
+    @property
+    def span_s(self) -> float:
+        """Time between the first and the last reading."""
+        return self._readings[-1][0] - self._readings[0][0] if self._readings else 0.0

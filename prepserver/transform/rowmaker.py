@@ -5,6 +5,7 @@ Planning needs only a header and says how much of the image is needed, so that d
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any, NamedTuple
@@ -99,6 +100,8 @@ class RowMaker:
         upright: Whether images must be turned by their EXIF orientation before they come here.
         max_pixels: Largest image that may be decoded.
         whole: Makes a row of a sample in one call, if it can; None for most pipelines.
+        ops_ns: Time spent in each op of the pipeline, by place, since its reader set it to 0. What `whole` does in one
+            call belongs to no op.
     """
 
     def __init__(self, pipeline: Pipeline, view: int = 0, begin: int = 0) -> None:
@@ -117,6 +120,7 @@ class RowMaker:
         self.whole: WholeCrop | None = whole_crop(pipeline, view) if is_alone else None
         last = pipeline.ops[-1]
         self._planar = isinstance(last, ToLayout) and last.layout == "CHW"
+        self.ops_ns = [0] * len(pipeline.ops)
         self._names = [type(pipeline.ops[stage.place]).__name__ for stage in self._stages]
         images: list[ImageColumn] = []
         values: list[tuple[str, int]] = []
@@ -248,7 +252,7 @@ class RowMaker:
 
     def carried(self, plan: Plan, image: Array, column: ImageColumn, target: Array | None = None) -> Array:
         """Carry out the plan for one image; the result lies in `target` or in any other memory, also the image's."""
-        number = 0
+        number, since_ns = 0, time.monotonic_ns()
         try:
             for number in column.stages:
                 if number >= len(plan.steps):
@@ -258,6 +262,9 @@ class RowMaker:
                     image = part.of(image)
                 if step is not None:
                     image = step(image, target if number >= column.landing else None)
+                    now_ns = time.monotonic_ns()
+                    self.ops_ns[self._stages[number].place] += now_ns - since_ns
+                    since_ns = now_ns
         except Exception as e:
             e.add_note(f"in {self._names[number]}")
             raise
@@ -276,7 +283,9 @@ class RowMaker:
         """
         values = dict(sample)
         for stage, after in self._making:
+            since_ns = time.monotonic_ns()
             stage.make(values, after, Draws(key, stage.place, self._view))
+            self.ops_ns[stage.place] += time.monotonic_ns() - since_ns
         for column, out in self.values:
             outs[out][...] = values[column]
 

@@ -182,6 +182,7 @@ class FillResult:
         make_ns: Time for decode and augmentation.
         shared_ns: CPU time spent for all targets together; 0 with one target.
         targets_ns: CPU time of rendering for each target; empty with one target.
+        ops_ns: For each target the time in each op of its pipeline, by place; part of `make_ns`.
     """
 
     bad: list[BadRow]
@@ -189,6 +190,7 @@ class FillResult:
     make_ns: int
     shared_ns: int = 0
     targets_ns: tuple[int, ...] = ()
+    ops_ns: tuple[tuple[int, ...], ...] = ()
 
 
 def _unmarked(_target: int) -> None:
@@ -238,6 +240,8 @@ class _Filler:
         self._make_ns = 0
         self._cpu_ns = [0] * (len(targets) + 1)  # by target; the last place belongs to `DECODING`
         self._at, self._at_ns = DECODING, time.thread_time_ns()  # the current step and its start
+        for maker in (maker for target in targets for maker in target.makers):
+            maker.ops_ns = [0] * len(maker.ops_ns)
 
     def run(self, position: int, count: int) -> FillResult:
         indices = self._stream.order.indices(position, count)
@@ -245,10 +249,13 @@ class _Filler:
             block = indices[first : first + BLOCK_ROWS]
             if not (self._only_take and self._copy(position + first, block)):
                 self._make_one_by_one(position + first, block)
+        ops_ns = tuple(
+            tuple(map(sum, zip(*(maker.ops_ns for maker in target.makers), strict=True))) for target in self._targets
+        )
         if len(self._targets) == 1:
-            return FillResult(self._bad, self._read_ns, self._make_ns)
+            return FillResult(self._bad, self._read_ns, self._make_ns, ops_ns=ops_ns)
         *targets_ns, shared_ns = self._cpu_ns
-        return FillResult(self._bad, self._read_ns, self._make_ns, shared_ns, tuple(targets_ns))
+        return FillResult(self._bad, self._read_ns, self._make_ns, shared_ns, tuple(targets_ns), ops_ns)
 
     def _copy(self, position: int, indices: list[int]) -> bool:
         """Reads the rows of a run at once, where nothing speaks against it; if False, the rows may hold anything."""

@@ -13,6 +13,8 @@ import gc
 import logging
 import select
 import socket
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -269,7 +271,11 @@ class _Worker:
         else:
             self._page.end_task(task.count, len({row.position for row in made.bad}), made.read_ns, made.make_ns)
             bad, lanes_ns = _bad_rows(made.bad, task.lanes), list(made.targets_ns)
-            send(self._sock, work.Filled(task.task, bad, made.read_ns, made.make_ns, made.shared_ns, lanes_ns))
+            filled = work.Filled(
+                task.task, bad, made.read_ns, made.make_ns, made.shared_ns, lanes_ns, _flat(made.ops_ns),
+                time.monotonic_ns(),
+            )  # fmt: skip
+            send(self._sock, filled)
         self._tasks_since_collect += 1
 
     def _check_seal(self) -> None:
@@ -298,6 +304,12 @@ def _bad_rows(bad: list[BadRow], lanes: list[int]) -> list[tuple[int, int, str, 
         )
         for row in bad
     ]
+
+
+def _flat(ops_ns: Sequence[Sequence[int]]) -> list[int]:
+    """The times of all lanes for the message; none if they would not fit."""
+    times = [ns for lane in ops_ns for ns in lane]
+    return times if len(times) <= work.MAX_OPS_NS else []
 
 
 def _text(error: Exception) -> str:

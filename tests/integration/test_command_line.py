@@ -107,8 +107,9 @@ def test_status_in_a_pipe_has_one_whole_line_per_job(server: Server, client_proc
     client_process(server, SOURCE, batch_size=16, job=name).read(1)
     done = cli("status", "--runtime-dir", str(server.runtime_dir), COLUMNS="80")
     assert done.returncode == exits.OK
-    (line,) = [line for line in done.stdout.splitlines() if name in line]
-    assert "0/1" in line
+    row, verdict = [line for line in done.stdout.splitlines() if name in line]
+    assert "0/1" in row
+    assert verdict == f"job {name}"
     head = done.stdout.splitlines()[0]
     assert head.startswith(f"prepserver {__version__}")
     assert "kernels" in head

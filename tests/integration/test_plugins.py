@@ -217,7 +217,7 @@ def test_what_is_not_loaded_is_refused_by_name(owned: Server) -> None:
         ):
             len(client)
     assert {each["name"] for each in owned.status()["plugins"]} == {
-        *("noise", "halved", "spelled", "odd"), "numbers", "pairs",
+        *("noise", "halved", "spelled", "odd", "slow"), "numbers", "pairs",
     }  # fmt: skip
 
 
@@ -365,7 +365,7 @@ def test_audit_and_replay_of_plugins(owned: Server, tmp_path: Path) -> None:
     assert "has changed" in cli(*made, "--plugin", "owner_code", **path_with(tmp_path)).stderr
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in (REPOSITORY / "examples").glob("*.py")))
+@pytest.mark.parametrize("name", sorted(path.name for path in (REPOSITORY / "examples").glob("plugin_*.py")))
 def test_examples_run(name: str, tmp_path: Path) -> None:
     ended = subprocess.run(
         [sys.executable, str(REPOSITORY / "examples" / name)], env=environment(XDG_RUNTIME_DIR=str(tmp_path)),

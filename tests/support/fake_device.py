@@ -8,6 +8,7 @@ bytes.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Literal, TypeAlias
@@ -26,6 +27,7 @@ class FakeEvent:
 
     def __init__(self) -> None:
         self.completed = False
+        self.at_ns = 0
 
 
 class LocksEverything:
@@ -47,6 +49,7 @@ class FakeDevice:
     def __init__(self) -> None:
         self.queues: dict[StreamName, deque[Callable[[], bool]]] = {"copies": deque(), "consumer": deque()}
         self.retired = 0
+        self.clock_ns: Callable[[], int] = time.monotonic_ns
         self.buffers = 0
 
     @property
@@ -96,6 +99,7 @@ class FakeDevice:
 
         def complete() -> bool:
             event.completed = True
+            event.at_ns = self.clock_ns()
             return True
 
         self.queues[name].append(complete)
@@ -114,6 +118,9 @@ class FakeDevice:
         """The host sleeps: the device goes on by itself until the event completes."""
         while not event.completed:
             self._go_on()
+
+    def elapsed_ns(self, first: FakeEvent, second: FakeEvent) -> int:
+        return second.at_ns - first.at_ns
 
     def synchronize(self) -> None:
         while self.queues["copies"]:

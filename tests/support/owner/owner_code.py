@@ -36,6 +36,12 @@ def odd(image: Pixels, rng: np.random.Generator, how: str, at: int) -> Any:
     return misbehave(how, image) if at in (-1, image[0, 0, 0]) else image
 
 
+def slow(image: Pixels, rng: np.random.Generator, seconds: float) -> Pixels:
+    """Takes its time."""
+    time.sleep(seconds)
+    return image
+
+
 def misbehave(how: str, value: Any) -> Any:
     """What code of one's own may do."""
     match how:
@@ -63,16 +69,18 @@ class Numbers:
 
     classes = ("even", "odd")
 
-    def __init__(self, n: int = 24, how: str = "", at: int = -1, side: int = 8) -> None:
+    def __init__(self, n: int = 24, how: str = "", at: int = -1, side: int = 8, read_s: float = 0.0) -> None:
         if how == "no dataset":
             raise RuntimeError("the database is down")
-        self.n, self.how, self.at, self.side = n, how, at, side
+        self.n, self.how, self.at, self.side, self.read_s = n, how, at, side, read_s
 
     def __len__(self) -> int:
         return self.n
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         """The sample; with random numbers of all generators that a Dataset may use by itself."""
+        if self.read_s:
+            time.sleep(self.read_s)
         image = np.full((self.side, self.side, 3), index, np.uint8)
         if index == self.at:
             image = misbehave(self.how, image)
@@ -85,5 +93,5 @@ def pairs(n: int) -> Any:
     return [(torch.full((3, 4, 4), index, dtype=torch.uint8), index) for index in range(n)]
 
 
-prepserver_ops = {"noise": noise, "halved": halved, "spelled": spelled, "odd": odd}
+prepserver_ops = {"noise": noise, "halved": halved, "spelled": spelled, "odd": odd, "slow": slow}
 prepserver_sources = {"numbers": Numbers, "pairs": pairs}

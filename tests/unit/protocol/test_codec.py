@@ -110,10 +110,10 @@ def test_an_attach_with_a_hostile_field_is_taken_or_names_it(data: st.DataObject
         messages.Attach(**attach(protocol=(1, 1), local_ranks=(0, 2), position=2**62, epoch_start=0)),
         messages.Ready(2**62, [(0, 3, "a.jpg: no"), (2**62, 0, "")]),
         messages.Refused("spec", "é" * 100, None),
-        messages.Release(5, 10**15, 7),
+        messages.Release(5, 10**15, 7, 10**15, 10**14),
         messages.Welcome(1, "0", 3, 10, 2, "d", 0, 4, 0, {"rows": 4, "fields": []}),
         work.Fill(1, 2, [3, 4], 5, 1024),
-        work.Filled(1, [(5, 6, "r", []), (6, 7, "s", [1, 2])], 10, 20, 5, [1, 4]),
+        work.Filled(1, [(5, 6, "r", []), (6, 7, "s", [1, 2])], 10, 20, 5, [1, 4], [0, 7, 0, 8], 10**15),
         work.Exited(2**48, 1, -9),
     ],
 )
@@ -190,7 +190,10 @@ def test_a_spec_may_nest_to_a_bound(depth: int) -> None:
 
 def test_as_many_bad_rows_as_a_task_has_fit_one_message() -> None:
     bad: list[tuple[int, int, str, list[int]]] = [(2**62, 2**48, "", []) for _ in range(work.MAX_CHUNK_ROWS)]
-    assert len(encode(work.Filled(2**48, bad, 2**62, 2**62, 2**62, [2**62] * 64))) <= MAX_MESSAGE_BYTES
+    assert (
+        len(encode(work.Filled(2**48, bad, 2**62, 2**62, 2**62, [2**62] * 64, [2**62] * 256, 2**62)))
+        <= MAX_MESSAGE_BYTES
+    )
 
 
 @pytest.mark.parametrize("released", [2**64, object()])

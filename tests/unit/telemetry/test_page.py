@@ -23,7 +23,7 @@ def fd() -> Iterator[int]:
 
 
 def test_a_new_page_says_that_nothing_was_done(fd: int) -> None:
-    assert StatsPage(fd, writable=False).read() == WorkerStats(NO_TASK, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+    assert StatsPage(fd, writable=False).read() == WorkerStats(NO_TASK, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 
 
 def test_the_reader_sees_the_sample_in_hand_and_since_when(fd: int) -> None:
@@ -32,6 +32,7 @@ def test_the_reader_sees_the_sample_in_hand_and_since_when(fd: int) -> None:
     writer.begin_task(5)
     writer.begin_sample(2**60, 77)
     stats = reader.read()
+    assert before_ns <= stats.task_ns <= stats.started_ns
     assert (stats.task, stats.position, stats.index, stats.busy) == (5, 2**60, 77, True)
     assert before_ns <= stats.started_ns <= time.monotonic_ns()
 
@@ -57,7 +58,8 @@ def test_tasks_add_up_and_a_failed_one_counts_nothing(fd: int) -> None:
     writer.begin_task(3)
     writer.begin_sample(3, 3)
     writer.fail_task()
-    assert StatsPage(fd, writable=False).read() == WorkerStats(NO_TASK, 3, 3, 0, 3, 30, 3, 3000, 6000, NO_LANE)
+    stats = StatsPage(fd, writable=False).read()
+    assert stats == WorkerStats(NO_TASK, 3, 3, 0, 3, 30, 3, 3000, 6000, NO_LANE, stats.task_ns)
 
 
 def test_what_a_killed_process_was_doing_can_still_be_read(fd: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from prepserver.daemon.status import Rates
+from prepserver.telemetry.rates import Rates
 
 
 def test_nothing_is_known_before_the_second_mark() -> None:

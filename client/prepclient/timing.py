@@ -1,0 +1,85 @@
+"""Where the time of a training loop went: its parts as a table, and a progress bar over epochs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from prepclient.session import Totals
+
+if TYPE_CHECKING:
+    from prepclient.client import PrepClient
+
+
+class Parts(NamedTuple):
+    """Seconds of a loop, from its first batch on.
+
+    Attributes:
+        loading: It waited for rows.
+        copying: It waited while rows that were ready were copied.
+        computing: Its own time between two batches of an epoch, a device's included.
+        rest: All else: attaching, and what was done between epochs, such as evaluation and checkpoints.
+    """
+
+    loading: float
+    copying: float
+    computing: float
+    rest: float
+
+    @classmethod
+    def of(cls, totals: Totals, total_ns: int) -> Parts:
+        """The parts of `total_ns`."""
+        rest_ns = max(0, total_ns - totals.wait_ns - totals.copy_ns - totals.own_ns)
+        return cls(totals.wait_ns / 1e9, totals.copy_ns / 1e9, totals.own_ns / 1e9, rest_ns / 1e9)
+
+
+def render(totals: Totals, total_ns: int, verdict: dict[str, Any] | None) -> str:
+    """The parts by step and in per cent, and the verdict, as text."""
+    parts = Parts.of(totals, total_ns)
+    whole_s, steps = sum(parts), max(1, totals.batches)
+    table = Table(box=None, pad_edge=False)
+    table.add_column("stage")
+    for column in ("total s", "ms a step", "%"):
+        table.add_column(column, justify="right")
+    for name, spent_s in (*parts._asdict().items(), ("all", whole_s)):
+        share = 100 * spent_s / whole_s if whole_s else 0.0
+        table.add_row(name, f"{spent_s:.2f}", f"{1e3 * spent_s / steps:.2f}", f"{share:.1f}")
+    console = Console(width=200, no_color=True, color_system=None, force_terminal=False)
+    with console.capture() as captured:
+        console.print(table)
+    rate = totals.images / whole_s if whole_s else 0.0
+    head = f"{totals.batches} steps, {totals.images} images, {rate:.0f} images/s over {whole_s:.1f} s"
+    lines = [head, *(line.rstrip() for line in captured.get().splitlines())]
+    return "\n".join([*lines, *spoken(verdict)])
+
+
+def spoken(verdict: dict[str, Any] | None) -> list[str]:
+    """Verdict, why and what next, a line each; nothing without a verdict."""
+    if verdict is None:
+        return []
+    lines = [f"Verdict: {verdict['verdict']}", f"Why: {verdict['why']}"]
+    return [*lines, f"Next: {verdict['next']}"] if verdict["next"] else lines
+
+
+def progress(train: PrepClient, epochs: int) -> Iterator[Any]:
+    """Yields all batches of some epochs, and shows a bar on stderr: batches, time left, images/s, share of waiting."""
+    started_s, had = time.monotonic(), train._attachment.totals
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
+               TextColumn("{task.fields[speed]}"))  # fmt: skip
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task("", total=epochs * len(train), speed="")
+        for number in range(1, epochs + 1):
+            bar.update(task, description=f"epoch {number}/{epochs}")
+            for batch in train:
+                yield batch
+                del batch  # so that its memory is free for the next one
+                now = train._attachment.totals
+                images_per_s = (now.images - had.images) / max(time.monotonic() - started_s, 1e-9)
+                loop_ns = now.wait_ns + now.copy_ns + now.own_ns
+                waits = 100 * now.wait_ns / loop_ns if loop_ns else 0.0
+                bar.update(task, advance=1, speed=f"{images_per_s:.0f} images/s, waits {waits:.0f} %")

@@ -1,0 +1,241 @@
+"""``prepserver doctor``: what this machine allows, what slows prepserver down here, and the command that fixes it."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from rich.text import Text
+
+from prepserver.cli import exits
+from prepserver.cli.ask import AskError, ask_status
+from prepserver.cli.table import console
+from prepserver.config import auto_workers, format_bytes
+from prepserver.daemon.descriptors import DescriptorsShort, clients_allowed
+from prepserver.memory.budget import machine_bytes, machine_free_bytes
+from prepserver.memory.mapping import Mapping
+from prepserver.memory.segment import create_segment
+from prepserver.telemetry import cores
+from prepserver.worker import sandbox
+
+Severity = Literal["ok", "slow", "broken"]
+_STYLES = {"ok": "green", "slow": "bold yellow", "broken": "bold red"}
+_TRIAL_BYTES = 16 << 20
+_LITTLE_BYTES = 2 << 30
+_SIZE, _ROW = (375, 500), 224
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at.
+
+    Attributes:
+        name: What.
+        severity: ``ok``; ``slow`` if prepserver works, but slower or less safely than it could; ``broken`` if it
+            cannot work.
+        text: What was found.
+        fix: What to do about it; empty if nothing.
+        figures: What was measured, for machines.
+    """
+
+    name: str
+    severity: Severity
+    text: str
+    fix: str = ""
+    figures: dict[str, float] = field(default_factory=dict)
+
+
+def doctor(arguments: argparse.Namespace) -> int:
+    """Runs the command."""
+    found = list(findings(arguments))
+    if arguments.json:
+        sys.stdout.write(json.dumps({"findings": [asdict(each) for each in found]}, indent=2) + "\n")
+    else:
+        out = console()
+        for each in found:
+            line = Text().append(f"{each.severity:<7}", _STYLES[each.severity]).append(f"{each.name}: ", "bold")
+            out.print(line.append(each.text))
+            if each.fix:
+                out.print(Text(f"       fix: {each.fix}"))
+    return exits.FAILED if any(each.severity == "broken" for each in found) else exits.OK
+
+
+def findings(arguments: argparse.Namespace) -> Iterator[Finding]:
+    """Looks at everything, one after the other."""
+    yield _sandbox()  # ORDER: first, because it forks, and what follows may start threads
+    for look in (_memory, _memfd, _cores, _files, _kernels):
+        yield look()
+    yield _daemon(arguments.runtime_dir)
+    yield from _gpus()
+    yield _speed(arguments.seconds)
+
+
+def _sandbox() -> Finding:
+    parts = sandbox.find_out()
+    if parts.missing:
+        fix = (
+            "a kernel from 5.13 on with landlock in its lsm= list; in a container a seccomp profile that allows "
+            'landlock and seccomp. `sandbox = "on"` makes the daemon refuse to start without them'
+        )
+        return Finding("sandbox of the workers", "slow", f"only {parts}; missing: {parts.missing}", fix)
+    return Finding("sandbox of the workers", "ok", str(parts))
+
+
+def _memory() -> Finding:
+    (most, whose), (free, limit) = machine_bytes(), machine_free_bytes()
+    text = f"{format_bytes(free)} free of {format_bytes(most)} ({whose}); the rings get half of what is free"
+    if free >= _LITTLE_BYTES:
+        return Finding("memory", "ok", text)
+    severity: Severity = "slow" if free >= _TRIAL_BYTES else "broken"
+    return Finding("memory", severity, text, f"end other programs, or raise the limit: {limit}")
+
+
+def _memfd() -> Finding:
+    locked = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    text = (
+        f"sealed memfds work; neither /dev/shm nor the limit on locked memory (ulimit -l, here "
+        f"{'none' if locked == resource.RLIM_INFINITY else format_bytes(locked)}) plays a part"
+    )
+    try:
+        fd = create_segment("prepserver-doctor", _TRIAL_BYTES)
+        with contextlib.closing(os.fdopen(fd)):
+            Mapping(fd, 0, _TRIAL_BYTES, writable=True).populate(write=True)
+    except OSError as e:
+        fix = "a kernel, or a container's seccomp profile, that allows memfd_create and its seals"
+        return Finding("shared memory", "broken", f"{_TRIAL_BYTES >> 20} MiB cannot be had: {e}", fix)
+    return Finding("shared memory", "ok", text)
+
+
+def _cores() -> Finding:
+    usable, all_cores = cores.usable(), os.cpu_count() or 1
+    text = f"{usable:g} of {all_cores} cores may be used: --workers auto starts {_workers(auto_workers())}"
+    if usable < all_cores:
+        fix = "docker: --cpus and --cpuset-cpus; systemd: CPUQuota=, AllowedCPUs=; Slurm: --cpus-per-task"
+        return Finding("cores", "slow", text, f"if these should be more: {fix}")
+    if usable < 2:
+        return Finding("cores", "slow", text, "a machine with more cores: workers and training share this one")
+    return Finding("cores", "ok", text)
+
+
+def _files() -> Finding:
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    try:
+        clients = clients_allowed(limit, auto_workers())
+    except DescriptorsShort as e:
+        return Finding("open files", "broken", str(e), "ulimit -Hn 65536, or LimitNOFILE=65536 in the unit")
+    return Finding("open files", "ok", f"the limit allows {clients} clients at once")
+
+
+def _kernels() -> Finding:
+    from prepserver.transform import native  # torch's relatives come with it
+
+    path, why = native.path()
+    if path == "native":
+        return Finding("compiled kernels", "ok", why)
+    return Finding("compiled kernels", "slow", f"off, and rows take about twice as long: {why}", _remedy(why))
+
+
+def _remedy(why: str) -> str:
+    if "PREPSERVER_NATIVE" in why:
+        return "unset PREPSERVER_NATIVE"
+    if "Pillow" in why:
+        return "pip install --force-reinstall pillow"
+    return "python hatch_build.py in a checkout; else install a C compiler and prepserver again"
+
+
+def _daemon(runtime_dir: str | None) -> Finding:
+    try:
+        found = ask_status(runtime_dir)
+    except AskError as e:
+        if e.code == exits.NO_DAEMON:
+            return Finding(
+                "daemon", "ok", f"{e}: start one with `prepserver start -d`, or by workers=N in a PrepClient"
+            )
+        return Finding("daemon", "broken", str(e), "start it again, or ask whoever runs it for access")
+    text = f"runs in {found['runtime_dir']}: {_workers(len(found['workers']))}, {len(found['jobs'])} jobs"
+    if found["version"] != _version():
+        return Finding("daemon", "slow", f"{text}, version {found['version']}", "restart it: its version is not yours")
+    return Finding("daemon", "ok", text)
+
+
+def _version() -> str:
+    from prepserver import __version__
+
+    return __version__
+
+
+def _workers(count: int) -> str:
+    return f"{count} worker{'s' if count != 1 else ''}"
+
+
+def _gpus() -> Iterator[Finding]:
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as e:
+        yield Finding("GPUs", "ok", f"none, or no driver ({e}): batches go to the CPU")
+        return
+    for index in range(pynvml.nvmlDeviceGetCount()):
+        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        name = pynvml.nvmlDeviceGetName(handle)
+        width, widest = _or_none(pynvml.nvmlDeviceGetCurrPcieLinkWidth, handle), _or_none(
+            pynvml.nvmlDeviceGetMaxPcieLinkWidth, handle
+        )  # fmt: skip
+        link = f", PCIe x{width} of x{widest}" if width and widest else ""
+        if width and widest and width < widest:
+            fix = "another slot, or a riser of full width: copies to the GPU are slower here than they could be"
+            yield Finding(f"GPU {index}", "slow", f"{name}{link}", fix)
+        else:
+            yield Finding(f"GPU {index}", "ok", f"{name}{link}")
+
+
+def _or_none(ask: Callable[[Any], Any], handle: Any) -> Any:
+    import pynvml
+
+    try:
+        return ask(handle)
+    except pynvml.NVMLError:
+        return None
+
+
+def _speed(seconds: float) -> Finding:
+    per_s, workers = measured_per_s(seconds), auto_workers()
+    text = (
+        f"{per_s:,.0f} images/s on one core ({_SIZE[0]}x{_SIZE[1]} photos, cropped at random to {_ROW}): up to "
+        f"{per_s * workers:,.0f} images/s with {_workers(workers)}, for all jobs that share a pass"
+    )
+    figures = {"images_per_s_per_core": round(per_s, 1), "predicted_images_per_s": round(per_s * workers, 1)}
+    return Finding("decoding", "ok", text, figures=figures)
+
+
+def measured_per_s(seconds: float) -> float:
+    """Rows per second of CPU time of one worker, of synthetic photos in memory, measured for so long."""
+    import numpy as np
+    import simplejpeg
+
+    from prepserver.pipeline.ops import RandomHorizontalFlip, RandomResizedCrop
+    from prepserver.pipeline.pipeline import Pipeline
+    from prepserver.pipeline.sources import SyntheticImages
+    from prepserver.source.scenes import scene
+    from prepserver.transform import SampleKey, make_rows, row_makers
+
+    pipeline = Pipeline.from_ops([RandomResizedCrop(_ROW), RandomHorizontalFlip()], 1, SyntheticImages(1).columns)
+    (maker,) = row_makers(pipeline)
+    (column,) = maker.images
+    row = np.zeros(column.format.shape, column.format.dtype)
+    photos = [simplejpeg.encode_jpeg(scene(0, *_SIZE, number), quality=95) for number in range(4)]
+    end_s, made, cpu_s = time.monotonic() + seconds, 0, 0.0
+    while time.monotonic() < end_s or made < len(photos):
+        began_s = time.thread_time()
+        make_rows({column.column: photos[made % len(photos)]}, SampleKey(0, 0, made), [(maker, [row])])
+        made, cpu_s = made + 1, cpu_s + time.thread_time() - began_s
+    return made / cpu_s

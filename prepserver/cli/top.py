@@ -1,0 +1,271 @@
+"""``prepserver top``: jobs, workers and GPUs on one screen, with what limits each job and what to do about it."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import select
+import sys
+import termios
+import time
+import tty
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from prepserver.cli import exits
+from prepserver.cli.ask import AskError, ask_status
+from prepserver.cli.status import duration
+from prepserver.cli.table import console
+from prepserver.cli.verdicts import style_of, verdicts
+from prepserver.config import format_bytes
+
+_SORTS = ("wait", "images/s", "lag", "job")
+_GLYPHS = "█▓▒░·"
+_COLOURS = ("cyan", "blue", "magenta", "yellow", "green")
+_NARROW = 100  # columns; fewer have no room for all
+_JOB_CHARS = 24
+_VERDICT_LINES = 8  # of one entry on a narrow terminal
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """How the user wants to see it.
+
+    Attributes:
+        sort: The column by which jobs are sorted, the highest first.
+        is_frozen: Whether the screen stays as it is.
+        gone: Why there is no daemon any more; empty if there is one.
+    """
+
+    sort: str = _SORTS[0]
+    is_frozen: bool = False
+    gone: str = ""
+
+    def after(self, key: str) -> View | None:
+        """The view after a key; None to quit."""
+        if key in ("q", "\x03", "\x04"):
+            return None
+        if key == "s":
+            return replace(self, sort=_SORTS[(_SORTS.index(self.sort) + 1) % len(_SORTS)])
+        return replace(self, is_frozen=not self.is_frozen) if key in ("f", " ") else self
+
+
+def top(arguments: argparse.Namespace) -> int:
+    """Runs the command."""
+    out = console()
+    found = ask_status(arguments.runtime_dir)
+    if arguments.json:
+        _lines(arguments, found)
+    elif arguments.once or not (out.is_terminal and sys.stdin.isatty()):
+        out.print(screen(found, out.width if out.is_terminal else 120, None, View(), keys=False))
+    else:
+        _watch(arguments, out, found)
+    return exits.OK
+
+
+def _lines(arguments: argparse.Namespace, found: dict[str, Any]) -> None:
+    while True:
+        sys.stdout.write(json.dumps(found) + "\n")
+        sys.stdout.flush()
+        if arguments.once:
+            return
+        time.sleep(arguments.every)
+        found = ask_status(arguments.runtime_dir)
+
+
+def _watch(arguments: argparse.Namespace, out: Console, found: dict[str, Any]) -> None:
+    view, due_s = View(), time.monotonic() + arguments.every
+    with _keys(), Live(console=out, screen=True, auto_refresh=False) as live:
+        while True:
+            live.update(screen(found, out.width, out.height, view), refresh=True)
+            ready, _, _ = select.select([sys.stdin], [], [], max(0.0, due_s - time.monotonic()))
+            if ready:
+                key = os.read(sys.stdin.fileno(), 1).decode(errors="replace")
+                after = view.after(key or "q")  # the end of the input
+                if after is None:
+                    return
+                view = after
+            if time.monotonic() >= due_s:
+                due_s = time.monotonic() + arguments.every
+                if not view.is_frozen:
+                    try:
+                        found = ask_status(arguments.runtime_dir)
+                        view = replace(view, gone="")
+                    except AskError as e:
+                        view = replace(view, gone=str(e))
+
+
+@contextlib.contextmanager
+def _keys() -> Iterator[None]:
+    """Single keys come at once and are not shown."""
+    fd = sys.stdin.fileno()
+    before = termios.tcgetattr(fd)
+    try:
+        tty.setcbreak(fd)
+        yield
+    finally:
+        termios.tcsetattr(fd, termios.TCSADRAIN, before)
+
+
+def screen(found: dict[str, Any], width: int, height: int | None, view: View, *, keys: bool = True) -> RenderableType:
+    """The whole screen.
+
+    Args:
+        found: The daemon's state.
+        width: Columns of the terminal.
+        height: Its lines; None for as many as it takes.
+        view: How the user wants it.
+        keys: Whether to name the keys.
+    """
+    head = [_head(found, view), _pool(found, width)]
+    if found.get("gpus"):
+        head.append(_gpus(found, width))
+    jobs = _sorted(found["jobs"], view.sort)
+    said = list(verdicts(job for job in jobs if job.get("verdict") and not job["verdict"]["is_fine"]))
+    room = len(jobs)
+    if height is not None:
+        left = height - 9 - len(found.get("gpus") or [])
+        room = max(1, min(room, left - (_VERDICT_LINES if said else 2)))
+        said = said[: max(1, (left - room) // _VERDICT_LINES)]
+    body: list[RenderableType] = [Text(f"q quit   s sort: {view.sort}   f freeze" if keys else "", "dim")]
+    body.append(_jobs(jobs[:room], width) if jobs else Text("no jobs: a PrepClient that attaches appears here"))
+    if len(jobs) > room:
+        body.append(Text(f"... and {len(jobs) - room} more"))
+    for each in said:
+        body += [Text(""), each]
+    if jobs and not said:
+        body += [Text(""), Text("Nothing limits the jobs but their own steps.", style="green")]
+    return Group(*head, *body)
+
+
+def _head(found: dict[str, Any], view: View) -> RenderableType:
+    text = Text(no_wrap=True, overflow="ellipsis")
+    if view.gone:
+        text.append(f"{view.gone}; looking for it ... ", "bold red")
+    elif view.is_frozen:
+        text.append("FROZEN ", "bold yellow")
+    text.append(f"prepserver {found['version']}", "bold").append(
+        f"  {found['state']} for {duration(found['uptime_s'])}  {found['rows_per_s']:,.0f} rows/s"
+    )
+    return text
+
+
+def _pool(found: dict[str, Any], width: int) -> RenderableType:
+    busy = [w["busy_fraction"] for w in found["workers"] if w.get("busy_fraction") is not None]
+    mean = sum(busy) / len(busy) if busy else 0.0
+    bar = max(8, min(40, width - 56))
+    cores, memory = found.get("cores") or {}, found["memory"]
+    lines = _bars()
+    lines.add_row("workers", _bar(mean, bar), f"{100 * mean:.0f} % of {len(found['workers'])} busy")
+    stages = _stages(found)
+    if stages:
+        lines.add_row("stages", _stage_bar(stages, bar), _legend(stages))
+    if cores.get("busy") is not None:
+        share = cores["busy"] / max(cores["usable"], 1e-9)
+        lines.add_row("cores", _bar(share, bar), f"{cores['busy']:.1f} of {cores['usable']:g} busy, with all programs")
+    share = memory["rings_bytes"] / max(memory["budget_bytes"], 1)
+    sizes = f"{format_bytes(memory['rings_bytes'])} of {format_bytes(memory['budget_bytes'])}"
+    lines.add_row("rings", _bar(share, bar), sizes)
+    return lines
+
+
+def _bars() -> Table:
+    """A table of names, bars and figures."""
+    made = Table.grid(padding=(0, 1))
+    made.add_column(no_wrap=True, min_width=7)
+    made.add_column(no_wrap=True)
+    made.add_column(no_wrap=True, overflow="ellipsis")
+    return made
+
+
+def _stages(found: dict[str, Any]) -> dict[str, float]:
+    """Fractions of the workers' time by stage, over all streams, the largest first."""
+    spent: dict[str, float] = {}
+    for stream in found["streams"]:
+        for name, ms in stream.get("stages_ms_per_sample", {}).items():
+            spent[name] = spent.get(name, 0.0) + ms * (stream.get("rows_per_s") or 0.0)
+    whole = sum(spent.values())
+    ordered = sorted(spent.items(), key=lambda each: -each[1])
+    return {name: ms / whole for name, ms in ordered if ms / whole >= 0.005} if whole > 0 else {}
+
+
+def _bar(share: float, width: int) -> Text:
+    filled = round(min(1.0, max(0.0, share)) * width)
+    return Text(_GLYPHS[0] * filled, "cyan").append(_GLYPHS[4] * (width - filled), "dim")
+
+
+def _stage_bar(stages: dict[str, float], width: int) -> Text:
+    text, end, drawn = Text(), 0.0, 0
+    for number, share in enumerate(stages.values()):
+        end += share
+        cells = round(end * width) - drawn
+        drawn += cells
+        text.append(_GLYPHS[number % 4] * cells, _COLOURS[number % len(_COLOURS)])
+    return text
+
+
+def _legend(stages: dict[str, float]) -> Text:
+    text = Text(no_wrap=True, overflow="ellipsis")
+    for number, (name, share) in enumerate(stages.items()):
+        text.append(f"{_GLYPHS[number % 4]} ", _COLOURS[number % len(_COLOURS)]).append(f"{name} {100 * share:.0f} %  ")
+    return text
+
+
+def _sorted(jobs: list[dict[str, Any]], by: str) -> list[dict[str, Any]]:
+    figure = {"wait": "wait_fraction", "images/s": "images_per_s", "lag": "lag_rows"}.get(by, "")
+    return sorted(jobs, key=lambda job: (-(job.get(figure) or 0.0), job["name"], job["rank"]))
+
+
+def _jobs(jobs: list[dict[str, Any]], width: int) -> RenderableType:
+    made = Table(box=None, pad_edge=False, width=width, expand=False)
+    is_wide = width >= _NARROW
+    for name in ("job", "rank", "images/s", "wait", "shared", "lag", "ring", "verdict"):
+        if name in ("rank", "lag") and not is_wide:
+            continue
+        made.add_column(
+            Text(name), no_wrap=True, overflow="ellipsis", justify="left" if name in ("job", "ring", "verdict") else
+            "right", ratio=1 if name == "verdict" else None,
+        )  # fmt: skip
+    for job in jobs:
+        verdict, fill = job.get("verdict") or {"verdict": "-", "kind": "not enough data"}, job.get("ring_fill", 0.0)
+        wait, rate, name = job.get("wait_fraction"), job.get("images_per_s"), job["name"]
+        cells = [
+            Text(name if len(name) <= _JOB_CHARS else name[: _JOB_CHARS - 1] + "…"),
+            *([Text(f"{job['rank']}/{job['world_size']}")] if is_wide else []),
+            Text("-" if rate is None else f"{rate:,.0f}"),
+            Text("-" if wait is None else f"{100 * wait:.0f} %", "bold yellow" if (wait or 0) >= 0.05 else ""),
+            Text(f"{job['sharing_factor']:.1f}x"),
+            *([Text(f"{job.get('lag_rows', 0):,}")] if is_wide else []),
+            _bar(fill, 10) if is_wide else Text(f"{100 * fill:.0f} %"),
+            Text(verdict["verdict"], style_of(verdict) if verdict["verdict"] != "-" else "dim"),
+        ]
+        made.add_row(*cells)
+    return made
+
+
+def _gpus(found: dict[str, Any], width: int) -> RenderableType:
+    lines = _bars()
+    names = {job["pid"]: job["name"] for job in found["jobs"]}
+    for gpu in found["gpus"]:
+        share = gpu["utilisation_percent"]
+        sizes = f"{format_bytes(gpu['memory_used_bytes'])} of {format_bytes(gpu['memory_total_bytes'])}"
+        more = [gpu["name"], sizes]
+        if gpu.get("power_w") is not None:
+            more.append(f"{gpu['power_w']:.0f} W")
+        if gpu.get("pcie_bytes_per_s") is not None:
+            more.append(f"PCIe {format_bytes(int(gpu['pcie_bytes_per_s']))}/s")
+        users = sorted({names.get(pid, f"pid {pid}") for pid in gpu.get("pids", ())})
+        if users:
+            more.append(", ".join(users))
+        bar = Text("-") if share is None else _bar(share / 100, max(8, min(40, width - 56)))
+        busy = "" if share is None else f"{share} %  "
+        lines.add_row(f"GPU {gpu['index']:<3}", bar, busy + "  ".join(more))
+    return lines

@@ -1,0 +1,196 @@
+"""Observes the daemon at work: counts of workers, streams, ranks and cores, and what each job seems to be limited by.
+
+`prepserver.telemetry` counts and judges; this module knows where in the daemon the figures are.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import Any
+
+from prepserver.daemon.attachments import Attachment, Attachments
+from prepserver.daemon.gpus import Gpus
+from prepserver.daemon.pool import WorkerPool
+from prepserver.protocol.work import Filled
+from prepserver.schedule.coordinator import Coordinator
+from prepserver.schedule.lag import holding_back
+from prepserver.schedule.records import Cursor
+from prepserver.schedule.stream import Stream
+from prepserver.telemetry import cores
+from prepserver.telemetry.page import NO_TASK
+from prepserver.telemetry.rates import Key, Rates
+from prepserver.telemetry.stages import Stages
+from prepserver.telemetry.verdict import Facts
+
+
+class Watch:
+    """See the module.
+
+    Attributes:
+        rates: How fast everything has grown over the last ten seconds.
+        cores: Cores that the daemon and its workers may use.
+    """
+
+    def __init__(self, coordinator: Coordinator, attachments: Attachments, gpus: Gpus) -> None:
+        self.rates = Rates()
+        self.cores = cores.usable()
+        self.pool: WorkerPool  # the pool is made later
+        self._coordinator = coordinator
+        self._attachments = attachments
+        self._gpus = gpus
+        self._stages = Stages()
+        self._waits: Counter[tuple[int, str]] = Counter()  # (cursor, cause) -> ticks at which it waited for that
+
+    # -- counting -----------------------------------------------------------------------------------
+
+    def filled(self, stream: int, rows: int, lanes: tuple[int, ...], made: Filled) -> None:
+        """Counts a chunk whose rows have been announced."""
+        found = self._coordinator.table.streams.get(stream)
+        if found is not None and all(lane in found.lanes for lane in lanes):
+            self._stages.filled(stream, rows, {lane: found.lanes[lane].pipeline for lane in lanes}, made)
+
+    def tick(self) -> None:
+        """Notes what each rank that waits is waiting for; call it several times a second."""
+        for number in self._attachments:
+            cursor = self._coordinator.table.cursor(number)
+            if cursor.waits_now:
+                cause = waits_for(cursor, self._coordinator.table.stream_of(number), self._coordinator)
+                if cause is not None:
+                    self._waits[number, cause] += 1
+
+    def mark(self, now_s: float) -> None:
+        """Notes all counts; call it about once a second."""
+        self.cores = cores.usable()
+        self.rates.mark(now_s, self._coordinator.rows_made, self._counts())
+
+    def _counts(self) -> dict[Key, float]:
+        table = self._coordinator.table
+        found = self._stages.counts(table.streams, {lane for s in table.streams.values() for lane in s.lanes})
+        found["cores", 0] = cores.busy_s()
+        now_ns = time.monotonic_ns()
+        for seat in self.pool.seats:
+            if seat.child is not None:
+                stats = seat.child.page.read()
+                # The page counts a task when it ends; until then, count the time since it began.
+                in_hand_ns = max(0, now_ns - stats.task_ns) if stats.task != NO_TASK else 0
+                found["busy", seat.child.ticket] = (stats.read_ns + stats.make_ns + in_hand_ns) / 1e9
+                found |= _of_thread(seat.child.ticket, seat.child.pid)
+        for number, attachment in self._attachments.items():
+            cursor = table.cursor(number)
+            if cursor.batches < 2:
+                continue  # its first rows come out of an empty ring, which says nothing about those that follow
+            found["images", number] = cursor.batches * attachment.attach.batch_size
+            found["waited", number] = cursor.wait_ns / 1e9
+            found["copied", number] = attachment.copy_ns / 1e9
+            found["own", number] = attachment.own_ns / 1e9
+            loop = _of_thread(number, attachment.peer.pid)
+            found |= {(f"loop {name}", of): value for (name, of), value in loop.items()}
+        self._waits = Counter({key: times for key, times in self._waits.items() if key[0] in self._attachments})
+        found |= {(f"waits {cause}", number): float(times) for (number, cause), times in self._waits.items()}
+        return found
+
+    # -- reading ------------------------------------------------------------------------------------
+
+    @property
+    def cores_busy(self) -> float | None:
+        """How many cores of this machine, as far as prepserver may use them, are busy with anything."""
+        busy = self.rates.per_s(("cores", 0))
+        return None if busy is None else round(min(busy, self.cores), 2)
+
+    def stages_of(self, stream: Stream) -> dict[str, float]:
+        """Seconds of a worker for a row of a stream, by stage; empty if none was made in the last ten seconds."""
+        spent = self.rates.sums(stream.id, "stream ")
+        rows = spent.get("rows", 0.0)
+        if rows <= 0:
+            return {}
+        ops: dict[str, float] = {}
+        for lane in stream.lanes:
+            for name, per_s in self.rates.sums(lane, "lane ").items():
+                ops[name] = ops.get(name, 0.0) + per_s
+        decode = max(0.0, spent["make"] - sum(ops.values()))
+        return {name: per_s / rows for name, per_s in {"read": spent["read"], "decode": decode, **ops}.items()}
+
+    def announce_ms(self, stream: Stream) -> float | None:
+        """Mean time from a worker's report of a chunk to the announcement of its rows, in ms."""
+        spent = self.rates.sums(stream.id, "stream ")
+        chunks = spent.get("chunks", 0.0)
+        return round(1e3 * spent["announce"] / chunks, 3) if chunks > 0 else None
+
+    def facts(self, attachment: Attachment) -> Facts:
+        """What is known of a job."""
+        number, per_s = attachment.cursor, self.rates.per_s
+        stream, cursor = self._coordinator.table.stream_of(number), self._coordinator.table.cursor(number)
+        span_s = self.rates.span_s(("images", number))
+        if cursor.waits:  # it has waited for some seconds, perhaps from the beginning
+            span_s = max(span_s, time.monotonic() - attachment.since_s)
+        waited, copied, own = (per_s((name, number)) or 0.0 for name in ("waited", "copied", "own"))
+        whole = waited + copied + own if own > 0 else 1.0  # a client that reports no time of its own
+        tickets = [seat.child.ticket for seat in self.pool.seats if seat.child is not None]
+        spent = self.rates.sums(stream.id, "stream ")
+        path, why = self.pool.kernels
+        return Facts(
+            span_s=span_s,
+            batches=cursor.batches,
+            images_per_s=per_s(("images", number)) or 0.0,
+            waiting=1.0 if cursor.waits else min(1.0, waited / whole),
+            copying=min(1.0, copied / whole),
+            waits_for=self._named(self.rates.sums(number, "waits ")),
+            workers=len(self.pool.seats),
+            workers_busy=self._mean("busy", tickets, span_s),
+            workers_run=self._mean("ran", tickets, span_s),
+            workers_starved=self._mean("starved", tickets, span_s),
+            used=spent.get("read", 0.0) + spent.get("make", 0.0),
+            stages=self.stages_of(stream),
+            cores=self.cores,
+            cores_idle=max(0.0, self.cores - (per_s(("cores", 0), span_s) or 0.0)),
+            loop_starved=per_s(("loop starved", number)) or 0.0,
+            gpu_busy=self._gpu_busy(attachment.peer.pid),
+            ring_rows=stream.lanes[cursor.lane].rows,
+            round_rows=cursor.round_rows,
+            pure_kernels=why if path == "pure" else "",
+        )
+
+    def _mean(self, name: str, tickets: list[int], span_s: float) -> float:
+        total = sum(self.rates.per_s((name, ticket), span_s) or 0.0 for ticket in tickets)
+        return min(1.0, total / len(tickets)) if tickets else 0.0
+
+    def _named(self, waits: dict[str, float]) -> dict[str, float]:
+        """With the names of jobs, which people know, for their numbers."""
+        found: dict[str, float] = {}
+        for cause, times in waits.items():
+            if cause.startswith("job ") and (slow := self._attachments.get(int(cause[4:]))) is not None:
+                cause = f"job {slow.attach.job}"
+            if times > 0:
+                found[cause] = found.get(cause, 0.0) + times
+        return found
+
+    def _gpu_busy(self, pid: int) -> float | None:
+        found: list[Any] = [gpu["utilisation_percent"] for gpu in self._gpus.last or [] if pid in gpu["pids"]]
+        known = [percent for percent in found if percent is not None]
+        return sum(known) / len(known) / 100 if known else None
+
+
+def _of_thread(number: int, pid: int | None) -> dict[Key, float]:
+    times = cores.ran_and_waited_s(pid) if pid is not None else None
+    return {} if times is None else {("ran", number): times[0], ("starved", number): times[1]}
+
+
+def waits_for(cursor: Cursor, stream: Stream, coordinator: Coordinator) -> str | None:
+    """What a rank waits for now; None if it has rows to read.
+
+    ``workers``, ``job ID`` (its unreleased rows fill the ring), ``ranks`` (of its own job, not attached yet),
+    ``stream ID`` (the shared stream that it will join) or ``place`` (its start position).
+    """
+    if not cursor.waits_now:
+        return None
+    if stream.cap is not None and stream.head >= stream.cap and stream.id in coordinator.waits_for:
+        return f"stream {coordinator.waits_for[stream.id]}"
+    if cursor.need > stream.head:
+        return "place"
+    present = {c.job: c.id for c in stream.cursors.values() if c.present}
+    for slow, others in holding_back(stream, coordinator.chunk_rows, is_still=False):
+        if cursor in others:
+            return f"job {present.get(slow.job, slow.id)}"
+    absent = any(not c.present and c.job == cursor.job and c.need == stream.low for c in stream.cursors.values())
+    return "ranks" if absent and stream.limit - stream.head < coordinator.chunk_rows else "workers"

@@ -1,0 +1,44 @@
+"""The machine's cores: how many this process may use, how busy they are, and how long a thread waited for one."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from prepserver.memory import cgroups
+
+_STAT = Path("/proc/stat")
+_HERTZ = os.sysconf("SC_CLK_TCK")
+
+
+def usable() -> float:
+    """Cores that this process may use: its affinity, and its cgroup's limit on CPU time."""
+    return min(float(len(os.sched_getaffinity(0))), cgroups.cpus() or float("inf"))
+
+
+def busy_s() -> float:
+    """CPU seconds that everybody has spent on the cores of this process's affinity; 0 where the kernel hides it."""
+    mine = {f"cpu{core}" for core in os.sched_getaffinity(0)}
+    total = 0
+    try:
+        lines = _STAT.read_text().splitlines()
+    except OSError:  # systemd's ProcSubset=pid, some containers
+        return 0.0
+    for line in lines:
+        name, *times = line.split()
+        if name in mine:
+            user, nice, system, _idle, _iowait, *others = map(int, times[:8])  # interrupts, and what the host takes
+            total += user + nice + system + sum(others)
+    return total / _HERTZ
+
+
+def ran_and_waited_s(pid: int) -> tuple[float, float] | None:
+    """CPU seconds of a process's main thread, and seconds for which it was ready to run and had no core.
+
+    None if the kernel does not say, or the process is gone.
+    """
+    try:
+        ran_ns, waited_ns, _ = Path(f"/proc/{pid}/schedstat").read_text().split()
+    except (OSError, ValueError):
+        return None
+    return int(ran_ns) / 1e9, int(waited_ns) / 1e9

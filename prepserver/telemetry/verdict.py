@@ -1,0 +1,341 @@
+"""What limits a job, why, and what to do: a pure function of counters.
+
+The training loop's time has three parts: it waits for rows, it waits while they are copied, and it works. A part that
+takes `NOTICED` of it or more and is not work is a finding, and the largest finding is the verdict. If the loop waits
+for rows, what it waits for decides further: another job, its own ranks, or the workers; and then the workers' own
+stages say which of them is slow.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+Kind = Literal["not enough data", "healthy", "compute-bound", "data-bound", "copy-bound", "host-CPU-bound"]
+FINE: tuple[Kind, ...] = ("not enough data", "healthy", "compute-bound")
+"""Verdicts that ask for nothing."""
+
+NOTICED = 0.05
+"""Fraction of the loop's time from which on a wait is a finding."""
+
+LEAST_S, LEAST_BATCHES = 2.0, 4
+"""What is known of a shorter time, or of fewer batches, says little: the first batches come from a ring that is empty
+or full."""
+
+_MAIN = 0.3  # a stage that takes this fraction of a row's time is named
+_BUSY = 0.7  # workers that are busy for this fraction of their time are the limit
+_STARVED = 0.25  # fraction of the time for which a thread may be without a core
+_GPU_IDLE = 0.7
+_OFTEN = 0.25
+_SLACK = 0.5
+_WAITS = 0.2  # a busy worker that needs a core for less of its time waits for something else
+_MOST_TIMES = 4  # more than so many times the workers are never suggested in one step
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What was counted of a job in a stretch of time. Fractions are from 0 to 1.
+
+    Attributes:
+        span_s: Length of the stretch.
+        batches: Batches that the job has taken since it attached.
+        images_per_s: Images that this rank takes.
+        waiting: Fraction of the loop's time for which it waited for rows.
+        copying: Fraction for which it waited while rows that were ready were copied.
+        waits_for: How often the job was seen waiting for what: ``workers``, ``job NAME``, ``ranks``, ``place``,
+            ``stream ID``.
+        workers: Worker processes.
+        workers_busy: Fraction of their time for which they make rows.
+        workers_run: Fraction of their time for which they run on a core.
+        workers_starved: Fraction of their time for which they could run and have no core.
+        used: Workers' worth of time that the job's stream takes.
+        stages: Seconds of a worker for one row of the job's stream by stage: ``read``, ``decode``, ``op NAME``.
+        cores: Cores that prepserver may use.
+        cores_idle: Those of them that are idle, on average.
+        loop_starved: Fraction of the time for which the training process's main thread could run and has no core.
+        gpu_busy: Utilisation of the job's GPU; None if it is not known.
+        ring_rows: Rows of the job's ring.
+        round_rows: Rows of one batch for all ranks of the job.
+        pure_kernels: Why the compiled kernels are off; empty if they are on.
+        inline: Whether the training process makes the rows itself.
+    """
+
+    span_s: float = 0.0
+    batches: int = 0
+    images_per_s: float = 0.0
+    waiting: float = 0.0
+    copying: float = 0.0
+    waits_for: Mapping[str, float] = field(default_factory=dict)
+    workers: int = 0
+    workers_busy: float = 0.0
+    workers_run: float = 0.0
+    workers_starved: float = 0.0
+    used: float = 0.0
+    stages: Mapping[str, float] = field(default_factory=dict)
+    cores: float = 1.0
+    cores_idle: float = 0.0
+    loop_starved: float = 0.0
+    gpu_busy: float | None = None
+    ring_rows: int = 0
+    round_rows: int = 0
+    pure_kernels: str = ""
+    inline: bool = False
+
+    @property
+    def busy_workers(self) -> float:
+        """Workers' worth of time that all streams take together."""
+        return self.workers * self.workers_busy
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What limits a job.
+
+    Attributes:
+        kind: The verdict.
+        causes: What exactly: stages (``read``, ``decode``, ``op NAME``), ``workers``, ``job NAME``, ``ranks``,
+            ``place``, ``ring``, ``other streams``, ``inline``, ``loop``, ``copy``; the main one first.
+        why: The evidence in figures.
+        next: What to do, with its expected effect; empty if nothing is to be done.
+        lost: Fraction of the loop's time that it costs.
+        also: Smaller findings, as `title`.
+    """
+
+    kind: Kind
+    causes: tuple[str, ...] = ()
+    why: str = ""
+    next: str = ""
+    lost: float = 0.0
+    also: tuple[str, ...] = ()
+
+    @property
+    def is_fine(self) -> bool:
+        """Whether there is nothing to do."""
+        return self.kind in FINE
+
+    @property
+    def title(self) -> str:
+        """The verdict in a few words."""
+        return f"{self.kind} ({', '.join(self.causes)})" if self.causes else self.kind
+
+    def to_plain(self) -> dict[str, object]:
+        """As plain values, for JSON."""
+        return {
+            "verdict": self.title, "kind": self.kind, "causes": list(self.causes), "why": self.why, "next": self.next,
+            "is_fine": self.is_fine, "lost_fraction": round(self.lost, 3), "also": list(self.also),
+        }  # fmt: skip
+
+
+def judge(facts: Facts) -> Verdict:
+    """The verdict on one job."""
+    if facts.span_s < LEAST_S:
+        return Verdict("not enough data", why=f"the job has been watched for {facts.span_s:.0f} s; it takes a few more")
+    if facts.batches < LEAST_BATCHES and facts.waiting < 1.0:
+        return Verdict("not enough data", why=f"the job has taken {facts.batches} batches; it takes a few more")
+    if facts.images_per_s <= 0 and facts.waiting < 1.0:
+        stretch = f"in the last {facts.span_s:.0f} s"
+        return Verdict("not enough data", why=f"the job took no batch {stretch}: it evaluates, saves, or has stopped")
+    found = []
+    if facts.waiting >= NOTICED:
+        found.append(_waiting(facts))
+    if facts.copying >= NOTICED:
+        found.append(_copying(facts))
+    working = 1.0 - facts.waiting - facts.copying
+    if facts.loop_starved >= _STARVED and working >= _SLACK:
+        found.append(_starved_loop(facts))
+    if not found:
+        return _fine(facts)
+    first, *rest = sorted(found, key=lambda each: -each.lost)
+    also = tuple(each.title for each in rest)
+    return Verdict(first.kind, first.causes, first.why, first.next, first.lost, also)
+
+
+def _fine(facts: Facts) -> Verdict:
+    ready = f"rows were ready: the loop waited {_percent(facts.waiting)} of its time for them"
+    if facts.gpu_busy is not None and facts.gpu_busy < _GPU_IDLE:
+        return Verdict(
+            "host-CPU-bound", ("loop",),
+            f"the GPU is busy {_percent(facts.gpu_busy)} of the time, though {ready}",
+            "look for what keeps the training script from feeding the GPU: .item(), .cpu() or print in each step, many "
+            "small kernels (torch.compile or CUDA graphs join them), work in Python between two batches; "
+            "`py-spy top --pid PID` shows it",
+            1.0 - facts.gpu_busy,
+        )  # fmt: skip
+    if facts.inline or facts.workers_busy < _SLACK:
+        more = f"; the workers are busy {_percent(facts.workers_busy)} of the time" if not facts.inline else ""
+        return Verdict("compute-bound", (), f"{ready}{more}. The training step is the limit, as it should be")
+    return Verdict("healthy", (), f"{ready}; the workers are busy {_percent(facts.workers_busy)} of the time")
+
+
+def _waiting(facts: Facts) -> Verdict:
+    """The loop waits for rows."""
+    lost = facts.waiting
+    waits = f"the loop waits {_percent(lost)} of its time for rows ({_rate(facts.images_per_s)})"
+    if facts.inline:
+        return Verdict(
+            "data-bound", ("inline",), f"{waits}: with inline=True the training process makes them itself, one by one",
+            f"pass workers=N instead of inline=True; rows in time would give {_up_to(facts, _wanted(facts))}", lost,
+        )  # fmt: skip
+    cause = _waits_for(facts.waits_for)
+    if cause.startswith("job "):
+        alone = min(_wanted(facts), _per_worker_factor(facts) * facts.images_per_s)
+        name = cause.removeprefix("job ")
+        return Verdict(
+            "data-bound", (cause,),
+            f"{waits}: {cause} shares the stream, is slower, and its unread rows fill the ring",
+            f'give job {name} Joining(lag="detach"): it then reads a stream of its own, at the price of making rows '
+            f"twice. This job could get {_up_to(facts, alone)}", lost,
+        )  # fmt: skip
+    if cause == "ranks":
+        return Verdict(
+            "data-bound", ("ranks",), f"{waits}: ranks of this job have not attached, or take no batches",
+            "start the missing ranks, or look at what keeps them; all ranks of a job keep step", lost,
+        )  # fmt: skip
+    if cause == "place" or cause.startswith("stream "):
+        return Verdict(
+            "data-bound", ("place",), f"{waits}: it has joined a running stream and its place there is still to come",
+            "nothing, if it goes on sharing (this happens once); with Joining(wait_s=0) it would not wait", lost,
+        )  # fmt: skip
+    if facts.workers_busy >= _BUSY or facts.workers_busy + facts.workers_starved >= _BUSY:
+        return _loading(facts, waits)
+    if facts.ring_rows < 3 * facts.round_rows:
+        return Verdict(
+            "data-bound", ("ring",),
+            f"{waits}, and yet the workers are busy only {_percent(facts.workers_busy)} of the time: the ring holds "
+            f"{facts.ring_rows} rows, less than three batches, so they cannot work ahead",
+            "give it room: a larger prefetch=, or more --memory for the daemon; rows in time would give "
+            f"{_up_to(facts, _wanted(facts))}", lost,
+        )  # fmt: skip
+    return Verdict(
+        "data-bound", ("bursts",),
+        f"{waits}, and yet the workers are busy only {_percent(facts.workers_busy)} of the time: the loop takes "
+        f"batches in bursts that the ring of {facts.ring_rows} rows does not cover",
+        "a larger prefetch= (and --memory), or more workers for the bursts", lost,
+    )  # fmt: skip
+
+
+def _waits_for(seen: Mapping[str, float]) -> str:
+    """What the job waits for: workers, unless it was often seen waiting for something else.
+
+    A slow job lets the others have some rows now and then, and they are seen waiting for the workers to make these.
+    """
+    others = {cause: times for cause, times in seen.items() if cause != "workers"}
+    cause = max(others, key=lambda each: (others[each], each), default="workers")
+    return cause if cause in others and others[cause] >= _OFTEN * sum(seen.values()) > 0 else "workers"
+
+
+def _loading(facts: Facts, waits: str) -> Verdict:
+    """The loop waits for workers that have no time left."""
+    lost = facts.waiting
+    total_s = sum(facts.stages.values())
+    shares = {name: spent_s / total_s for name, spent_s in facts.stages.items()} if total_s > 0 else {}
+    main = sorted((name for name in shares if shares[name] >= _MAIN), key=lambda name: -shares[name])
+    bars = ", ".join(
+        f"{name} {_percent(share)}" for name, share in sorted(shares.items(), key=lambda each: -each[1]) if share > 0.01
+    )
+    row = f"A row takes {1e3 * total_s:.2f} ms of a worker ({bars})" if shares else "No row has been made"
+    why = f"{waits}, and {_workers(facts.workers)} {_percent(facts.workers_busy)} of the time. {row}"
+    cures = [_cure(name, shares[name], facts) for name in main[:2]]
+    others = 1.0 - facts.used / facts.busy_workers if facts.busy_workers > 0 else 0.0
+    if others >= _SLACK:
+        why += f". Other streams take {_percent(others)} of the workers' time"
+        cures.append("jobs that ask for the same source, order and seed share one pass")
+    if facts.pure_kernels:
+        cures.insert(0, f"turn on the compiled kernels, which double the speed of decoding (off: {facts.pure_kernels})")
+    if facts.workers_starved >= _STARVED and _runs(facts) >= _SLACK:
+        why += (
+            f". The machine's {facts.cores:g} cores are full: {_percent(facts.workers_starved)} of the time a worker "
+            "could run and has no core"
+        )
+        cures.append("free some cores (more workers would not help), or share one pass among the jobs")
+        return Verdict("host-CPU-bound", tuple(main) or ("workers",), why, "; ".join(cures), lost)
+    more = _more_workers(facts)
+    if more > 0:
+        faster = min(_wanted(facts), facts.images_per_s * (1 + more / max(facts.busy_workers, 1.0)))
+        idle = f", which {facts.cores_idle:.1f} idle cores can run" if _runs(facts) > _SLACK else ""
+        add = f"start {more} more worker{'s' if more > 1 else ''}{idle}: {_up_to(facts, faster)}"
+        cures.insert(0 if not main or main[0] == "decode" else len(cures), add)
+    causes = (*main, *(["other streams"] if others >= _SLACK else []), *(["workers"] if more > 0 or not main else []))
+    if not main and not more:
+        cures.append("no core is left for more workers: cheaper ops, or `prepserver pack`")
+    return Verdict("data-bound", causes, why, "; ".join(cures), lost)
+
+
+def _cure(stage: str, share: float, facts: Facts) -> str:
+    faster = min(_wanted(facts), facts.images_per_s / (1 - share)) if share < 1 else _wanted(facts)
+    effect = f"without its time the workers could give {_up_to(facts, faster)}"
+    if stage == "read":
+        return f"read from faster storage, or `prepserver pack` the dataset into a few large files ({effect})"
+    if stage == "decode":
+        return f"`prepserver pack --max-side PIXELS` makes large pictures smaller once, for all epochs ({effect})"
+    return f"make {stage} cheaper: after the crop instead of before it, in compiled code, or on the GPU ({effect})"
+
+
+def _copying(facts: Facts) -> Verdict:
+    return Verdict(
+        "copy-bound", ("copy",),
+        f"the loop waits {_percent(facts.copying)} of its time while rows that are ready are copied or converted "
+        f"({_rate(facts.images_per_s)})",
+        "move fewer bytes: uint8 rows (no ToDtype or Normalize among the ops), normalize= and dtype= with "
+        'device="cuda", which run there; on the CPU zero_copy=True. A PinningWarning in the log says '
+        f"why copies are slow. Without the wait: {_up_to(facts, facts.images_per_s / max(1 - facts.copying, 0.01))}",
+        facts.copying,
+    )  # fmt: skip
+
+
+def _starved_loop(facts: Facts) -> Verdict:
+    return Verdict(
+        "host-CPU-bound", ("loop",),
+        f"the training process could run and has no core {_percent(facts.loop_starved)} of the time; "
+        f"{_workers(facts.workers)} {_percent(facts.workers_busy)} of it",
+        f"start fewer workers, or end other work on this machine's {facts.cores:g} cores", facts.loop_starved,
+    )  # fmt: skip
+
+
+def _wanted(facts: Facts) -> float:
+    """Images per second that the loop could take if rows were always there."""
+    return facts.images_per_s / max(1.0 - facts.waiting, 0.02)
+
+
+def _per_worker_factor(facts: Facts) -> float:
+    """How many times as fast the stream's rows could be made if workers that are idle now made them."""
+    idle = facts.workers * max(0.0, 1.0 - facts.workers_busy)
+    return (facts.used + idle) / facts.used if facts.used > 0 else 1.0
+
+
+def _runs(facts: Facts) -> float:
+    """Fraction of a busy worker's time for which it needs a core, as far as it gets one."""
+    starved = facts.workers_starved
+    idle = max(0.0, 1.0 - facts.workers_busy - starved)
+    with_core = max(1.0 - idle - starved, facts.workers_run)
+    return min(1.0, facts.workers_run / with_core) if with_core > 0 else 1.0
+
+
+def _more_workers(facts: Facts) -> int:
+    """Workers that the job needs in addition, as far as idle cores can run them."""
+    factor = 1.0 / max(1.0 - facts.waiting, 0.02)
+    needed = math.ceil(max(facts.busy_workers, 1.0) * (factor - 1.0))
+    # Workers that mostly wait, as for storage, need hardly any core.
+    room = math.floor(facts.cores_idle / _runs(facts)) if _runs(facts) > _WAITS else needed
+    return max(0, min(needed, room, _MOST_TIMES * max(1, facts.workers)))
+
+
+def _workers(count: int) -> str:
+    return "the only worker is busy" if count == 1 else f"all {count} workers are busy"
+
+
+def _up_to(facts: Facts, per_s: float) -> str:
+    """An expected rate, and how many times that is the present one."""
+    if facts.images_per_s <= 0:
+        return "a higher rate"
+    return f"up to {_rate(per_s)}, {per_s / facts.images_per_s:.1f}x"
+
+
+def _rate(per_s: float) -> str:
+    return f"{per_s:,.0f} images/s" if per_s >= 10 else f"{per_s:.1f} images/s"
+
+
+def _percent(fraction: float) -> str:
+    return f"{100 * fraction:.0f} %" if fraction >= 0.01 or fraction <= 0 else "under 1 %"

@@ -1,0 +1,105 @@
+"""Where a loop's time went: what is counted, the table at the end, the bar, and late copies on a device."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+import torch
+
+from prepclient import CenterCrop, InvalidSpec, PrepClient, SyntheticImages
+from prepclient.delivery import Delivery
+from prepclient.session import Totals
+from prepclient.timing import Parts, render, spoken
+from tests.support.fake_device import FakeDevice, FakeEvent
+
+SOURCE = SyntheticImages(12, size=(20, 20))
+MS = 1_000_000
+
+
+def inline(**options: Any) -> PrepClient:
+    return PrepClient(SOURCE, [CenterCrop(8)], batch_size=4, inline=True, **options)
+
+
+def test_all_time_is_counted_once() -> None:
+    with inline(dtype=torch.float32) as train:
+        assert train.stats()["rest_s"] == train.stats()["wait_s"] == 0.0
+        since_s = time.monotonic()
+        for _ in range(2):
+            for _ in train:
+                time.sleep(0.01)
+            time.sleep(0.05)
+        stats, whole_s = train.stats(), time.monotonic() - since_s
+        assert stats["own_s"] >= 4 * 0.01  # after the last batch of an epoch none is asked for: 2 of 3 count
+        assert stats["rest_s"] >= 2 * 0.05
+        assert stats["wait_s"] > 0
+        assert stats["copy_s"] > 0
+        assert sum(stats[name] for name in ("wait_s", "copy_s", "own_s", "rest_s")) <= whole_s
+        assert stats["verdict"]["kind"] == "not enough data"
+
+
+def test_rows_made_inline_are_the_limit_of_a_quick_loop() -> None:
+    with inline() as train:
+        assert train.stats()["verdict"] is None  # not attached
+        len(train)
+        assert train._attachment.feed is not None
+        found = train._attachment.feed.about_job(Totals(100, 400, 0, 9000 * MS, 10 * MS, 1000 * MS))["verdict"]
+        assert (found["kind"], found["causes"]) == ("data-bound", ["inline"])
+        assert "workers=N" in found["next"]
+        assert "Verdict: not enough data" in train.stats(table=True)
+
+
+def test_the_table_has_steps_and_per_cent() -> None:
+    totals = Totals(10, 80, 0, 1000 * MS, 500 * MS, 2000 * MS)
+    verdict = {"verdict": "data-bound (read)", "why": "slow", "next": "pack"}
+    lines = [line.split() for line in render(totals, 4000 * MS, verdict).splitlines()]
+    assert lines[0][:4] == ["10", "steps,", "80", "images,"]
+    assert lines[2:7] == [
+        ["loading", "1.00", "100.00", "25.0"],
+        ["copying", "0.50", "50.00", "12.5"],
+        ["computing", "2.00", "200.00", "50.0"],
+        ["rest", "0.50", "50.00", "12.5"],
+        ["all", "4.00", "400.00", "100.0"],
+    ]
+    assert lines[7:] == [["Verdict:", "data-bound", "(read)"], ["Why:", "slow"], ["Next:", "pack"]]
+    assert sum(Parts.of(totals, 4000 * MS)) == 4.0
+    assert "all" in render(Totals(), 0, None)
+
+
+def test_a_fine_verdict_has_no_next_line() -> None:
+    assert spoken(None) == []
+    assert spoken({"verdict": "healthy", "why": "ready", "next": ""}) == ["Verdict: healthy", "Why: ready"]
+
+
+def test_progress_gives_all_batches_and_shows_totals(capfd: pytest.CaptureFixture[str]) -> None:
+    with inline() as train:
+        assert sum(len(labels) for _, labels in train.progress(3)) == 36
+        assert train.epoch == 3
+        err = capfd.readouterr().err
+        assert "epoch 3/3" in err
+        assert "9/9" in err
+        for wrong in (0, "many"):
+            with pytest.raises(InvalidSpec, match="epochs"):
+                train.progress(wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("asked_ms", "copied_ms", "waited_ms", "late_ms"), [(10, 16, 0, 6), (10, 16, 4, 2), (10, 16, 9, 0), (10, 3, 0, 0)]
+)
+def test_only_copies_that_hold_up_the_device_are_late(
+    asked_ms: int, copied_ms: int, waited_ms: int, late_ms: int
+) -> None:
+    """From the end of the earlier work to the end of the copy, less the time for which rows were missing."""
+    device = FakeDevice()
+    delivery: Delivery[FakeEvent] = Delivery(device, 1)
+    delivery.ask()
+    delivery.submit(1, lambda _slot: None)
+    delivery.take(waited_ms * MS)
+    assert delivery.late_ns() == 0  # not known yet
+    ends = [("consumer", asked_ms), ("copies", copied_ms)]
+    for stream, end_ms in sorted(ends, key=lambda each: each[1]):
+        device.clock_ns = lambda end_ms=end_ms: end_ms * MS  # type: ignore[misc]
+        device.run(stream)  # type: ignore[arg-type]
+    assert delivery.late_ns() == late_ms * MS
+    assert delivery.late_ns() == 0  # counted once
