@@ -29,10 +29,16 @@ def pack(record: Mapping[str, Any], index: int, stamp: int) -> bytes | None:
     columns: list[list[Any]] = []
     blobs: list[bytes] = []
     at = 0
-    for name, value in record.items():
-        if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+    for name, given in record.items():
+        # Boxes and points come with the size of their image.
+        value, *size = given if isinstance(given, tuple) else (given,)
+        if isinstance(value, np.ndarray) and (value.dtype.hasobject or value.dtype.names):
+            return None
+        if isinstance(value, np.ndarray):
             blob = value.tobytes()
-            columns.append([name, at, value.dtype.str, list(value.shape)])
+            columns.append([name, at, value.dtype.str, list(value.shape), *size])
+        elif size:
+            return None
         elif isinstance(value, bytes):
             blob = value
             columns.append([name, at, len(blob)])
@@ -52,6 +58,15 @@ def pack(record: Mapping[str, Any], index: int, stamp: int) -> bytes | None:
     data = bytearray().join((_HEAD.pack(0, len(listed), nbytes, index, stamp), listed, gap, *blobs))
     struct.pack_into("<I", data, 0, crc32(bytes(data), _CRC_BYTES))
     return bytes(data)
+
+
+def least_bytes(record: Mapping[str, Any]) -> int:
+    """Return how many bytes of the entry of a record its arrays and encoded bytes take."""
+    return sum(
+        value.nbytes if isinstance(value, np.ndarray) else len(value)
+        for value in record.values()
+        if isinstance(value, np.ndarray | bytes)
+    )
 
 
 def check(data: bytes) -> None:
@@ -96,7 +111,8 @@ def unpack(data: npt.NDArray[np.uint8], index: int, stamp: int) -> dict[str, Any
             elif len(rest) == 1:
                 record[name] = bytes(view[begin + value : begin + value + rest[0]])
             else:
-                record[name] = np.ndarray(rest[1], rest[0], data, begin + value)
+                array = np.ndarray(rest[1], rest[0], data, begin + value)
+                record[name] = (array, tuple(rest[2])) if len(rest) > 2 else array
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise Damaged from error
     return record

@@ -195,6 +195,8 @@ class Store:
 
     def put(self, index: int, stamp: int, record: Mapping[str, Any]) -> bool:
         """Keep a record; return whether it is kept."""
+        if not self.has_room(entry.least_bytes(record)):  # most samples, once it is full: nothing is copied for them
+            return False
         data = entry.pack(record, index, stamp)
         if data is None or not self.has_room(len(data)):
             return False

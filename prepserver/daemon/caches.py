@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from prepserver import __version__
 from prepserver.cache.folder import FolderError, held_bytes, make_room, open_file, open_folder
 from prepserver.cache.lifetime import Use, allowances, ended
 from prepserver.cache.store import Book, Shape, write_numbers
@@ -130,7 +131,9 @@ class Caches:
 
     def _make(self, wanted: Wanted, listing: work.Indexed, place: str) -> Held:
         number, self._next = self._next, self._next + 1
-        key = hashlib.sha256(f"{listing.key} {wanted.head}".encode())
+        # A file may outlive an update, after which rows are made anew rather than of two versions.
+        version = __version__ if wanted.head else ""
+        key = hashlib.sha256(f"{listing.key} {wanted.head} {version}".encode())
         name = key.hexdigest()[:32]
         if wanted.folder is None:
             extent_bytes = max(_PAGE, min(_EXTENT_BYTES, self.budget_bytes // _LEAST_EXTENTS) // _PAGE * _PAGE)

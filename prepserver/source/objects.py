@@ -29,6 +29,9 @@ MOST_COORDINATE = 1e6
 MOST_FAULTS = 1000
 """Images with broken annotations. With more, the dataset is broken."""
 
+MOST_FAULT_CHARS = 500
+"""Of what is said of one: it quotes the file, and each worker has all in memory."""
+
 _MORE = "QIIIq"
 
 
@@ -78,7 +81,7 @@ class ObjectTable:
                 f"{place}: more than {MOST_FAULTS} images have annotations that cannot be used. The first one is image "
                 f"{first} in order: {why}"
             )
-        self._faults[str(len(self._numbers[0]))] = reason
+        self._faults[str(len(self._numbers[0]))] = reason[:MOST_FAULT_CHARS]
         self.add((), (0, 0), number)
 
     def contents(

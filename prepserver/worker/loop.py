@@ -182,11 +182,12 @@ class _Worker:
 
     def _prefetch(self, task: work.Fill) -> None:
         """Begins to read for a task, once, if its source is open: at best while the task before it is filled."""
-        stream = self._streams[task.stream].opened if task.stream in self._streams else None
-        if isinstance(stream, Stream) and task.task != self._begun:
+        told = self._streams.get(task.stream)
+        if told is not None and isinstance(told.opened, Stream) and task.task != self._begun:
             self._begun = task.task
             lanes = [self._lanes.get(lane) for lane in task.lanes]
-            stream.prefetch(task.position, task.count, [lane for lane in lanes if isinstance(lane, Target)])
+            targets = [self._cached(told, lane) for lane in lanes if isinstance(lane, Target)]
+            self._cached_stream(told, told.opened).prefetch(task.position, task.count, targets)
 
     def _begin_step(self, target: int) -> None:
         self._page.begin_step(NO_LANE if target == DECODING else self._filled[target])
@@ -235,6 +236,14 @@ class _Worker:
         found = [each for each in self._caches.values() if (each[0].listing, each[0].head) == (listing, head)]
         return max(found, key=lambda each: each[0].is_file)[1] if found and listing else None
 
+    # Copies of stream and lanes, so that nothing but `_caches` keeps the memory of a cache.
+
+    def _cached_stream(self, told: _Told, stream: Stream) -> Stream:
+        return replace(stream, cache=self._cache(told.add.listing, ""))
+
+    def _cached(self, told: _Told, lane: Target) -> Target:
+        return lane._replace(cache=self._cache(told.add.listing, lane.head.digest))
+
     def _fill(self, task: work.Fill) -> None:
         told, lanes = self._streams[task.stream], [self._lanes[lane] for lane in task.lanes]
         # ORDER: before the first byte of any dataset or index is read.
@@ -253,9 +262,8 @@ class _Worker:
             for lane in lanes:
                 if isinstance(lane, _Broken):
                     raise _Broken(str(lane))
-                targets.append(lane._replace(cache=self._cache(told.add.listing, lane.head.digest)))
-            # Copies of stream and lanes, so that nothing but `_caches` keeps the memory of a cache.
-            stream = replace(stream, cache=self._cache(told.add.listing, ""))
+                targets.append(self._cached(told, lane))
+            stream = self._cached_stream(told, stream)
             made = fill(stream, targets, task.position, task.count, self._begin_sample, self._begin_step)
             if made.bad:
                 self._check_seal()

@@ -136,7 +136,7 @@ def parsed(text: bytes) -> Element:
     parser.CharacterDataHandler = builder.data
     try:
         parser.Parse(text, True)
-    except expat.ExpatError as error:
+    except (expat.ExpatError, LookupError) as error:  # the latter: an encoding that Python does not have
         raise ValueError(f"no XML: {error}") from error
     return builder.close()
 

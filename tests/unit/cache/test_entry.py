@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from prepserver.cache.entry import ALIGNED, Damaged, check, pack, unpack
+from prepserver.cache.entry import ALIGNED, Damaged, check, least_bytes, pack, unpack
 
 VALUES = st.one_of(
     st.binary(max_size=200),
@@ -51,7 +51,18 @@ def test_numbers_of_numpy_are_kept_as_numbers() -> None:
     assert unpack(as_array(data), 0, 0) == {"score": float(np.float32(0.1)), "label": 7}
 
 
-@pytest.mark.parametrize("value", [object(), 2**70, [1], np.array([object()])])
+def test_boxes_come_back_with_the_size_of_their_image() -> None:
+    boxes = np.arange(8, dtype=np.float32).reshape(2, 4)
+    data = pack({"image": b"x", "boxes": (boxes, (30, 40)), "labels": np.zeros(2, np.int64)}, 0, 0)
+    assert data is not None
+    found = unpack(as_array(data), 0, 0)
+    assert found is not None
+    assert np.array_equal(found["boxes"][0], boxes)
+    assert found["boxes"][1] == (30, 40)
+    assert least_bytes({"image": b"x", "boxes": (boxes, (30, 40)), "labels": np.zeros(2, np.int64)}) == 17
+
+
+@pytest.mark.parametrize("value", [object(), 2**70, [1], np.array([object()]), np.zeros(1, "f4,i8"), (1, (3, 4))])
 def test_what_no_entry_can_hold_is_not_kept(value: Any) -> None:
     assert pack({"image": b"x", "odd": value}, 0, 0) is None
 

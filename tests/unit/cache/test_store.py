@@ -116,6 +116,14 @@ def test_a_record_beyond_the_largest_entry_is_not_kept(cache: Cache, monkeypatch
     assert cache.book.taken_bytes == 0
 
 
+def test_for_a_full_cache_no_entry_is_made(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once a dataset does not fit, most samples come to a full cache, in each epoch."""
+    worker = cache.store()
+    cache.book.allow(0)
+    monkeypatch.setattr(module.entry, "pack", lambda *_: pytest.fail("it was copied"))
+    assert not worker.put(0, 0, record_of(0))
+
+
 def test_a_record_that_no_entry_holds_is_not_kept(cache: Cache) -> None:
     assert not cache.store().put(0, 0, {"image": object()})
 

@@ -213,3 +213,17 @@ def test_caches_on_disk_share_the_budget_of_their_folder(tmp_path: Path) -> None
     assert all(size > 4 << 20 for size in sizes)
     assert sum(sizes) <= 24 << 20
     world.caches.close()
+
+
+def test_decoded_samples_of_another_version_are_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After an update a decoder or an op may give other pixels; what is stored stays what it is."""
+    (tmp_path / "kept").mkdir(mode=0o700)
+    kept = []
+    for version in ("1.0", "1.1"):
+        monkeypatch.setattr("prepserver.daemon.caches.__version__", version)
+        world = World(folders=[str(tmp_path)])
+        for each in (ENCODED, DECODED):
+            world.caches.want(replace(each, folder=str(tmp_path / "kept")), LISTING, "/data")
+        kept.append([world.fill(cache, 10) for cache in (1, 2)])
+        world.caches.close()
+    assert kept == [[10, 10], [0, 10]]

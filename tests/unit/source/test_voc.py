@@ -99,6 +99,8 @@ ENTITY = '<!DOCTYPE a [<!ENTITY x SYSTEM "file:///etc/passwd"> <!ENTITY y "&x;&x
         (ENTITY + voc_xml(voc_object("&y;", 2, 1, 2, 1)), "has a DOCTYPE, which is refused"),
         ("<annotation>", "no XML: no element found"),
         ("", "the file is empty"),
+        ('<?xml version="1.0" encoding="zlib"?><annotation/>', "no XML: 'zlib' is not a text encoding"),
+        (voc_xml(voc_object("emu" * 1000, 2, 1, 2, 1)), "class '(emu){100,160}em?u?$"),
         (voc_xml(voc_object("cat", float("nan"), 1, 2, 1)), "class 'cat' has the box"),
         (voc_xml(voc_object("cat", 0, 1, 2, 1)), "class 'cat' has the box"),
         (voc_xml("<object><name>cat</name></object>"), "class 'cat' has the box"),

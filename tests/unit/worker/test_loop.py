@@ -260,6 +260,31 @@ def test_reads_begin_while_the_chunk_before_is_filled(daemon: Daemon, monkeypatc
     assert sorted(said) == sorted((what, index) for index in range(6) for what in ("begun", "made"))
 
 
+@pytest.mark.parametrize("form", ["encoded", "decoded"])
+def test_what_a_cache_holds_is_not_read_ahead(daemon: Daemon, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
+    """An object store would be asked in each epoch for what is never used."""
+    said: list[int] = []
+    monkeypatch.setattr(FileSource, "reads_ahead", True)
+    monkeypatch.setattr(FileSource, "prefetch", lambda _self, indices: said.extend(indices))
+    daemon.say(AddStream(0, daemon.spec.to_wire(), str(daemon.index.path), "none", 3, listing="me"))
+    lane, cache = Lane(tiny_pipeline(), 2 * N), Cache(N)
+    daemon.add_lane(0, lane)
+    head = head_of(lane.pipeline).digest if form == "decoded" else ""
+    told = AddCache(0, "me", head, N, cache.shape.extent_bytes, is_file=False)
+    daemon.say(told, fds=(cache.fd,))
+    worker = loop._Worker(0, daemon.theirs, StatsPage(daemon.page_fd, writable=True), logging.getLogger(), OPEN)
+    for _ in range(3):
+        worker.handle(*worker.next())
+    for task in range(2):
+        daemon.say(Fill(task, 0, [0], task * N, N))
+        worker.handle(*worker.next())
+    assert cache.book.counts.hits == N
+    assert said == list(range(N))
+    cache.close()
+    daemon.theirs.close()
+    daemon.ours.close()
+
+
 def test_a_dropped_cache_is_unmapped_before_the_next_task(daemon: Daemon) -> None:
     """Its memory is wanted elsewhere, and the stream that it served may have no task for long."""
     lane = Lane(Pipeline.from_ops([Resize(24), RandomCrop(16)]), 3 * N)
