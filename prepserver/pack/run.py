@@ -25,7 +25,7 @@ from prepserver.pack.report import Report
 from prepserver.pack.shards import ShardWriter
 from prepserver.pack.transcode import DAMAGED, NO_IMAGE, ODD, Transcoded, Transcoder, transcode
 from prepserver.pipeline.kinds import Array, Boxes, Image, Keypoints, Kind, PerBox, Scalar
-from prepserver.pipeline.record import Record, images
+from prepserver.pipeline.record import Record, images, label_of
 from prepserver.pipeline.sources import Packed, SourceSpec
 from prepserver.pipeline.urls import is_url
 from prepserver.plugins import PluginError
@@ -33,7 +33,7 @@ from prepserver.protocol.packed import INDEXED, KEPT, SKIPPED, kept_record, skip
 from prepserver.source import SampleError, Source, SourceError, build_index, open_source
 from prepserver.source.errors import printable
 from prepserver.source.packed_values import to_bytes
-from prepserver.source.readers.packed import INDEX_PATTERN, columns_meta, columns_of, kinds_of, label_of, open_index
+from prepserver.source.readers.packed import INDEX_PATTERN, columns_meta, columns_of, kinds_of, open_index
 
 _NAMED_AT_MOST = 20
 """Skipped files, and damaged files, of this run that are named one by one."""

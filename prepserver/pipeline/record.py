@@ -102,3 +102,8 @@ def row_fields(record: Record, views: int) -> tuple[RowField, ...]:
 def field_name(column: str, view: int) -> str:
     """Return the field of one view of a column, from 0: ``image``, ``image_1``, ``image_2`` and so on."""
     return f"{column}_{view}" if view else column
+
+
+def label_of(columns: Record) -> str:
+    """Return the column that a source's labels are read from: the first of them; ``label`` if there is none."""
+    return next((name for name, kind in columns.items() if isinstance(kind, Label)), "label")

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from prepserver.pipeline.composed import Composed
-from prepserver.pipeline.kinds import Label
+from prepserver.pipeline.record import label_of
 from prepserver.source.cache import IndexCache
 from prepserver.source.container import BrokenContainerError, Container
 from prepserver.source.errors import SampleError, SourceError
@@ -172,7 +172,7 @@ class ComposedSource(Source):
         self._sources, self._map, self._count = sources, places, len(places)
         self._classes: list[str] = listing.meta["classes"]
         self._tables: Tables = listing.meta["tables"]
-        self._label = next((name for name, kind in spec.columns.items() if isinstance(kind, Label)), "")
+        self._label = label_of(spec.columns)
         self.reads_ahead = any(each.reads_ahead for each in sources)
         # Files of equal names may lie in several places.
         self._is_several = len({part.digest for part in spec.parts() if not isinstance(part, Composed)}) > 1

@@ -18,6 +18,8 @@ Value = list[bytes] | npt.NDArray[Any]
 _VARINT, _I64, _LEN, _I32 = 0, 1, 2, 5
 _BYTES, _FLOAT, _INT64 = 1, 2, 3
 _MAX_VARINT_BYTES = 10
+_PIECE_BYTES = 1 << 20
+"""Integers are decoded in pieces, because that takes fifty times the bytes of a piece."""
 _ALONE = 16
 """So many bytes of integers are read one by one; more are read at once, which costs 30 us for any number."""
 
@@ -138,10 +140,26 @@ def _integers(data: bytes) -> npt.NDArray[np.int64]:
             value, at = _varint(data, at)
             found.append(value & 0xFFFFFFFFFFFFFFFF)
         return np.array(found, np.uint64).view(np.int64)
-    each = np.frombuffer(data, np.uint8)
+    pieces, at = [], 0
+    while at < len(data):
+        end = min(at + _PIECE_BYTES, len(data))
+        while end > at and data[end - 1] >= 0x80:
+            end -= 1
+        if end == at:
+            raise _too_long()
+        pieces.append(_piece(np.frombuffer(data, np.uint8, end - at, at)))
+        at = end
+    return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+
+
+def _piece(each: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
     ends = np.flatnonzero(each < 0x80)
     begins = np.concatenate(([0], ends[:-1] + 1))
     if (ends - begins).max() >= _MAX_VARINT_BYTES:
-        raise BrokenExampleError(f"an integer has more than {_MAX_VARINT_BYTES} bytes")
+        raise _too_long()
     shifts = (np.arange(len(each)) - np.repeat(begins, ends - begins + 1)).astype(np.uint64) * np.uint64(7)
     return np.add.reduceat((each & np.uint8(0x7F)).astype(np.uint64) << shifts, begins).view(np.int64)
+
+
+def _too_long() -> BrokenExampleError:
+    return BrokenExampleError(f"an integer has more than {_MAX_VARINT_BYTES} bytes")

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from prepserver.pipeline.record import label_of
 from prepserver.source.container import Container
 from prepserver.source.errors import SampleError, SourceError, unusable
 from prepserver.source.patterns import files_of
@@ -244,7 +245,7 @@ class LinesSource(Source):
 
     def label(self, index: int) -> int:
         """As `Source.label`."""
-        return int(self.read(index).get("label", 0))
+        return int(self.read(index).get(label_of(self._spec.columns), 0))
 
     def name(self, index: int) -> str:
         """As `Source.name`."""

@@ -7,6 +7,7 @@ from abc import abstractmethod
 from typing import Any
 
 from prepserver.pipeline.kinds import Image, Kind, Mask
+from prepserver.pipeline.record import label_of
 from prepserver.source.container import Container
 from prepserver.source.errors import SampleError
 from prepserver.source.lines import LinesSource
@@ -47,6 +48,15 @@ class TableSource(LinesSource):
             else:
                 record[column] = self.convert(column, kind, given)
         return record
+
+    def label(self, index: int) -> int:
+        """As `Source.label`: nothing else of the line is converted, and no file is read."""
+        file, line = self.line(index)
+        label = label_of(self._spec.columns)
+        for (column, kind), given in zip(self._columns, self.values(file, line), strict=True):
+            if column == label:
+                return int(self.convert(column, kind, given))
+        return 0
 
     def _image(self, file: int, column: str, name: Any) -> bytes:
         root = self._spec.root or os.path.dirname(self._files[file])

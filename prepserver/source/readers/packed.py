@@ -20,7 +20,7 @@ from prepserver.checksum import crc32
 from prepserver.pipeline.declared import columns_to_wire, declared_columns
 from prepserver.pipeline.kinds import Label
 from prepserver.pipeline.record import Record as Columns
-from prepserver.pipeline.record import images
+from prepserver.pipeline.record import images, label_of
 from prepserver.pipeline.sources.packed import Packed
 from prepserver.pipeline.urls import is_url
 from prepserver.protocol.packed import (
@@ -194,11 +194,6 @@ def kinds_of(meta: Mapping[str, Any]) -> Columns:
         return images(mask="mask" in columns_of(meta))
     found = declared_columns(meta["kinds"])
     return found if label_of(found) in found else {**found, "label": Label()}
-
-
-def label_of(columns: Columns) -> str:
-    """Return the column whose numbers are in the index: the first of labels."""
-    return next((name for name, kind in columns.items() if isinstance(kind, Label)), "label")
 
 
 class PackedSource(Listing):

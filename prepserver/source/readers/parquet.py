@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from prepserver.pipeline.kinds import Array, Bytes, Image, Kind, Label, Mask, Scalar, Text, Tokens
+from prepserver.pipeline.record import label_of
 from prepserver.pipeline.sources.parquet import Parquet
 from prepserver.source.container import Container
 from prepserver.source.errors import SampleError, SourceError, unusable
@@ -174,7 +175,8 @@ class _Rows(Source):
 
     def label(self, index: int) -> int:
         values, row = self._at(index)
-        return int(values["label"].value(row)) if "label" in values else 0
+        label = label_of(self._spec.columns)
+        return int(values[label].value(row)) if label in values else 0
 
     def name(self, index: int) -> str:
         file = self._file(bisect_right(self._ends, index))

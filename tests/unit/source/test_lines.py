@@ -278,3 +278,13 @@ def test_a_column_may_name_files_below_the_root(tmp_path: Path) -> None:
     path.write_text("i,m\na.jpg,../a.png\n")
     other = Csv(path, columns, root=tmp_path / "images" / "below")
     assert opened(other, tmp_path)[1].places[:1] == (f"{tmp_path}/images",)
+
+
+def test_a_label_is_read_without_its_image_whatever_its_name(tmp_path: Path) -> None:
+    """A Filter reads all labels: an image that is gone is a bad sample later, and the listing is none of its."""
+    (tmp_path / "a.csv").write_text("image,y\ngone.jpg,3\n")
+    spec = Csv(tmp_path / "a.csv", {"image": Image(), "y": Label()})
+    source, _ = opened(spec, tmp_path)
+    assert source.label(0) == 3
+    with pytest.raises(SampleError, match="gone"):
+        source.read(0)

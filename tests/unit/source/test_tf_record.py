@@ -19,6 +19,7 @@ from prepserver.pipeline import kinds
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.sources import source_from_wire
 from prepserver.source import SampleError, Source, SourceError, build_index, open_source
+from prepserver.source import example as module
 from prepserver.source.example import BrokenExampleError, features, names
 from prepserver.source.readers import tf_record
 from tests.support.tf_records import example, feature, field, file_of, framed, varint
@@ -242,3 +243,17 @@ def test_numbers_without_an_end_are_broken() -> None:
             parsed(data, b"c")
     with pytest.raises(BrokenExampleError, match="ends inside of one"):
         parsed(field(1, field(1, field(1, b"c") + field(2, field(2, field(1, b"123"))))), b"c")
+
+
+def test_long_lists_of_integers_are_decoded_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All at once they take fifty times their bytes: gigabytes for one record."""
+    monkeypatch.setattr(module, "_PIECE_BYTES", 64)
+    largest: list[int] = []
+    decode = module._piece
+    monkeypatch.setattr(module, "_piece", lambda each: largest.append(len(each)) or decode(each))
+    numbers = [(-1) ** n * 3**n for n in range(40)] * 5
+    data = b"".join(varint(n & (1 << 64) - 1) for n in numbers)
+    assert module._integers(data).tolist() == numbers
+    assert 55 <= max(largest) <= 64
+    with pytest.raises(module.BrokenExampleError, match="more than 10 bytes"):
+        module._integers(data + b"\xff" * 100 + b"\x01")
