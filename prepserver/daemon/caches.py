@@ -29,8 +29,11 @@ _MOST = 64  # each costs a descriptor, and address space in every worker
 _LITTLE = 0.5  # a full cache that holds a smaller part than this is worth a warning
 
 
+_TABLE_PART = 16  # of a budget: a table has a word for each sample, and a short spec may say a trillion samples
+
+
 class _Full(Exception):
-    """There are too many caches."""
+    """There are too many caches, or too many samples for one."""
 
 
 @dataclass(slots=True)
@@ -138,6 +141,7 @@ class Caches:
         if wanted.folder is None:
             extent_bytes = max(_PAGE, min(_EXTENT_BYTES, self.budget_bytes // _LEAST_EXTENTS) // _PAGE * _PAGE)
             shape = Shape(listing.samples, extent_bytes)
+            _check_table(shape, self.budget_bytes)
             budget_bytes = 0
             fd = create_segment(f"prepserver-cache-{number}", shape.head_bytes + self.budget_bytes)
         else:
@@ -146,6 +150,7 @@ class Caches:
             try:
                 disk = os.fstatvfs(folder)
                 budget_bytes = self.disk_bytes or held_bytes(folder) + disk.f_bavail * disk.f_frsize // 2
+                _check_table(shape, budget_bytes)
                 make_room(folder, name, budget_bytes)
                 budget_bytes -= held_bytes(folder, [name, *(held.name for held in self._held.values())])
                 fd = open_file(folder, name, shape, key.digest())
@@ -255,3 +260,11 @@ class Caches:
                 "idle_s": None if held.idle_since_s is None else round(self._clock() - held.idle_since_s, 1),
             })  # fmt: skip
         return found
+
+
+def _check_table(shape: Shape, budget_bytes: int) -> None:
+    if 8 * shape.samples > budget_bytes // _TABLE_PART:
+        raise _Full(
+            f"for {shape.samples} samples its table alone takes {8 * shape.samples >> 20} MiB, more than a "
+            f"{_TABLE_PART}th of the budget of {budget_bytes >> 20} MiB ([cache] memory, disk)"
+        )

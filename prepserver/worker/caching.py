@@ -100,9 +100,11 @@ class Caching:
     def keep(self, index: int, stamp: int | None, record: Record, where: tuple[int, ...]) -> list[Ready]:
         """Keeps a sample after the heads of pipelines, where there is room; returns what to make the rows from."""
         found: list[Ready] = []
+        if stamp is None:
+            return [Ready(record, where)] if where else found
         for cache, targets in self._caches.items():
             mine = [t for t in targets if t in where]
-            if not mine or stamp is None:
+            if not mine:
                 continue
             try:
                 made = self._targets[mine[0]].head_maker.make(record, cache.has_room)

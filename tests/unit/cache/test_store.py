@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from prepserver.cache import entry
 from prepserver.cache import store as module
 from prepserver.cache.store import Counts, Store, has_numbers
 from prepserver.memory.errors import SegmentError
@@ -120,7 +121,7 @@ def test_for_a_full_cache_no_entry_is_made(cache: Cache, monkeypatch: pytest.Mon
     """Once a dataset does not fit, most samples come to a full cache, in each epoch."""
     worker = cache.store()
     cache.book.allow(0)
-    monkeypatch.setattr(module.entry, "pack", lambda *_: pytest.fail("it was copied"))
+    monkeypatch.setattr(entry, "pack", lambda *_: pytest.fail("it was copied"))
     assert not worker.put(0, 0, record_of(0))
 
 

@@ -227,3 +227,19 @@ def test_decoded_samples_of_another_version_are_not_used(tmp_path: Path, monkeyp
         kept.append([world.fill(cache, 10) for cache in (1, 2)])
         world.caches.close()
     assert kept == [[10, 10], [0, 10]]
+
+
+@pytest.mark.parametrize("form", ["memory", "disk"])
+def test_a_table_without_an_end_takes_nothing(form: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A spec of a few bytes repeats a dataset a million times: neither the disk nor the others pay for it."""
+    (tmp_path / "kept").mkdir(mode=0o700)
+    world = World(folders=[str(tmp_path)])
+    wanted = replace(ENCODED, folder=str(tmp_path / "kept") if form == "disk" else None)
+    world.caches.want(wanted, replace(LISTING, samples=1 << 30), "/data")
+    assert world.heard == []
+    assert os.listdir(tmp_path / "kept") == []
+    assert "1073741824 samples its table alone takes 8192 MiB" in caplog.text
+    world.caches.want(wanted, LISTING, "/data")
+    world.tick(LISTING)
+    assert world.fill(2, 10) == 10
+    world.caches.close()
