@@ -41,6 +41,7 @@ from prepserver.worker.fill import BadRow, Stream, Target, fill
 from tests.golden import rows as golden
 from tests.support import photos
 from tests.support.caches import EXTENT_BYTES, Cache
+from tests.support.detection import coco_tree
 from tests.support.odd_images import odd_tree
 from tests.support.tiny_images import Lane, jpeg, nothing
 
@@ -238,6 +239,20 @@ def test_what_is_kept_is_not_read_again(new_cache: Callable[..., Cache], tmp_pat
     changed = _Counting(world.open(), stamp=1)
     world.rows([pipeline], [store] if form == "decoded" else (), store if form == "encoded" else None, changed)
     assert changed.reads == 16
+
+
+def test_samples_with_boxes_are_kept_as_they_are_stored(new_cache: Callable[..., Cache], tmp_path: Path) -> None:
+    world = World(coco_tree(tmp_path / "data", 4), tmp_path)
+    source, store = world.open(), new_cache(world).store()
+    for index in range(world.samples):
+        stored = source.read(index)
+        assert store.put(index, 7, stored)
+        kept = store.get(index, 7)
+        assert kept is not None
+        assert list(kept) == list(stored)
+        assert kept["boxes"][1] == stored["boxes"][1] == (40, 56)
+        assert np.array_equal(kept["boxes"][0], stored["boxes"][0])
+        assert np.array_equal(kept["labels"], stored["labels"])
 
 
 def test_without_room_a_sample_is_not_decoded_whole() -> None:
