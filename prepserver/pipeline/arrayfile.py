@@ -141,17 +141,21 @@ def _safetensors(file: IO[bytes]) -> dict[str, StoredArray]:
     try:
         header: dict[str, Any] = json.loads(file.read(length))
         header.pop("__metadata__", None)
-        places = {name: (each["dtype"], each["shape"], *each["data_offsets"]) for name, each in header.items()}
+        places = {
+            name: (each["dtype"], each["shape"], begin, end)
+            for name, each in header.items()
+            for begin, end in [each["data_offsets"]]
+        }
     except (ValueError, AttributeError, TypeError, KeyError, RecursionError):
         raise BadArrayError("is damaged, or no .safetensors file: its header is not one") from None
     found: dict[str, StoredArray] = {}
-    for name, (dtype, shape, begin, *end) in places.items():
+    for name, (dtype, shape, begin, end) in places.items():
         if not isinstance(begin, int) or begin < 0 or not isinstance(shape, list):
             raise BadArrayError("is damaged: its header is not one")
         found[name] = _named(
             name, partial(_stored, tuple(shape), _SAFE.get(str(dtype), "?"), dtype, 8 + length + begin)
         )
-        if end != [begin + found[name].nbytes]:
+        if end != begin + found[name].nbytes:
             raise BadArrayError(f"is damaged: array {name!r} has another size than its shape says")
     return found
 

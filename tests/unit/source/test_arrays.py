@@ -194,6 +194,7 @@ def test_a_file_that_cannot_be_used_says_the_way_out(name: str, data: bytes, sai
         ({"dtype": "BF16", "shape": [3, 2], "data_offsets": [0, 12]}, "has the dtype BF16"),
         ({"dtype": "F32", "shape": [3, 2], "data_offsets": [8, 32]}, "is cut off"),
         ({"dtype": "F32"}, "its header is not one"),
+        ({"dtype": "F32", "shape": [3, 2], "data_offsets": []}, "its header is not one"),
     ],
 )
 def test_a_header_of_safetensors_that_lies_is_refused(entry: Any, said: str) -> None:
