@@ -414,8 +414,7 @@ def _column(table: Any, name: str) -> Any:
     column = table.column(parts[0])
     if len(parts) > 1:
         column = pyarrow.compute.struct_field(column, parts[1:])
-    if str(column.type).startswith("dictionary"):
-        column = column.cast(column.type.value_type)
+    # ORDER: dictionaries stay: a long text that all rows share would be one in each of them.
     return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
 
 

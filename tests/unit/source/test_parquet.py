@@ -210,3 +210,19 @@ def opened_anew(spec: Parquet, source: Any) -> Source:
     """By the same listing, as another worker would."""
     anew: Source = type(source)(source._container, spec, None)
     return anew
+
+
+def test_a_text_that_many_rows_share_is_held_once(tmp_path: Path) -> None:
+    """A file of some kilobytes would else take gigabytes, in each worker."""
+    texts = pa.DictionaryArray.from_arrays(
+        pa.array([0] * 100 + [1, None], pa.int32()), pa.array(["x" * (1 << 20), "y"])
+    )
+    pq.write_table(pa.table({"t": texts}), tmp_path / "a.parquet")
+    spec = Parquet(tmp_path / "a.parquet", columns={"t": Text()})
+    source = open_source(spec, build_index(spec, tmp_path / "cache").path)
+    before = pa.total_allocated_bytes()
+    assert source.read(99) == {"t": "x" * (1 << 20)}
+    assert source.read(100) == {"t": "y"}
+    assert pa.total_allocated_bytes() - before < 16 << 20
+    with pytest.raises(SampleError, match="its t is null"):
+        source.read(101)
