@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import itertools
 import re
@@ -36,6 +37,7 @@ Sample = tuple[torch.Tensor, ...]
 """An image (or a row) and its labels, and boxes where there are any."""
 
 
+@functools.cache
 def photos(sizes: tuple[tuple[int, int], ...] = SIZES) -> list[bytes]:
     """All different."""
     return [jpeg(*size, seed=seed) for seed, size in zip(range(COUNT), itertools.cycle(sizes), strict=False)]
@@ -183,11 +185,11 @@ def each(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def after(each: str, shared_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Sample]:
+def after(each: str, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Sample]:
     """All samples as prepserver gives them."""
     pair = PAIRS[each]
     pair.data(tmp_path)
-    monkeypatch.setenv("PREPSERVER_RUNTIME_DIR", str(shared_server.runtime_dir))
+    monkeypatch.setenv("PREPSERVER_RUNTIME_DIR", str(server.runtime_dir))
     with run(each.split(",")[0], f"after{pair.kind}", tmp_path) as loader:
         return [sample for batch in loader for sample in pair.after(batch)]
 
