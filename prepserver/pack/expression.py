@@ -44,7 +44,7 @@ def _value(node: ast.expr) -> Any:
             named: dict[Any, Any] = {each.arg: _value(each.value) for each in node.keywords}
             return SOURCES[name](*map(_value, node.args), **named)
         case ast.Call(func=ast.Attribute(value=ast.Name(id="kinds"), attr=name)) if name in KINDS:
-            return KINDS[name](**{str(each.arg): _value(each.value) for each in node.keywords})
+            return KINDS[name](*map(_value, node.args), **{str(each.arg): _value(each.value) for each in node.keywords})
         case ast.Dict(keys=keys, values=values) if None not in keys:
             return {_value(key): _value(value) for key, value in zip(keys, values, strict=True) if key is not None}
         case ast.List(elts=items) | ast.Tuple(elts=items):

@@ -14,7 +14,7 @@ from prepserver.cli import exits
 from prepserver.pack import command
 from prepserver.pack.expression import source_from
 from prepserver.pipeline import kinds
-from prepserver.pipeline.sources import Packed, source_from_wire
+from prepserver.pipeline.sources import Jsonl, Packed, source_from_wire
 from prepserver.source import SourceError, build_index, open_source
 from tests.support.photos import jpeg
 
@@ -125,6 +125,12 @@ def test_every_kind_of_column_is_packed_as_it_is(
     assert use.endswith(', columns={"caption": kinds.Text(), "label": kinds.Label()})')
     assert run("Plugin('things', count=2, columns={'label': kinds.Label()})", str(tmp_path / "no")) == exits.USAGE
     assert "has nothing but labels" in capsys.readouterr().err
+
+
+def test_kinds_take_their_values_by_position_as_in_python() -> None:
+    written = 'Jsonl("/a", {"n": kinds.Scalar("int64"), "e": kinds.Array((8,), "float64"), "i": kinds.Image((4, 6))})'
+    columns = {"n": kinds.Scalar("int64"), "e": kinds.Array((8,), "float64"), "i": kinds.Image((4, 6))}
+    assert source_from(written) == Jsonl("/a", columns)
 
 
 @pytest.mark.parametrize(
