@@ -29,9 +29,9 @@ INTERRUPTED = 130
 _DESCRIPTION = """\
 Writes the samples of SOURCE, in order, into a few large files in OUT, with their labels, class names and names. JPEGs
 get a restart marker every few blocks and an index, so that a worker decodes only what a crop needs: 1.3 to 1.4 times
-the images/s of plain files, with the same pixels and in about the same space. jpegtran does this without loss; if it is
-not installed, Pillow encodes again. Files that cannot be transcoded (PNG, CMYK, damaged JPEGs) are kept as they are and
-still served. Use the result as Packed("OUT").
+the images/s of plain files, with the same pixels and in about the same space. The compiled kernels do this without
+loss, and so does jpegtran; without both, Pillow encodes again. Files that cannot be transcoded (PNG, CMYK, damaged
+JPEGs) are kept as they are and still served. Use the result as Packed("OUT").
 """
 _EPILOG = """\
 Stopped or killed in the middle? Run the same command again: it goes on. A finished dataset is left alone.
@@ -70,9 +70,10 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     p.add_argument("--shard-size", metavar="SIZE", default="256M", help="of a file (default 256M)")
     p.add_argument(
         "--transcoder",
-        choices=("auto", "jpegtran", "pillow"),
+        choices=("auto", "lossless", "jpegtran", "pillow"),
         default="auto",
-        help="jpegtran: without loss; pillow: encodes again (default auto: jpegtran where it is installed)",
+        help="lossless: by the compiled kernels, else jpegtran; jpegtran: by that program; pillow: encodes again "
+        "(default auto: lossless where one of the two is there)",
     )
     p.add_argument(
         "--quality",
@@ -112,12 +113,9 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         spec, options = _spec(arguments), _options(arguments)
         report = report_for(arguments.quiet)
-        if options.transcoder.jpegtran is None and arguments.transcoder == "auto":
+        if options.transcoder.lossless is None and arguments.transcoder == "auto":
             quality = "each original's tables" if arguments.quality == "keep" else arguments.quality
-            report.say(
-                f"jpegtran is not installed: Pillow encodes JPEGs again (quality: {quality}). For packing without loss "
-                "install it (Debian: libjpeg-turbo-progs) and begin anew"
-            )
+            report.say(f"Pillow encodes JPEGs again (quality: {quality}). For packing without loss, {_missing()}")
         summary = pack(spec, Path(os.path.abspath(arguments.out)), options, report)
     except KeyboardInterrupt:
         sys.stderr.write(
@@ -210,17 +208,25 @@ def _options(arguments: argparse.Namespace) -> Options:
 
 
 def _transcoder(arguments: argparse.Namespace) -> Transcoder:
-    from prepserver.pack.transcode import KEEP_QUALITY, Transcoder, find_jpegtran
+    from prepserver.pack.transcode import KEEP_QUALITY, Transcoder, find_jpegtran, find_lossless
 
     quality = arguments.quality
     if quality != "keep" and not (quality.isdigit() and 1 <= int(quality) <= 100):
         raise PackError(f"--quality {quality}: needs a number from 1 to 100, or keep", usage=True)
-    jpegtran = None if arguments.transcoder == "pillow" else find_jpegtran()
-    if arguments.transcoder == "jpegtran" and jpegtran is None:
-        raise PackError("jpegtran is not installed (Debian: libjpeg-turbo-progs)")
+    find = find_jpegtran if arguments.transcoder == "jpegtran" else find_lossless
+    lossless = None if arguments.transcoder == "pillow" else find()
+    if arguments.transcoder in ("lossless", "jpegtran") and lossless is None:
+        raise PackError(f"--transcoder {arguments.transcoder}: {_missing()}")
     return Transcoder(
-        jpegtran, arguments.segment, KEEP_QUALITY if quality == "keep" else int(quality), arguments.max_side
+        lossless, arguments.segment, KEEP_QUALITY if quality == "keep" else int(quality), arguments.max_side
     )
+
+
+def _missing() -> str:
+    from prepserver.transform import native
+
+    reason = native.path().reason
+    return f"install jpegtran (Debian: libjpeg-turbo-progs) or the compiled kernels ({reason}), and begin anew"
 
 
 def _text(summary: Summary) -> str:

@@ -1,8 +1,9 @@
-"""One encoded image to one record: losslessly by jpegtran, encoded again by Pillow, or as it is.
+"""One encoded image to one record: without loss by libjpeg, encoded again by Pillow, or as it is.
 
-jpegtran moves the coefficients of a JPEG, also of a progressive one, into a new scan with restart markers, so the
-pixels stay the same. Pillow decodes and encodes again. What neither can do, or what they complain about, is kept
-unchanged: a dataset may hold anything, and is served packed as it would be served unpacked.
+libjpeg, here through a compiled kernel or as the program jpegtran, moves the coefficients of a JPEG, also of a
+progressive one, into a new scan with restart markers, so the pixels stay the same. Pillow decodes and encodes again.
+What neither can do, or what they complain about, is kept unchanged: a dataset may hold anything, and is served packed
+as it would be served unpacked.
 """
 
 from __future__ import annotations
@@ -18,7 +19,11 @@ from typing import Any
 from PIL import Image, JpegImagePlugin
 
 from prepserver.protocol.packed import kept_record
+from prepserver.transform import native
 from prepserver.transform.segments import PROGRESSIVE, SEQUENTIAL, Kind, interval_of, kind_of, record_of
+
+KERNEL = "kernel"
+"""Instead of the path of jpegtran: libjpeg is called in this process, by `Kernels.rewrite`."""
 
 KEEP_QUALITY = 0
 """Instead of a quality from 1 to 100: keeps the quantisation tables and the subsampling of each original."""
@@ -35,13 +40,13 @@ class Transcoder:
     """How images are transcoded.
 
     Attributes:
-        jpegtran: Path of the program; None to encode everything again by Pillow.
+        lossless: `KERNEL`, or the path of jpegtran; None to encode everything again by Pillow.
         segment_mcus: Most MCUs in a segment, 1 to 8.
         quality: Quality at which Pillow encodes, 1 to 100 or `KEEP_QUALITY`.
         max_side: Longest side in pixels; Pillow makes larger JPEGs smaller. None for no limit.
     """
 
-    jpegtran: str | None
+    lossless: str | None
     segment_mcus: int = 4
     quality: int = KEEP_QUALITY
     max_side: int | None = None
@@ -50,7 +55,7 @@ class Transcoder:
     def settings(self) -> dict[str, Any]:
         """What decides the records, as values for JSON."""
         return {
-            "transcoder": "pillow" if self.jpegtran is None else "jpegtran",
+            "transcoder": "pillow" if self.lossless is None else "jpegtran",  # either way gives the same bytes
             "segment_mcus": self.segment_mcus,
             "quality": self.quality,
             "max_side": self.max_side,
@@ -75,6 +80,11 @@ class _Unable(Exception):
     """This image cannot be transcoded; the text says why."""
 
 
+def find_lossless() -> str | None:
+    """Return `KERNEL` if the compiled kernels are there, else the path of jpegtran; None if that is not installed."""
+    return KERNEL if native.kernels() is not None else find_jpegtran()
+
+
 def find_jpegtran() -> str | None:
     """Return the path of jpegtran, of libjpeg-turbo or another; None if it is not installed."""
     return shutil.which("jpegtran")
@@ -85,11 +95,11 @@ def transcode(sample: int, data: bytes, transcoder: Transcoder) -> Transcoded:
     try:
         kind = _transcodable(data)
         smaller = transcoder.max_side is not None and max(kind.header.height, kind.header.width) > transcoder.max_side
-        if transcoder.jpegtran is None or smaller:
+        if transcoder.lossless is None or smaller:
             jpeg, how = _encoded_again(data, transcoder), "re-encoded"
         else:
             interval = interval_of(kind.header.width, kind.unit[1], transcoder.segment_mcus)
-            jpeg, how = _rearranged(data, transcoder.jpegtran, interval), "lossless"
+            jpeg, how = _rearranged(data, transcoder.lossless, interval), "lossless"
         record = record_of(sample, jpeg, kind.header.orientation)
         if record is None:
             raise _Unable("unusual sampling")
@@ -114,8 +124,18 @@ def _transcodable(data: bytes) -> Kind:
     return kind
 
 
-def _rearranged(data: bytes, jpegtran: str, interval: int) -> bytes:
+def _rearranged(data: bytes, lossless: str, interval: int) -> bytes:
     """Return a JPEG with the same coefficients in one scan with a restart marker every `interval` MCUs."""
+    if lossless != KERNEL:
+        return _by_program(data, lossless, interval)
+    kernels = native.kernels()
+    made = None if kernels is None else kernels.rewrite(data, interval)
+    if made is None:
+        raise _Unable("damaged")
+    return made
+
+
+def _by_program(data: bytes, jpegtran: str, interval: int) -> bytes:
     # Files in memory at both ends: with pipes, Python would have to copy the bytes.
     with (
         open(os.memfd_create("jpeg-in"), "w+b", buffering=0) as given,

@@ -7,8 +7,10 @@ from its bytes, so the file alone repeats what it has shown.
 
 from __future__ import annotations
 
+import io
 import random
 import resource
+import warnings
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache, partial
@@ -18,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from prepserver.pack.transcode import KERNEL, Transcoder, transcode
 from prepserver.pipeline.ops import CenterCrop, Decode, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.protocol.packed import MAGIC, BrokenRecordError, IndexedScan, read_record
@@ -106,6 +109,9 @@ class Examiner:
                     raise Difference(
                         f"{kind} differs, {_named(mode)}\n{what}: {_shown(answer)}, not {_shown(expected)}"
                     )
+        self._use(_USUAL)
+        if isinstance(sample, bytes):
+            _rewrite(sample)
         more = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
         if more > _MOST_MORE_KIB:
             raise Difference(f"too much memory\n{more >> 10} MiB, where {MAX_PIXELS} pixels are allowed")
@@ -118,6 +124,32 @@ class Examiner:
         found = None if mode is None else self._kernels
         native._loaded = lambda: (found, native.Choice("pure", ""))  # type: ignore[assignment]
         native.kernels.cache_clear()
+
+
+def _rewrite(data: bytes) -> None:
+    """Examine what `prepserver pack` does to it.
+
+    Raises:
+        Difference: It is said to be packed without loss, and is not.
+    """
+    header = read_header(data)
+    if header is None or header.height * header.width > MAX_PIXELS:
+        return
+    done = transcode(0, data, Transcoder(KERNEL))
+    if done.how == "lossless":
+        before, after = (_by_pillow(each) for each in (data, bytes(read_record(done.record)[2])))
+        if before is not None and (after is None or not np.array_equal(before, after)):
+            raise Difference("pixels change in packing")
+
+
+def _by_pillow(data: bytes) -> npt.NDArray[np.uint8] | None:
+    """As Pillow decodes it; None for what it refuses."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return np.asarray(Image.open(io.BytesIO(data), formats=("JPEG",)))
+    except Exception:  # noqa: BLE001 - a decoder may refuse in any way
+        return None
 
 
 def _sample(data: bytes) -> bytes | IndexedScan | None:

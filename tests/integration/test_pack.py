@@ -87,7 +87,7 @@ def test_whenever_killed_a_second_run_makes_the_same_files(
     assert whole.returncode == exits.OK
     with monkeypatch.context() as slowed:
         slowed.setenv("PATH", slow_jpegtran(tmp_path))
-        process = running(folder, tmp_path / "out")
+        process = running(folder, tmp_path / "out", "--transcoder", "jpegtran")
         wait_for_records(tmp_path / "out", process)
         crew = children_of(process.pid)
         process.send_signal(how)

@@ -332,6 +332,23 @@ class Kernels:
         done = self._c.prep_resize(self._begin(image), pitch, height, width, address_of(into), *into.shape[:2], mirror)
         return bool(done == 1)
 
+    def rewrite(self, data: bytes, interval: int) -> bytes | None:
+        """Move the coefficients of a JPEG into one sequential scan; no pixel changes.
+
+        Args:
+            data: The JPEG.
+            interval: MCUs between two restart markers.
+
+        Returns:
+            None if libjpeg finds fault with it.
+        """
+        made = ctypes.c_void_p()
+        nbytes = self._c.prep_rewrite(data, len(data), interval, ctypes.addressof(made))
+        try:
+            return ctypes.string_at(made, nbytes) if nbytes else None
+        finally:
+            self._c.prep_free(made)
+
 
 def _is_row(into: Array, shape: tuple[int, ...]) -> bool:
     """Say whether compiled code may write a row of this shape to `into`."""

@@ -33,6 +33,8 @@ _TYPES: dict[str, tuple[object, ...]] = {
     "prep_crop_scan": (*_RECORD, _NUMBER, *_DRAWN, *_ROOM, _ADDRESS),
     "prep_is_true": _RECORD,
     "prep_cut": (_DATA, _SIZE, _SIZE, _SIZE),
+    "prep_rewrite": (_DATA, _SIZE, _COUNT, _ADDRESS),
+    "prep_free": (_ADDRESS,),
     "prep_turn": (_ADDRESS, _SIZE, _NUMBER, _NUMBER, _NUMBER, _ADDRESS),
     "prep_warp": (
         _ADDRESS,
@@ -62,7 +64,8 @@ def load(library: str) -> ctypes.CDLL:
     loaded = ctypes.CDLL(library)
     for name, types in _TYPES.items():
         getattr(loaded, name).argtypes = types
-    loaded.prep_cut.restype = _SIZE
+    loaded.prep_cut.restype = loaded.prep_rewrite.restype = _SIZE
+    loaded.prep_free.restype = None
     loaded.prep_bind.argtypes, loaded.prep_bind.restype = [_DATA], _DATA
     loaded.prep_bound_to.argtypes, loaded.prep_bound_to.restype = [], _DATA
     return loaded

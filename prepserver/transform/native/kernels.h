@@ -32,6 +32,11 @@ int prep_scan(const uint8_t *record, size_t lengths_at, size_t jpeg_at, size_t s
               unsigned unit_width, unsigned interval, unsigned subsamplings, unsigned top, unsigned bottom,
               unsigned left, unsigned right, unsigned pitch, uint8_t *work, size_t work_bytes, uint8_t *out);
 
+/* rewrite.c */
+void prep_bind_rewrite(void *library);
+size_t prep_rewrite(const uint8_t *data, size_t size, unsigned interval, uint8_t **made);
+void prep_free(uint8_t *made);
+
 /* resize.c */
 int prep_resize(const uint8_t *in, size_t pitch, int height, int width, uint8_t *out, int out_height, int out_width,
                 int mirror);

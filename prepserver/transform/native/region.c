@@ -239,6 +239,7 @@ const char *prep_bind(const char *library) {
     if (!is_of_library(function))                                                                                      \
         return #name " is of another library than jpeg_read_header";
     ALL_FUNCTIONS(FIND)
+    prep_bind_rewrite(handle);
     return NULL;
 }
 

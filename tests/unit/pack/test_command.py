@@ -189,13 +189,16 @@ def test_a_folder_that_holds_other_things_is_a_wrong_argument(
     assert "not empty" in capsys.readouterr().err
 
 
-def test_without_jpegtran_it_says_that_it_encodes_again(
+def test_without_a_lossless_way_it_says_that_it_encodes_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("prepserver.transform.native.kernels", lambda: None)
     words = ("--synthetic", "3", str(tmp_path / "out"), "--size", "40x60")
     assert run(*words, "--transcoder", "jpegtran") == exits.FAILED
-    assert "jpegtran is not installed" in capsys.readouterr().err
+    assert "--transcoder jpegtran: install jpegtran" in capsys.readouterr().err
+    assert run(*words, "--transcoder", "lossless") == exits.FAILED
+    assert "or the compiled kernels" in capsys.readouterr().err
     assert run(*words, "--quality", "80") == exits.OK
     captured = capsys.readouterr()
     assert "encodes JPEGs again (quality: 80)" in captured.err

@@ -7,13 +7,22 @@ import pytest
 import simplejpeg
 from PIL import Image
 
-from prepserver.pack.transcode import Transcoder, transcode
+from prepserver.pack.transcode import KERNEL, Transcoder, transcode
 from prepserver.protocol.packed import INDEXED, KEPT, read_record
+from prepserver.transform import native
 from prepserver.transform.segments import interval_of
-from tests.support.complete import JPEGTRAN, needs_jpegtran
+from tests.support.complete import JPEGTRAN, missing, needs_jpegtran
 from tests.support.photos import SUBSAMPLINGS, jpeg, pixels, saved
 
-BOTH = [pytest.param(JPEGTRAN, marks=needs_jpegtran, id="jpegtran"), pytest.param(None, id="pillow")]
+LOSSLESS = [pytest.param(JPEGTRAN, marks=needs_jpegtran, id="jpegtran"), KERNEL]
+ALL = [*LOSSLESS, pytest.param(None, id="pillow")]
+
+
+@pytest.fixture(autouse=True)
+def has_kernels(request: pytest.FixtureRequest) -> None:
+    """A test of the kernels skips without them, or fails in CI."""
+    if request.node.name.find(KERNEL) >= 0 and native.kernels() is None:
+        missing(native.path().reason)
 
 
 def psnr(a: np.ndarray, b: np.ndarray) -> float:
@@ -21,20 +30,20 @@ def psnr(a: np.ndarray, b: np.ndarray) -> float:
     return float("inf") if error == 0 else 10 * np.log10(255**2 / error)
 
 
-@needs_jpegtran
+@pytest.mark.parametrize("lossless", LOSSLESS)
 @pytest.mark.parametrize("subsampling", SUBSAMPLINGS)
-def test_jpegtran_keeps_every_pixel(subsampling: str) -> None:
+def test_without_loss_every_pixel_stays(subsampling: str, lossless: str) -> None:
     original = jpeg(97, 131, subsampling)
-    done = transcode(0, original, Transcoder(JPEGTRAN))
+    done = transcode(0, original, Transcoder(lossless))
     head, _, image = read_record(done.record)
     assert (head.kind, done.how) == (INDEXED, "lossless")
     assert np.array_equal(simplejpeg.decode_jpeg(image), simplejpeg.decode_jpeg(original))
 
 
-@needs_jpegtran
-def test_a_progressive_jpeg_becomes_indexed_with_its_pixels() -> None:
+@pytest.mark.parametrize("lossless", LOSSLESS)
+def test_a_progressive_jpeg_becomes_indexed_with_its_pixels(lossless: str) -> None:
     original = saved(pixels(97, 131), "JPEG", progressive=True)
-    head, _, image = read_record(transcode(0, original, Transcoder(JPEGTRAN)).record)
+    head, _, image = read_record(transcode(0, original, Transcoder(lossless)).record)
     assert head.kind == INDEXED
     assert np.array_equal(np.asarray(Image.open(io.BytesIO(image))), np.asarray(Image.open(io.BytesIO(original))))
 
@@ -56,11 +65,33 @@ def test_a_stated_quality_is_what_pillow_writes() -> None:
     assert sizes[0] < sizes[2] / 2
 
 
-@pytest.mark.parametrize("jpegtran", BOTH)
-def test_an_image_above_the_longest_side_is_made_smaller(jpegtran: str | None) -> None:
-    head, _, image = read_record(transcode(0, jpeg(120, 200), Transcoder(jpegtran, max_side=100)).record)
+@pytest.mark.parametrize("lossless", ALL)
+def test_an_image_above_the_longest_side_is_made_smaller(lossless: str | None) -> None:
+    head, _, image = read_record(transcode(0, jpeg(120, 200), Transcoder(lossless, max_side=100)).record)
     assert (head.height, head.width) == (60, 100)
     assert simplejpeg.decode_jpeg(image).shape == (60, 100, 3)
+
+
+@needs_jpegtran
+@pytest.mark.parametrize("subsampling", SUBSAMPLINGS)
+@pytest.mark.parametrize("progressive", [False, True])
+def test_both_ways_without_loss_write_the_same_bytes(subsampling: str, progressive: bool) -> None:
+    """KERNEL and jpegtran, of whatever releases of libjpeg-turbo."""
+    if native.kernels() is None:
+        missing(native.path().reason)
+    original = jpeg(97, 131, subsampling)
+    if progressive:
+        original = saved(Image.open(io.BytesIO(original)), "JPEG", progressive=True)
+    assert transcode(0, original, Transcoder(KERNEL)) == transcode(0, original, Transcoder(JPEGTRAN))
+
+
+def test_a_progressive_jpeg_without_its_last_scans_is_kept() -> None:
+    """Decoders smooth it across blocks, and would not smooth a sequential one."""
+    if native.kernels() is None:
+        missing(native.path().reason)
+    original = saved(pixels(97, 131), "JPEG", progressive=True)
+    scans = [at for at in range(len(original)) if original[at : at + 2] == b"\xff\xda"]
+    assert transcode(0, original[: scans[-1]] + b"\xff\xd9", Transcoder(KERNEL)).how == "kept: damaged"
 
 
 @needs_jpegtran
@@ -68,13 +99,13 @@ def test_an_image_below_the_longest_side_loses_nothing() -> None:
     assert transcode(0, jpeg(60, 100), Transcoder(JPEGTRAN, max_side=100)).how == "lossless"
 
 
-@pytest.mark.parametrize("jpegtran", BOTH)
+@pytest.mark.parametrize("lossless", ALL)
 @pytest.mark.parametrize("orientation", [1, 3, 6, 8])
-def test_the_orientation_goes_into_the_record(jpegtran: str | None, orientation: int) -> None:
+def test_the_orientation_goes_into_the_record(lossless: str | None, orientation: int) -> None:
     exif = Image.Exif()
     exif[0x0112] = orientation
     original = saved(pixels(40, 60), "JPEG", exif=exif)
-    head, _, image = read_record(transcode(0, original, Transcoder(jpegtran)).record)
+    head, _, image = read_record(transcode(0, original, Transcoder(lossless)).record)
     assert (head.kind, head.orientation, head.height, head.width) == (INDEXED, orientation, 40, 60)
     assert b"Exif" not in bytes(image)
 
@@ -85,7 +116,7 @@ def of_no_size(data: bytes) -> bytes:
     return data[: at + 11] + b"\0" + data[at + 12 : at + 14] + b"\0" + data[at + 15 : at + 17] + b"\0" + data[at + 18 :]
 
 
-@pytest.mark.parametrize("jpegtran", BOTH)
+@pytest.mark.parametrize("lossless", ALL)
 @pytest.mark.parametrize(
     ("data", "how"),
     [
@@ -99,8 +130,8 @@ def of_no_size(data: bytes) -> bytes:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_cannot_be_transcoded_is_kept_to_the_last_byte(data: bytes, how: str, jpegtran: str | None) -> None:
-    done = transcode(4, data, Transcoder(jpegtran))
+def test_what_cannot_be_transcoded_is_kept_to_the_last_byte(data: bytes, how: str, lossless: str | None) -> None:
+    done = transcode(4, data, Transcoder(lossless))
     head, _, image = read_record(done.record)
     assert (head.kind, head.sample, done.how) == (KEPT, 4, how)
     assert bytes(image) == data
