@@ -6,6 +6,7 @@ The text is parsed and never evaluated: it can call sources and kinds with plain
 from __future__ import annotations
 
 import ast
+import os
 from typing import Any
 
 from prepserver.pack.errors import PackError
@@ -20,11 +21,14 @@ def source_from(text: str) -> SourceSpec | None:
     """Return the source that a text describes; None if the text calls no source, so that it is a path.
 
     Raises:
-        PackError: It calls a source, but with something else than sources and plain values.
+        PackError: It calls something else than a source, or a source with something else than sources and plain values.
         SpecError: A source refuses a parameter.
     """
-    if not text.endswith(")") or text.partition("(")[0] not in SOURCES:
+    name = text.partition("(")[0]
+    if not text.endswith(")") or not name.isidentifier() or (name not in SOURCES and os.path.exists(text)):
         return None
+    if name not in SOURCES:
+        raise PackError(f"{text[:200]}: {name} is no source; there are {', '.join(SOURCES)}", usage=True)
     if len(text) > _MAX_CHARS:
         raise PackError(f"{text[:80]}...: has {len(text)} characters, more than {_MAX_CHARS}", usage=True)
     try:
