@@ -44,7 +44,8 @@ test-unit: $(VENV)/.installed-dev
 coverage: $(VENV)/.installed-dev
 	$(PYTEST) -n 2 --cov --hypothesis-profile=ci $(addprefix tests/unit/,order pipeline protocol schedule) \
 		--deselect tests/unit/schedule/test_histories.py \
-		$(addprefix tests/unit/prepclient/test_,session.py delivery.py) $(PYTEST_ARGS)
+		$(addprefix tests/unit/prepclient/test_,session.py delivery.py timing.py) tests/unit/transform/test_boxes.py \
+		$(addprefix tests/unit/source/test_,arrays.py coco.py tf_record.py voc.py) $(PYTEST_ARGS)
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .

@@ -137,7 +137,7 @@ RECORD = len(GOOD) // 3
         (GOOD[: 2 * RECORD + 5], f"cut off: a record at byte {2 * RECORD} of {2 * RECORD + 5} has no length"),
         (b"\x09" + GOOD, "is no TFRecord file, or compressed"),
         (GOOD[:RECORD] + b"\xff" + GOOD[RECORD + 1 :], f"is damaged: the checksum of the length at byte {RECORD}"),
-        (gzip.compress(GOOD), r"is compressed \(gzip\), .*unpack it, gzip -dc"),
+        (gzip.compress(GOOD, mtime=0), r"is compressed \(gzip\), .*unpack it, gzip -dc"),
         (framed(b"")[:8] + framed(b"")[:4], "is no TFRecord file"),
     ],
 )  # fmt: skip
