@@ -113,8 +113,6 @@ def _write(path: Path, row: Row, pipeline: Pipeline, column: str, view: int | No
     if path.suffix == ".npy":
         np.save(path, rows[0] if len(rows) == 1 else np.stack(rows))
         return
-    if not isinstance(views[0].kind, Image | Mask):
-        raise CommandError(f"-o {path}: {column} is no picture; name a file .npy", USAGE)
     from PIL import Image as Picture
 
     if not isinstance(views[0].kind, Image):

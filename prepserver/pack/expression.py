@@ -6,6 +6,7 @@ The text is parsed and never evaluated: it can call sources and kinds with plain
 from __future__ import annotations
 
 import ast
+import os
 from typing import Any
 
 from prepserver.pack.errors import PackError
@@ -20,11 +21,14 @@ def source_from(text: str) -> SourceSpec | None:
     """Return the source that a text describes; None if the text calls no source, so that it is a path.
 
     Raises:
-        PackError: It calls a source, but with something else than sources and plain values.
+        PackError: It calls something else than a source, or a source with something else than sources and plain values.
         SpecError: A source refuses a parameter.
     """
-    if not text.endswith(")") or text.partition("(")[0] not in SOURCES:
+    name = text.partition("(")[0]
+    if not text.endswith(")") or not name.isidentifier() or (name not in SOURCES and os.path.exists(text)):
         return None
+    if name not in SOURCES:
+        raise PackError(f"{text[:200]}: {name} is no source; there are {', '.join(SOURCES)}", usage=True)
     if len(text) > _MAX_CHARS:
         raise PackError(f"{text[:80]}...: has {len(text)} characters, more than {_MAX_CHARS}", usage=True)
     try:
@@ -44,7 +48,7 @@ def _value(node: ast.expr) -> Any:
             named: dict[Any, Any] = {each.arg: _value(each.value) for each in node.keywords}
             return SOURCES[name](*map(_value, node.args), **named)
         case ast.Call(func=ast.Attribute(value=ast.Name(id="kinds"), attr=name)) if name in KINDS:
-            return KINDS[name](**{str(each.arg): _value(each.value) for each in node.keywords})
+            return KINDS[name](*map(_value, node.args), **{str(each.arg): _value(each.value) for each in node.keywords})
         case ast.Dict(keys=keys, values=values) if None not in keys:
             return {_value(key): _value(value) for key, value in zip(keys, values, strict=True) if key is not None}
         case ast.List(elts=items) | ast.Tuple(elts=items):

@@ -50,7 +50,17 @@ class Op(Spec):
         return size
 
     def after(self, record: Record) -> Record:
-        """Return what is known of a record after this op. Columns of kinds that it does not touch stay as they are."""
+        """Return what is known of a record after this op. Columns of kinds that it does not touch stay as they are.
+
+        Raises:
+            SpecError: It touches none: a mistake that would go unnoticed, such as a crop of an array of pixels.
+        """
+        if not any(kind.is_spatial for kind in record.values()):
+            there = ", ".join(f"{name} ({type(kind).__name__})" for name, kind in record.items())
+            reason = (
+                f"needs an image or a mask; a sample has {there}. Columns of a table are images where columns= says so"
+            )
+            raise SpecError("op", type(self).__name__, reason)
         return {name: self.kind_after(kind) for name, kind in record.items()}
 
     def kind_after(self, kind: Kind) -> Kind:

@@ -131,7 +131,7 @@ class Pipeline:
         wire = _wire(full, views)
         if (nbytes := len(json.dumps(wire))) > MAX_WIRE_BYTES:
             raise SpecError("pipeline", wire, f"takes {nbytes} bytes, more than {MAX_WIRE_BYTES}")
-        return cls(full, columns, _fields(record, views, wire), digest_of(wire), views)
+        return cls(full, columns, _fields(record, views, given), digest_of(wire), views)
 
     @classmethod
     def from_wire(cls, wire: object, columns: Record = IMAGES) -> Pipeline:
@@ -178,11 +178,12 @@ def _placed(error: SpecError, place: int) -> SpecError:
     return SpecError(f"pipeline[{place}].{error.field}", error.value, error.reason)
 
 
-def _fields(record: Record, views: int, wire: object) -> tuple[RowField, ...]:
+def _fields(record: Record, views: int, given: Sequence[Op]) -> tuple[RowField, ...]:
     try:
         fields = row_fields(record, views)
     except SpecError as error:
-        raise SpecError("pipeline", wire, error.reason) from None
+        ops = [type(op).__name__ for op in given]
+        raise SpecError("pipeline", ops, error.reason) from None
     if len(fields) > MAX_FIELDS:
         raise SpecError("views", views, f"makes rows of {len(fields)} fields, more than {MAX_FIELDS}")
     for each in fields:

@@ -89,7 +89,10 @@ def row_fields(record: Record, views: int) -> tuple[RowField, ...]:
     """
     fields: list[RowField] = []
     for column, kind in record.items():
-        shape, dtype = kind.stored()
+        try:
+            shape, dtype = kind.stored()
+        except SpecError as error:
+            raise SpecError(column, error.value, f"column {column!r}: {error.reason}") from None
         own = range(views if kind.is_spatial else 1)
         fields += [RowField(field_name(column, view), dtype, shape, column, view, kind) for view in own]
     names = [field.name for field in fields]

@@ -73,7 +73,8 @@ def check(attach: Attach, codes: Codes = MappingProxyType({})) -> Asked:
         raise Refusal(
             "protocol",
             f"the client (prepserver {attach.version}) speaks protocol {lowest} to {highest}, this daemon "
-            f"(prepserver {__version__}) speaks {PROTOCOL}: install the same release on both sides",
+            f"(prepserver {__version__}) speaks {PROTOCOL}: install the same release on both sides. A daemon keeps the "
+            "release with which it was started: `prepserver stop`, then start it again",
         )
     if not attach.job.isprintable():
         raise Refusal("spec", f"job = {attach.job!r} contains unprintable characters; use others", "job")

@@ -254,7 +254,7 @@ class LinesSource(Source):
             where = f"line {self._number(file, index - self._firsts[file])}"
         except OSError:  # the file has changed
             where = f"sample {index - self._firsts[file]}"
-        return f"{self._files[file].lstrip('/')}, {where}"
+        return f"{self._files[file]}, {where}"
 
     def _number(self, file: int, place: int) -> int:
         """Return the number of a sample's line in its file."""

@@ -181,7 +181,8 @@ class RangesReader(FilesReader[Listed]):
             for column, found in zip(more[1:], itertools.chain.from_iterable(listed.places), strict=True):
                 column.extend(found)
         if not len(table):
-            raise SourceError(f"{self.spec.place} holds no samples with {' or '.join(self.columns)}")
+            wanted = " or ".join(f"{column} = {getattr(self.spec, column)!r}" for column in self.columns)
+            raise SourceError(f"{self.spec.place} holds no samples with {wanted}")
         return table_meta(table, self.classes(roots), None), table.sections(*more)
 
     def read_by(self, container: Container, roots: Roots | None) -> Source:
@@ -208,8 +209,13 @@ class RangesSource(Listing):
         self._columns, self._has_label = columns, has_label
         meta = container.meta
         self._stamps = list(zip(meta["sizes"], meta["mtimes_ns"], strict=True))
+        self._is_remote = is_url(meta["files"][0])
         self._shards = open_shards(meta["files"], meta["sizes"], roots, meta["mtimes_ns"])
         self.reads_ahead = self._shards.wants
+
+    def name(self, index: int) -> str:
+        """As `Source.name`: the path of the file, and the key."""
+        return ("" if self._is_remote else "/") + super().name(index)
 
     def prefetch(self, indices: Sequence[int]) -> None:
         """As `Source.prefetch`."""

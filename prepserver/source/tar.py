@@ -109,10 +109,11 @@ def _add(
     if labelled:
         text = next((sample[name].begin for name in labelled if name in sample), None)
         if text is None or not text.strip().isdigit() or int(text) >= 1 << 63:
-            what = "has none" if text is None else f"is {_shown(text)!r}"
+            what = "is missing" if text is None else f"holds {_shown(text)!r}"
+            has = ", ".join(f".{_shown(name)}" for name in sample)
             raise SourceError(
-                f"{path}: the class of sample {_shown(key)}, .{_shown(labelled[0])}, {what}; it must be a number from "
-                "0. For samples without labels pass label=None"
+                f"{path}: the label .{_shown(labelled[0])} of sample {_shown(key)} {what}; it must be a text file "
+                f"with a number from 0. The sample has {has}. label= names the extension; None leaves labels out"
             )
         number = int(text)
     listed.keys.append(key)

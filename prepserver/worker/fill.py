@@ -421,7 +421,9 @@ def _is_shortage(error: Exception) -> bool:
 
 
 def describe(error: Exception) -> str:
-    """Class, text and notes of an error."""
+    """Class, text and notes of an error; the text alone if it was written to be shown."""
+    if isinstance(error, BadFile):
+        return str(error)
     notes = "; ".join(getattr(error, "__notes__", ()))
     return f"{type(error).__name__}: {error}" + (f" ({notes})" if notes else "")
 

@@ -22,7 +22,8 @@ class Tar(SourceSpec):
 
     Attributes:
         shards: Path of the shards on the daemon's machine, with braces for several: ``/data/train-{000..127}.tar``, or
-            ``{a,b}``. A relative path counts from the current directory. It may be a URL.
+            ``{a,b}``, or with the wildcards ``*``, ``?`` and ``[...]``, whose matches are sorted. A relative path
+            counts from the current directory. It may be a URL, which takes braces only.
         image: Extension of the image; of several, separated by ``;``, the first that a sample has.
         label: Extension of a text file that holds the number of the class; None for samples without labels.
         mask: Extension of a mask, such as ``seg.png``; None for samples without. It becomes the column ``mask``.
@@ -44,6 +45,9 @@ class Tar(SourceSpec):
         label: str | None = "cls",
         mask: str | None = None,
     ) -> None:
+        if isinstance(shards, list | tuple):
+            reason = "must be one path: name several shards by braces or wildcards, such as /data/train-{000..127}.tar"
+            raise SpecError("shards", shards, reason)
         label = label or ""  # None on the wire would be the default
         for name, value in (("image", image), ("label", label or "cls"), ("mask", mask or "png")):
             if not (isinstance(value, str) and _EXTENSIONS.fullmatch(value)):

@@ -181,7 +181,7 @@ class _Rows(Source):
     def name(self, index: int) -> str:
         file = self._file(bisect_right(self._ends, index))
         first = self._firsts[file]
-        return f"{self._files[file].lstrip('/')}, row {index - (self._ends[first - 1] if first else 0)}"
+        return f"{self._files[file]}, row {index - (self._ends[first - 1] if first else 0)}"
 
     def classes(self) -> list[str]:
         return list(self._classes)

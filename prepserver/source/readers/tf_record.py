@@ -145,7 +145,7 @@ class _Examples(LinesSource):
 
     def name(self, index: int) -> str:
         file = bisect_right(self._firsts, index) - 1
-        return f"{self._files[file].lstrip('/')}, record {index - self._firsts[file]}"
+        return f"{self._files[file]}, record {index - self._firsts[file]}"
 
 
 def _value(column: str, kind: Kind, given: example.Value) -> Any:

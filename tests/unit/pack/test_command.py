@@ -14,7 +14,7 @@ from prepserver.cli import exits
 from prepserver.pack import command
 from prepserver.pack.expression import source_from
 from prepserver.pipeline import kinds
-from prepserver.pipeline.sources import Packed, source_from_wire
+from prepserver.pipeline.sources import Jsonl, Packed, source_from_wire
 from prepserver.source import SourceError, build_index, open_source
 from tests.support.photos import jpeg
 
@@ -127,10 +127,17 @@ def test_every_kind_of_column_is_packed_as_it_is(
     assert "has nothing but labels" in capsys.readouterr().err
 
 
+def test_kinds_take_their_values_by_position_as_in_python() -> None:
+    written = 'Jsonl("/a", {"n": kinds.Scalar("int64"), "e": kinds.Array((8,), "float64"), "i": kinds.Image((4, 6))})'
+    columns = {"n": kinds.Scalar("int64"), "e": kinds.Array((8,), "float64"), "i": kinds.Image((4, 6))}
+    assert source_from(written) == Jsonl("/a", columns)
+
+
 @pytest.mark.parametrize(
     ("words", "text"),
     [
         (("Take(SyntheticImages(3), 0)", "OUT"), "n = 0: must lie between"),
+        (("Filtr(SyntheticImages(3))", "OUT"), "Filtr is no source; there are Arrays, Coco,"),
         (("Take(SyntheticImages(3), open('x'))", "OUT"), "malformed node"),
         (("Take(SyntheticImages(3), 1 +)", "OUT"), "invalid syntax"),
         (("Take(SyntheticImages(3), m=1)", "OUT"), "unexpected keyword argument 'm'"),

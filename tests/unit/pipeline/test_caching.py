@@ -77,7 +77,7 @@ def test_another_cache_is_refused(cache: str) -> None:
 
 @pytest.mark.parametrize("columns", [{"label": Label()}, {"image": Image(), "boxes": Boxes(count=3)}])
 def test_decoded_samples_have_images_and_at_most_masks(columns: Record) -> None:
-    pipeline = Pipeline.from_ops([Resize((8, 8))], columns=columns)
+    pipeline = Pipeline.from_ops([Resize((8, 8))] if "image" in columns else [], columns=columns)
     with pytest.raises(SpecError, match="use 'encoded'"):
         wanted("decoded", pipeline)
     assert wanted("/here", pipeline) == Wanted("encoded", folder="/here")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from prepclient.finish import Finish, looks_of
 from prepserver.pipeline.errors import SpecError
-from prepserver.pipeline.kinds import Image, Label, Mask, Scalar
+from prepserver.pipeline.kinds import Array, Image, Label, Mask, Scalar, Text
 from prepserver.pipeline.ops import (
     CenterCrop,
     ColorJitter,
@@ -220,8 +220,21 @@ def test_ops_that_cannot_work_together_are_refused_by_place(ops: list[Any], fiel
 
 
 def test_a_row_of_no_fixed_shape_is_refused_with_what_to_do() -> None:
-    with pytest.raises(SpecError, match=r"end with CenterCrop"):
+    with pytest.raises(SpecError, match=r"^pipeline = \['Resize'\]: column 'image': .*end with CenterCrop"):
         Pipeline.from_ops([Resize(256)])
+    with pytest.raises(SpecError, match=r"column 'title': text has no fixed size"):
+        Pipeline.from_ops([], columns={"title": Text(), "label": Label()})
+
+
+@pytest.mark.parametrize("op", [CenterCrop(8), RandomHorizontalFlip(), ToDtype("float32")])
+def test_an_op_that_would_change_nothing_is_refused(op: Op) -> None:
+    """The pixels of an array that is not declared an image would go into the rows as they are."""
+    with pytest.raises(
+        SpecError, match=r"needs an image or a mask; a sample has x \(Array\), index .* columns="
+    ) as caught:
+        Pipeline.from_ops([op], columns={"x": Array((32, 32, 3), "uint8")})
+    assert (caught.value.field, caught.value.value) == ("pipeline[0].op", type(op).__name__)
+    Pipeline.from_ops([CenterCrop(8)], columns={"seg": Mask()})
 
 
 @pytest.mark.parametrize(

@@ -243,7 +243,7 @@ def test_the_files_of_ops_are_part_of_what_is_asked_for() -> None:
 
 
 def test_a_client_of_another_protocol_hears_what_to_install() -> None:
-    with pytest.raises(Refusal, match="install the same release on both sides") as e:
+    with pytest.raises(Refusal, match=r"install the same release on both sides. .* `prepserver stop`, then start") as e:
         check(asked(protocol=(PROTOCOL + 1, PROTOCOL + 1)))
     assert e.value.code == "protocol"
 

@@ -50,7 +50,7 @@ def test_samples_keep_the_order_of_shards_and_files(form: str, tmp_path: Path) -
     source, info = opened(Tar(tmp_path / "s-{00..02}.tar", mask="seg.png", image="png;jpg"), tmp_path)
     keys = [f"{number}/{key}" for number in range(3) for key in ("a", long)]
     assert [source.name(k) for k in range(len(source))] == [
-        f"{tmp_path}/s-{k // 2:02}.tar/{key}".lstrip("/") for k, key in enumerate(keys)
+        f"{tmp_path}/s-{k // 2:02}.tar/{key}" for k, key in enumerate(keys)
     ]
     for index, key in enumerate(keys):
         wanted = {"image": f"image {key}".encode(), "mask": f"mask {key}".encode(), "label": len(key)}
@@ -124,7 +124,7 @@ def damaged(change: Callable[[bytearray], object]) -> Callable[[bytes], bytes]:
         (lambda data: b"BZh9" + data, r"is compressed \(bzip2\)"),
         (lambda data: b"\x28\xb5\x2f\xfd" + data, r"is compressed \(zstd\)"),
         (damaged(lambda data: data.__setitem__(1030, 7)), "there is no header at byte 1024"),
-        (lambda data: bytes(2048), "a.tar holds no samples with image"),
+        (lambda data: bytes(2048), "a.tar holds no samples with image = 'jpg;jpeg;png;webp'"),
     ],
 )  # fmt: skip
 def test_a_shard_that_cannot_be_used_is_named(change: Callable[[bytes], bytes], said: str, tmp_path: Path) -> None:
@@ -137,15 +137,26 @@ def test_a_shard_that_cannot_be_used_is_named(change: Callable[[bytes], bytes], 
 @pytest.mark.parametrize(
     ("files", "said"),
     [
-        ({"a.jpg": b"x"}, r"the class of sample a, .cls, has none; it must be a number from 0"),
-        ({"a.jpg": b"x", "a.cls": b"cat"}, r"the class of sample a, .cls, is 'cat'; it must be a number"),
-        ({"a.jpg": b"x", "a.cls": b"-1"}, r"is '-1'"),
+        ({"a.jpg": b"x"}, r"the label .cls of sample a is missing; .* The sample has .jpg\. label= names"),
+        ({"a.jpg": b"x", "a.cls": b"cat"}, r"the label .cls of sample a holds 'cat'; .* a number from 0"),
+        ({"a.jpg": b"x", "a.cls": b"-1"}, r"holds '-1'"),
         ({"a.jpg": b"x", "a.JPG": b"x"}, r"sample a has two files .jpg"),
     ],
 )
 def test_a_sample_that_makes_no_sense_is_named(files: dict[str, bytes], said: str, tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=said):
         build_index(Tar(write(tmp_path / "a.tar", files)), tmp_path / "cache")
+
+
+def test_wildcards_name_shards_in_sorted_order(tmp_path: Path) -> None:
+    for number in (2, 0, 1):
+        write(tmp_path / f"s{number}.tar", {f"{number}.jpg": b"x", f"{number}.cls": b"%d" % number})
+    source, _ = opened(Tar(tmp_path / "s*.tar"), tmp_path)
+    assert [source.label(index) for index in range(len(source))] == [0, 1, 2]
+    with pytest.raises(SourceError, match=r"no file matches /.*/t\*\.tar"):
+        build_index(Tar(tmp_path / "t*.tar"), tmp_path / "cache")
+    with pytest.raises(SpecError, match="must be one path: name several shards by braces"):
+        Tar([tmp_path / "s0.tar", tmp_path / "s1.tar"])  # type: ignore[arg-type]
 
 
 def test_a_missing_shard_is_named(tmp_path: Path) -> None:

@@ -18,9 +18,9 @@ from prepserver.pipeline.ops import CenterCrop, ColorJitter, Decode, RandomCrop,
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.pipeline.shard import Shard
 from prepserver.source import Record, SampleError, Source
-from prepserver.transform import DECODING, BadSample, Plan, RowMaker, SampleKey
+from prepserver.transform import DECODING, BadFile, BadSample, Plan, RowMaker, SampleKey
 from prepserver.transform.objects import Objects
-from prepserver.worker.fill import REPLACEMENTS, LaneError, Stream, Target, fill
+from prepserver.worker.fill import REPLACEMENTS, LaneError, Stream, Target, describe, fill
 from tests.support.images import make_rows
 from tests.support.tiny_images import Lane, jpeg, nothing, open_stream, photo_tree, tiny_pipeline
 
@@ -397,3 +397,8 @@ def test_a_shard_has_the_rows_of_the_whole_even_if_replaced() -> None:
     for image, label, index in (found[3], found[7]):
         assert (label, index, set(image)) == (NO_SAMPLE, NO_SAMPLE, {0})
     assert [(bad.position, bad.index) for bad in made.bad] == [(2, 5), (6, 5)]
+
+
+def test_an_error_about_a_file_is_shown_without_its_class() -> None:
+    assert describe(BadFile("/t.json is no tokenizer")) == "/t.json is no tokenizer"
+    assert describe(ValueError("odd")) == "ValueError: odd"
