@@ -35,8 +35,8 @@ def bucket() -> Iterator[ObjectStore]:
             patch.setenv(name, value)
         remote.configure([f"s3://{store.bucket}", store.web], DEADLINE_S)
         yield store
-        patch.setattr(remote, "_rules", remote._Rules())
-        patch.setattr(remote, "_link", None)
+    # As in a new process; a patch would be undone.
+    remote._rules, remote._link = remote._Rules(), None
 
 
 @pytest.fixture
