@@ -53,6 +53,12 @@ def test_a_spec_says_where_its_source_lies() -> None:
     assert place_of({"source": "OfAnotherRelease", "where": "/data"}) == "OfAnotherRelease"
 
 
+def test_a_list_of_shards_is_refused_with_the_way_out() -> None:
+    shards: Any = ["/data/s0.tar", "/data/s1.tar"]
+    with pytest.raises(SpecError, match="must be one path: name several shards by braces"):
+        Tar(shards)
+
+
 def test_specs_that_differ_have_different_digests() -> None:
     assert len({spec.digest for spec in SPECS}) == len(SPECS)
 
