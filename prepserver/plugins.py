@@ -72,6 +72,7 @@ def load(names: Sequence[str]) -> list[Loaded]:
         PluginError: One cannot be imported, is not a plug-in, or has the name of another.
     """
     found = [each for name in names for each in _found(name)]
+    digests: dict[str, tuple[str, str]] = {}  # by module: each costs a look at all installed distributions
     for role, name, module, value in found:
         if not callable(value) or not 0 < len(name) <= MAX_NAME_CHARS:
             raise PluginError(
@@ -80,7 +81,7 @@ def load(names: Sequence[str]) -> list[Loaded]:
         if (there := _loaded.get((role, name))) is not None and there.value is not value:
             raise PluginError(f"two plug-ins are {role}s with the name {name!r}: {there.origin} and {module.__name__}")
         if there is None:
-            code, origin = _code_of(module)
+            code, origin = digests.get(module.__name__) or digests.setdefault(module.__name__, _code_of(module))
             _loaded[role, name] = Loaded(role, name, code, origin, value)
     if len(_loaded) > MOST:
         raise PluginError(f"{len(_loaded)} plug-ins are more than {MOST}: name single ones, as module:object")
