@@ -41,7 +41,8 @@ if "prepserver.worker.zygote" in sys.orig_argv:
     from tests.support import probes
     def fill(*arguments, real=loop.fill):
         global fill
-        print("PROBED", json.dumps(probes.probe({inside!r}, {outside!r}, os.getppid())), file=sys.stderr, flush=True)
+        found = json.dumps(probes.probe({inside!r}, {outside!r}, os.getppid()))
+        os.write(2, f"PROBED {{found}}\\n".encode())  # in one piece: another worker writes there, too
         loop.fill = real
         return real(*arguments)
     loop.fill = fill

@@ -22,6 +22,8 @@ int prep_crop(void) { return 0; }
 int prep_crop_scan(void) { return 0; }
 int prep_is_true(void) { return 0; }
 int prep_cut(void) { return 0; }
+int prep_rewrite(void) { return 0; }
+void prep_free(void) {}
 int prep_turn(void) { return 0; }
 int prep_warp(void) { return 0; }
 int prep_use_own_entropy(void) { return 0; }
