@@ -12,7 +12,6 @@ from prepserver.pack.shards import Table
 from prepserver.source import Source
 from prepserver.source.container import write_container
 from prepserver.source.files import FileTable
-from prepserver.source.ranges import RangesSource
 from prepserver.source.readers.packed import INDEX_KEY, index_name
 
 
@@ -56,8 +55,5 @@ def write_index(
 
 def _listed(source: Source, table: Table) -> Iterator[tuple[int, bytes, bytes]]:
     for sample in table.samples:
-        shown = source.name(sample)
-        # As it is listed, so that a checkpoint of the source goes on with the packed dataset.
-        listed = shown.removeprefix("/") if isinstance(source, RangesSource) else shown
-        folder, slash, name = os.fsencode(listed).rpartition(b"/")
+        folder, slash, name = os.fsencode(source.name(sample)).rpartition(b"/")
         yield source.label(sample), folder + slash, name

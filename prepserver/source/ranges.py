@@ -173,7 +173,7 @@ class RangesReader(FilesReader[Listed]):
         table = FileTable()
         more = [array("I"), *(array("Q") for _ in self.columns for _ in range(2))]
         for number, (path, listed) in enumerate(zip(paths, files, strict=True)):
-            folder = os.fsencode(path.partition("://")[2] or path.lstrip("/")) + b"/"
+            folder = os.fsencode(path.partition("://")[2] or path) + b"/"
             for key, label in zip(listed.keys, listed.labels, strict=True):
                 below, slash, name = key.rpartition(b"/")
                 table.add(folder + below + slash, name, label)
@@ -209,13 +209,8 @@ class RangesSource(Listing):
         self._columns, self._has_label = columns, has_label
         meta = container.meta
         self._stamps = list(zip(meta["sizes"], meta["mtimes_ns"], strict=True))
-        self._is_remote = is_url(meta["files"][0])
         self._shards = open_shards(meta["files"], meta["sizes"], roots, meta["mtimes_ns"])
         self.reads_ahead = self._shards.wants
-
-    def name(self, index: int) -> str:
-        """As `Source.name`: the path of the file, and the key."""
-        return ("" if self._is_remote else "/") + super().name(index)
 
     def prefetch(self, indices: Sequence[int]) -> None:
         """As `Source.prefetch`."""
