@@ -49,7 +49,16 @@ def commit() -> str:
     if not (_PACKAGE.parent / ".git").exists():
         return "unknown"
     try:
-        described = ["git", "-C", str(_PACKAGE.parent), "describe", "--always", "--abbrev=10", "--exclude=*", "--dirty=+"]
+        described = [
+            "git",
+            "-C",
+            str(_PACKAGE.parent),
+            "describe",
+            "--always",
+            "--abbrev=10",
+            "--exclude=*",
+            "--dirty=+",
+        ]
         return subprocess.run(described, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return "unknown"
