@@ -6,8 +6,9 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 
-# A PYTHONPATH of the caller's could put another prepserver before the one of this checkout.
-unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
+# A PYTHONPATH of the caller's could put another prepserver before the one of this checkout. Without bytecode, each of
+# the many processes of the tests would compile this checkout anew.
+unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV PYTHONDONTWRITEBYTECODE
 
 # What an editable install reads: a change of these means installing again.
 INPUTS := pyproject.toml constraints.txt $(wildcard *.py) $(shell find prepserver -name '*.[ch]')
