@@ -118,6 +118,7 @@ def object_store() -> Iterator[ObjectStore]:
 
 class _Proxy(ThreadingHTTPServer):
     daemon_threads = True
+    request_queue_size = 128  # of 5, a busy machine drops some: a reader asks for many objects at once
 
     def __init__(self, store: ObjectStore) -> None:
         self.store = store
