@@ -12,13 +12,19 @@ unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 # What an editable install reads: a change of these means installing again.
 INPUTS := pyproject.toml constraints.txt $(wildcard *.py) $(shell find prepserver -name '*.[ch]')
 
+# The tests of what decides: see `make coverage`.
+COVERING := $(addprefix tests/unit/,order pipeline protocol) \
+	$(filter-out %/test_histories.py,$(wildcard tests/unit/schedule/test_*.py)) tests/unit/transform/test_boxes.py \
+	$(addprefix tests/unit/prepclient/test_,session.py delivery.py timing.py) \
+	$(addprefix tests/unit/source/test_,arrays.py coco.py tf_record.py voc.py)
+
 .PHONY: help demo test test-unit coverage lint docs bench bench-smoke bench-peers chaos soak fuzz fuzz-smoke clean
 
 help:
 	@echo 'make demo         see it work, in under 90 s: three training jobs on one shared stream, then on DataLoaders'
 	@echo 'make test         all tests but the long ones'
 	@echo 'make test-unit    unit tests alone, without those that take long and are the same with every Python'
-	@echo 'make coverage     every branch of what decides is taken by its own tests'
+	@echo 'make coverage     every branch of what decides is taken by its own tests; `make coverage test` runs them once'
 	@echo 'make lint         formatting, ruff, mypy, import rules'
 	@echo 'make docs         builds the documents as a site, in site/; open site/index.html'
 	@echo 'make bench        measurements against DataLoader; writes bench/out/. More: python -m bench --list'
@@ -34,18 +40,16 @@ help:
 demo: $(VENV)/.installed
 	$(BIN)/prepserver demo $(DEMO_ARGS)
 
+# `make coverage test`, as CI runs it, runs no test twice.
 test: $(VENV)/.installed-dev
-	$(PYTEST) -n 2 --dist loadfile $(PYTEST_ARGS)
+	$(PYTEST) -n 2 --dist loadfile $(if $(filter coverage,$(MAKECMDGOALS)),$(COVERING:%=--ignore=%)) $(PYTEST_ARGS)
 
 test-unit: $(VENV)/.installed-dev
 	$(PYTEST) -n 2 --dist loadfile -m 'not once and not soak' tests/unit $(PYTEST_ARGS)
 
 # Always the same examples: a branch that only luck takes is not covered.
 coverage: $(VENV)/.installed-dev
-	$(PYTEST) -n 2 --cov --hypothesis-profile=ci $(addprefix tests/unit/,order pipeline protocol schedule) \
-		--deselect tests/unit/schedule/test_histories.py \
-		$(addprefix tests/unit/prepclient/test_,session.py delivery.py timing.py) tests/unit/transform/test_boxes.py \
-		$(addprefix tests/unit/source/test_,arrays.py coco.py tf_record.py voc.py) $(PYTEST_ARGS)
+	$(PYTEST) -n 2 --cov --hypothesis-profile=ci $(COVERING) $(PYTEST_ARGS)
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
