@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
 
 from prepclient import (
     CenterCrop,
@@ -26,8 +30,10 @@ from prepclient import (
     ToLayout,
 )
 from prepserver.pipeline.ops import Op
-from prepserver.pipeline.sources import ImageFolder
+from prepserver.pipeline.sources import Coco, ImageFolder
+from tests.support.augmentations import pipelines
 from tests.support.clients import OPS, Rows, inline_rows, read, rows_of
+from tests.support.detection import coco_tree
 from tests.support.odd_images import listed, odd_files, odd_tree
 from tests.support.server import Server
 
@@ -55,6 +61,11 @@ def servers() -> Iterator[list[Server]]:
 @pytest.fixture(scope="module")
 def odd(tmp_path_factory: pytest.TempPathFactory) -> ImageFolder:
     return odd_tree(tmp_path_factory.mktemp("odd"))
+
+
+@pytest.fixture(scope="module")
+def scenes(tmp_path_factory: pytest.TempPathFactory) -> Coco:
+    return coco_tree(tmp_path_factory.mktemp("coco"), 150)
 
 
 def served_rows(server: Server, source: Any, epochs: int = 1, ops: Any = OPS, **arguments: Any) -> Rows:
@@ -88,6 +99,24 @@ def test_every_pipeline_gives_the_same_rows_everywhere(servers: list[Server], od
     expected = inline_rows(odd, ops=ops, shuffle=True, batch_size=16, seed=3)
     for server in servers:
         assert served_rows(server, odd, ops=ops, shuffle=True, batch_size=16, seed=3) == expected
+
+
+@settings(max_examples=4, deadline=None)
+@given(made=pipelines(("image", "boxes")))
+def test_any_pipeline_gives_the_same_rows_where_workers_are_killed(
+    servers: list[Server], scenes: Coco, made: tuple[list[Op], int]
+) -> None:
+    ops, views = made
+    arguments: dict[str, Any] = {"ops": ops, "views": views, "shuffle": True, "batch_size": 25, "seed": 3}
+    expected = inline_rows(scenes, **arguments)
+    for server in (servers[0], servers[2]):
+        with PrepClient(scenes, fields="dict", runtime_dir=server.runtime_dir, **arguments) as client:
+            batches = iter(client)
+            rows = rows_of(next(batches))
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(server.workers()[0], signal.SIGKILL)
+            rows += [row for batch in batches for row in rows_of(batch)]
+        assert rows == expected
 
 
 @pytest.mark.parametrize("zero_copy", [False, True])
