@@ -103,7 +103,7 @@ def test_every_pipeline_gives_the_same_rows_everywhere(servers: list[Server], od
 
 @settings(max_examples=3, deadline=None)
 @given(made=pipelines(("image", "boxes")))
-def test_any_pipeline_gives_the_same_rows_where_workers_are_killed(
+def test_any_pipeline_gives_the_same_rows_through_kills(
     servers: list[Server], scenes: Coco, made: tuple[list[Op], int]
 ) -> None:
     ops, views = made
