@@ -41,9 +41,11 @@ help:
 demo: $(VENV)/.installed
 	$(BIN)/prepserver demo $(DEMO_ARGS)
 
-# `make coverage test`, as CI runs it, runs no test twice.
+# `make coverage test`, as CI runs it, runs no test twice. Files go in their order, those of real daemons first: they
+# take longest, and wait so much that three of them keep two cores busy.
 test: $(VENV)/.installed-dev
-	$(PYTEST) -n 2 --dist loadfile $(if $(filter coverage,$(MAKECMDGOALS)),$(COVERING:%=--ignore=%)) $(PYTEST_ARGS)
+	$(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder \
+		$(if $(filter coverage,$(MAKECMDGOALS)),$(COVERING:%=--ignore=%)) $(PYTEST_ARGS)
 
 test-unit: $(VENV)/.installed-dev
 	$(PYTEST) -n 2 --dist loadfile -m 'not once and not soak' tests/unit $(PYTEST_ARGS)
