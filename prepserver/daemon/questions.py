@@ -230,8 +230,9 @@ class Questions:
         ring = self._rings.held[admit.lane]
         rows = rows_of(attach, question.asked.source, question.asked.pipeline.to_wire(), listing)
         self._ledger.attached(
-            admit.cursor, peer.uid, attach, rows, admit.epoch_start, admit.position, admit.first, ring.layout.rows
-        )
+            admit.cursor, peer.uid, attach, rows, admit.epoch_start, admit.position, admit.first, ring.layout.rows,
+            peer.pid,
+        )  # fmt: skip
         try:
             given = peer.give(ring.fd)
         except OSError:  # the client is gone

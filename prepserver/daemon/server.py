@@ -18,6 +18,7 @@ from typing import Any
 from prepserver.audit import logfile
 from prepserver.config import ConfigError, Settings
 from prepserver.daemon import quarantine
+from prepserver.daemon.about import about
 from prepserver.daemon.access import Access
 from prepserver.daemon.attach import Listener
 from prepserver.daemon.attachments import Attachments
@@ -105,16 +106,16 @@ class Daemon:
         self._notifier = Notifier()
         self._state_dir = state_dir if state_dir is not None else cache_dir
         self._quarantine = Quarantine(self._state_dir / quarantine.FOLDER)
-        self._ledger = Ledger(self._state_dir / logfile.FOLDER)
+        self._ledger = Ledger(self._state_dir / logfile.FOLDER, about(settings, workers, memory_bytes))
         access = Access.of(settings, os.getuid())
         self._attachments = Attachments(self._rings, self._ledger)
         self._driver = Driver(self._coordinator, self._rings, self._caches, self._attachments, self._quarantine, access)
-        self._watch = Watch(self._coordinator, self._attachments, self._gpus)
+        self._watch = Watch(self._coordinator, self._attachments, self._gpus, self._ledger)
         reports = Reports(self._driver, self._coordinator, self._quarantine, self._watch)
         self._pool = self._driver.pool = self._watch.pool = WorkerPool(
             self._poll, reports, workers, settings.sample_timeout_s,
             settings.nice, settings.log_level, settings.sandbox, settings.plugins, settings.plugin_read,
-            settings.url_roots,
+            settings.url_roots, settings.log_format,
         )  # fmt: skip
         self._caches.tell = self._pool.broadcast
         self._listings = Listings(self._pool, cache_dir, time.monotonic)
