@@ -60,7 +60,7 @@ def command_line() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"prepserver {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", dest="command", required=True)
     for add in (_add_start, _add_status, _add_top, _add_metrics, _add_doctor, _add_stop, _add_quarantine,
-                _add_audit, _add_replay, add_pack, _add_demo, _add_completion):  # fmt: skip
+                _add_audit, _add_replay, _add_report, _add_compare, add_pack, _add_demo, _add_completion):  # fmt: skip
         add(commands)
     return parser
 
@@ -273,6 +273,30 @@ def _add_replay(commands: _Commands) -> None:
         help=".png: a picture, normalisation undone; .npy: the row as it is stored",
     )  # fmt: skip
     _add_plugin(p, "a plug-in of the daemon that the job used; repeatable")
+    _add_places(p)
+
+
+def _add_report(commands: _Commands) -> None:
+    p = _add(
+        commands, "report", "prepserver.cli.report:report", "make a page of how a run went",
+        "Writes one HTML page, which needs nothing else, of what the daemon counted of a job: images/s, waiting, GPU "
+        "and stages over time, verdicts, configuration and versions. Works while the job runs and afterwards; the last "
+        "runs of a job are kept, and JOB~1 means the one before the last.",
+    )  # fmt: skip
+    p.add_argument("job", metavar="JOB", help="as for audit")
+    p.add_argument("-o", metavar="FILE.html", dest="output", type=Path, required=True, help="- for stdout")
+    _add_places(p)
+
+
+def _add_compare(commands: _Commands) -> None:
+    p = _add(
+        commands, "compare", "prepserver.cli.report:compare", "compare two runs",
+        "Shows the figures, stages and verdicts of two runs beside each other, and what differs in their "
+        "configuration. A and B are names of jobs, such as JOB~1 and JOB, or pages that `prepserver report` wrote.",
+    )  # fmt: skip
+    p.add_argument("a", metavar="A", help="JOB, JOB~1 for the run before its last, or FILE.html")
+    p.add_argument("b", metavar="B", help="the same")
+    p.add_argument("--json", action="store_true", help="everything, for machines")
     _add_places(p)
 
 

@@ -82,7 +82,7 @@ class Watch:
         def grown(name: str, number: int) -> float:
             return counts[name, number] - self._counted[name, number] if (name, number) in self._counted else 0.0
 
-        at_s = round(datetime.now(UTC).timestamp() - span_s, 1)
+        at_s = round(datetime.now(UTC).timestamp() - span_s, 3)
         busy_s = sum(grown(name, ticket) for name, ticket in counts if name == "busy")
         pool = {"busy": min(busy_s, len(self.pool.seats) * span_s), "workers": len(self.pool.seats) * span_s}
         for number, attachment in self._attachments.items():

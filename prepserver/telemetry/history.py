@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -77,9 +77,38 @@ def joined(slices: Iterable[Slice]) -> Slice:
     return found
 
 
-def halved(slices: list[Slice]) -> list[Slice]:
-    """Half as many slices, twice as long."""
-    return [joined(slices[k : k + 2]) for k in range(0, len(slices), 2)]
+def gathered(slices: Sequence[Slice], most: int, least_s: float = 0.0) -> list[Slice]:
+    """At most `most` slices, none of them shorter than `least_s` but before a pause."""
+    if not slices:
+        return []
+    step_s = max(least_s, sum(each.span_s for each in slices) / most)
+    found: list[list[Slice]] = []
+    long_s = 0.0
+    for each in slices:
+        is_pause = found and each.at_s - found[-1][-1].at_s - found[-1][-1].span_s > 2 * step_s
+        if not found or is_pause or long_s + each.span_s / 2 >= step_s:
+            found.append([])
+            long_s = 0.0
+        found[-1].append(each)
+        long_s += each.span_s
+    return [joined(part) for part in found]
+
+
+def figures(slices: Iterable[Slice]) -> dict[str, float | None]:
+    """What one wants to know first, by name; shares as fractions, None where nothing is known."""
+    whole = joined(slices)
+    loop = ("wait", "copy", "own")
+    return {
+        "images/s": whole.images_per_s,
+        "loading": whole.share("wait", *loop),
+        "copying": whole.share("copy", *loop),
+        "computing": whole.share("own", *loop),
+        "GPU busy": whole.share("gpu", "gpus"),
+        "workers busy": whole.share("busy", "workers"),
+        "ring filled": whole.share("ring", "ranks"),
+        "images": whole.sums.get("images", 0.0),
+        "duration": whole.span_s,
+    }
 
 
 @dataclass(slots=True)
@@ -110,6 +139,12 @@ class History:
     run: dict[str, Any] = field(default_factory=dict)
     pids: list[int] = field(default_factory=list)
     tracks: dict[str, Track] = field(default_factory=dict)
+
+    @property
+    def by_images(self) -> list[Track]:
+        """The tracks in which something was read, the one with most images first."""
+        read = [track for track in self.tracks.values() if track.slices]
+        return sorted(read, key=lambda track: -joined(track.slices).sums.get("images", 0.0))
 
     def take(self, line: Mapping[str, Any]) -> None:
         """Takes a line of a file."""
@@ -227,7 +262,7 @@ class HistoryFile:
         if track in self._open:
             self._slices += 1
             self._put(_line(track, self._open.pop(track)[0]))
-            if self._slices > MAX_SLICES:
+            if self._slices >= MAX_SLICES:
                 self._flush()
                 self._replace(read(self._path))
 
@@ -241,15 +276,14 @@ class HistoryFile:
             self._buffer = []
 
     def _replace(self, history: History) -> None:
-        """Writes the whole file anew, at most half full."""
-        while sum(len(track.slices) for track in history.tracks.values()) > MAX_SLICES // 2 and any(
-            len(track.slices) > 1 for track in history.tracks.values()
-        ):
-            for track in history.tracks.values():
-                track.slices = halved(track.slices)
-        spans = [each.span_s for track in history.tracks.values() for each in track.slices]
-        self._slices, self._grain_s = len(spans), max(1.0, statistics.median(spans or [1.0]))
-        self._tracks = set(history.tracks)
+        """Writes the whole file anew, with slices twice as long until it is not full."""
+        tracks = history.tracks.values()
+        self._grain_s = max(1.0, statistics.median([each.span_s for track in tracks for each in track.slices] or [1.0]))
+        while (count := sum(len(track.slices) for track in tracks)) >= max(MAX_SLICES, len(tracks) + 1):
+            self._grain_s *= 2
+            for track in tracks:
+                track.slices = gathered(track.slices, MAX_SLICES, self._grain_s)
+        self._slices, self._tracks = count, set(history.tracks)
         new = self._path.with_suffix(".new")
         with open(new, "wb", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
             file.write(_bytes(history.lines()))
@@ -258,7 +292,7 @@ class HistoryFile:
 
 def _line(track: str, each: Slice) -> dict[str, Any]:
     sums = {name: round(value, 4) for name, value in each.sums.items() if value}
-    return {"track": track, "at": round(each.at_s, 1), "for": round(each.span_s, 3), "sums": sums}
+    return {"track": track, "at": round(each.at_s, 3), "for": round(each.span_s, 3), "sums": sums}
 
 
 def _bytes(lines: Iterable[dict[str, Any]]) -> bytes:

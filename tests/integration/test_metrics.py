@@ -9,6 +9,7 @@ import re
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ import pytest
 
 from prepclient import CenterCrop, PrepClient, SyntheticImages
 from prepserver.cli import exits
+from prepserver.cli.run_page import data_of
+from prepserver.telemetry.history import figures
 from tests.support.server import Server, cli, environment
 from tests.support.waiting import PATIENCE_S, wait_until
 
@@ -51,8 +54,10 @@ def serving(server: Server) -> Iterator[Path]:
     with subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         assert "serves /metrics" in process.stderr.readline()
-        yield path
-        process.terminate()
+        try:
+            yield path
+        finally:
+            process.terminate()
 
 
 def get(path: Path, what: str, accept: str = "") -> tuple[int, str]:
@@ -76,13 +81,14 @@ def test_a_scrape_says_what_status_says_and_health_follows_the_daemon() -> None:
     try:
         with serving(server) as path:
             with PrepClient(
-                SyntheticImages(64, (32, 32)), [CenterCrop(8)], batch_size=8, job='a "b"\n'.strip(),
+                SyntheticImages(64, (32, 32)), [CenterCrop(8)], batch_size=8, job='a "b"',
                 runtime_dir=server.runtime_dir,
             ) as train:  # fmt: skip
                 scrapes = iter(lambda: families(get(path, "/metrics")[1]), None)
                 found = next(scrapes)
                 while "prepserver_job_wait_ratio" not in found:  # a rate is known after some seconds
                     list(train)
+                    time.sleep(0.3)
                     found = next(scrapes)
                 status = server.status()
                 (job,), (stream,) = status["jobs"], status["streams"]
@@ -96,11 +102,12 @@ def test_a_scrape_says_what_status_says_and_health_follows_the_daemon() -> None:
                 (verdict,) = found["prepserver_job_verdict"]
                 assert verdict.labels["verdict"]
                 assert found["prepserver_rings_bytes"][0].value == status["memory"]["rings_bytes"] > 0
-                assert {s.labels["stage"] for s in found["prepserver_stream_stage_seconds"]} == {"read", "decode"}
+                assert {s.labels["stage"] for s in found["prepserver_stream_stage_seconds"]} >= {"read", "decode"}
                 assert found["prepserver_stream_sharing_ratio"][0].labels == {"stream": str(stream["id"])}
                 check_queries(found | of_gpus(status))
                 code, openmetrics = get(path, "/metrics", "application/openmetrics-text; version=1.0.0")
                 assert (code, openmetrics.endswith("# EOF\n")) == (200, True)
+            check_report(server)
             assert get(path, "/health") == (200, '{"state": "running", "why": ""}\n')
             assert get(path, "/secrets")[0] == 404
             # one that says nothing, and one that hangs up, keep nobody else from an answer for long
@@ -117,6 +124,23 @@ def test_a_scrape_says_what_status_says_and_health_follows_the_daemon() -> None:
     finally:
         server.stop()
         server.discard()
+
+
+def check_report(server: Server) -> None:
+    """What was counted of the job is in its report, after its end."""
+    where = ("--runtime-dir", str(server.runtime_dir))
+    file = server.home / "run.html"
+    wait_until(lambda: cli("report", 'a "b"', "-o", str(file), *where).returncode == exits.OK)
+    text = file.read_text()
+    assert "SyntheticImages of 64 samples" in text
+    assert "<b>loading</b>" in text.replace("<span>", "<b>").replace("</span>", "</b>")
+    (track,) = data_of(text).by_images
+    assert figures(track.slices)["images/s"] > 0  # type: ignore[operator]
+    same = json.loads(cli("compare", 'a "b"', str(file), "--json", *where).stdout)
+    assert same["differs"] == {}
+    unknown = cli("report", "nobody", "-o", str(file), *where)
+    assert (unknown.returncode, "it has logs of 'a \"b\"'" in unknown.stderr) == (exits.FAILED, True)
+    assert cli("report", 'a "b"~1', "-o", str(file), *where).returncode == exits.FAILED
 
 
 def of_gpus(status: dict[str, Any]) -> dict[str, list[Any]]:
