@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from prepclient import CenterCrop, PrepClient, SyntheticImages
-from prepserver.cli import exits
+from prepserver.cli import exits, main
 from prepserver.cli.run_page import data_of
 from prepserver.telemetry.history import figures
 from tests.support.server import Server, cli, environment
@@ -76,8 +76,8 @@ def families(text: str) -> dict[str, list[Any]]:
     return found
 
 
-def test_a_scrape_says_what_status_says_and_health_follows_the_daemon() -> None:
-    server = Server(workers=1).start()
+def test_metrics_health_log_and_report_of_a_job(capsys: pytest.CaptureFixture[str]) -> None:
+    server = Server(workers=1, arguments=["--log-format", "json"]).start()
     try:
         with serving(server) as path:
             with PrepClient(
@@ -107,7 +107,7 @@ def test_a_scrape_says_what_status_says_and_health_follows_the_daemon() -> None:
                 check_queries(found | of_gpus(status))
                 code, openmetrics = get(path, "/metrics", "application/openmetrics-text; version=1.0.0")
                 assert (code, openmetrics.endswith("# EOF\n")) == (200, True)
-            check_report(server)
+            check_report(server, capsys)
             assert get(path, "/health") == (200, '{"state": "running", "why": ""}\n')
             assert get(path, "/secrets")[0] == 404
             # one that says nothing, and one that hangs up, keep nobody else from an answer for long
@@ -120,27 +120,33 @@ def test_a_scrape_says_what_status_says_and_health_follows_the_daemon() -> None:
             assert families(get(path, "/metrics")[1]).keys() == {"prepserver_up"}
         assert cli("metrics", "--once", "--runtime-dir", str(server.runtime_dir)).returncode == exits.NO_DAEMON
         for listen in ("9477", "127.0.0.1:99999", "127.0.0.1:http"):
-            assert cli("metrics", "--listen", listen).returncode == exits.USAGE
+            assert main(["metrics", "--listen", listen]) == exits.USAGE
+        said = [json.loads(line) for line in server.log().splitlines()]
+        assert {each["level"] for each in said} == {"info"}
+        assert any("ready in" in each["message"] for each in said)
     finally:
         server.stop()
         server.discard()
 
 
-def check_report(server: Server) -> None:
+def check_report(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     """What was counted of the job is in its report, after its end."""
     where = ("--runtime-dir", str(server.runtime_dir))
     file = server.home / "run.html"
-    wait_until(lambda: cli("report", 'a "b"', "-o", str(file), *where).returncode == exits.OK)
+    wait_until(lambda: main(["report", 'a "b"', "-o", str(file), *where]) == exits.OK)
     text = file.read_text()
     assert "SyntheticImages of 64 samples" in text
     assert "<b>loading</b>" in text.replace("<span>", "<b>").replace("</span>", "</b>")
     (track,) = data_of(text).by_images
     assert figures(track.slices)["images/s"] > 0  # type: ignore[operator]
-    same = json.loads(cli("compare", 'a "b"', str(file), "--json", *where).stdout)
-    assert same["differs"] == {}
-    unknown = cli("report", "nobody", "-o", str(file), *where)
-    assert (unknown.returncode, "it has logs of 'a \"b\"'" in unknown.stderr) == (exits.FAILED, True)
-    assert cli("report", 'a "b"~1', "-o", str(file), *where).returncode == exits.FAILED
+    capsys.readouterr()
+    assert main(["compare", 'a "b"', str(file), "--json", *where]) == exits.OK
+    assert json.loads(capsys.readouterr().out)["differs"] == {}
+    for unknown in ("nobody", 'a "b"~1', 'a "b"~9'):
+        assert main(["report", unknown, "-o", str(file), *where]) == exits.FAILED
+    said = capsys.readouterr().err
+    assert "it has logs of 'a \"b\"'" in said
+    assert "3 runs of a job are kept" in said
 
 
 def of_gpus(status: dict[str, Any]) -> dict[str, list[Any]]:

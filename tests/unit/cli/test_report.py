@@ -56,7 +56,7 @@ def test_the_page_says_what_was_counted() -> None:
     assert "GPU" not in re.sub(r"<script.*", "", text, flags=re.DOTALL)  # of which nothing is known
 
 
-def test_the_page_fetches_and_runs_nothing_whatever_a_job_is_called() -> None:
+def test_the_page_fetches_nothing_whatever_a_job_is_called() -> None:
     text = page(run(job=HOSTILE))
     assert "default-src 'none'" in text
     assert "<script>" not in text
