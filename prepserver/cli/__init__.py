@@ -59,8 +59,8 @@ def command_line() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"prepserver {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", dest="command", required=True)
-    for add in (_add_start, _add_status, _add_top, _add_metrics, _add_doctor, _add_stop, _add_quarantine,
-                _add_audit, _add_replay, _add_report, _add_compare, add_pack, _add_demo, _add_completion):  # fmt: skip
+    for add in (_add_start, _add_status, _add_top, _add_metrics, _add_doctor, _add_stop, _add_quarantine, _add_audit,
+                _add_replay, _add_report, _add_compare, _add_trace, add_pack, _add_demo, _add_completion):  # fmt: skip
         add(commands)
     return parser
 
@@ -298,6 +298,18 @@ def _add_compare(commands: _Commands) -> None:
     p.add_argument("b", metavar="B", help="the same")
     p.add_argument("--json", action="store_true", help="everything, for machines")
     _add_places(p)
+
+
+def _add_trace(commands: _Commands) -> None:
+    p = _add(
+        commands, "trace", "prepserver.cli.trace:trace", "record what workers and jobs do, for Perfetto",
+        "Records for some seconds which worker makes which rows when, and what each training loop does between two "
+        "messages, and writes a trace that ui.perfetto.dev shows. `client.timeline(...)` in a training script is more "
+        "exact about its own loop.",
+    )  # fmt: skip
+    p.add_argument("--seconds", metavar="S", type=_within(float, 0.0, 600), default=10.0, help="default 10")
+    p.add_argument("-o", metavar="FILE.json", dest="output", type=Path, required=True, help="Chrome's JSON format")
+    _add_places(p, None)
 
 
 def _add_demo(commands: _Commands) -> None:

@@ -197,6 +197,11 @@ class WorkerPool:
             seat.killed_s, seat.blameless = time.monotonic(), True
             seat.child.kill()
 
+    def who(self, worker: int) -> tuple[int, int]:
+        """Number and pid of a worker; 0 for a pid that is not known any more."""
+        seat = self._by_worker.get(worker)
+        return (-1, 0) if seat is None or seat.child is None else (seat.number, seat.child.pid or 0)
+
     def at_sample(self, index: int) -> list[tuple[int, int]]:
         """Workers that are working on sample `index` of any source, each with its task."""
         found = []

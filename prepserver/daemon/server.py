@@ -292,13 +292,18 @@ class Daemon:
             log.error("stopped, but a worker waits in the kernel and ends only when its storage answers")
         return clean
 
-    def snapshot(self) -> dict[str, Any]:
-        """All that `prepserver status` shows."""
-        return snapshot(
+    def snapshot(self, since_ns: int | None = None) -> dict[str, Any]:
+        """All that `prepserver status` shows, and for traces what was done since then."""
+        found = snapshot(
             started_s=self._started_s, runtime_dir=str(self._dir.path), state="stopping" if self.stops else "running",
             coordinator=self._coordinator, attachments=self._attachments, pool=self._pool, rings=self._rings,
             caches=self._caches, watch=self._watch, gpus=self._gpus, state_dir=str(self._state_dir),
         )  # fmt: skip
+        if since_ns is not None:
+            found["chunks"] = self._watch.chunks_since(since_ns)
+            for job in found["jobs"]:
+                job["heard"] = [each for each in self._attachments[job["id"]].heard if each.at_ns >= since_ns]
+        return found
 
     def rows_per_s(self) -> float:
         """Rate of the pool; before any measurement, a guess for ordinary photos."""

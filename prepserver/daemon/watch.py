@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, deque
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,11 +14,13 @@ from prepserver.daemon.attachments import Attachment, Attachments
 from prepserver.daemon.gpus import Gpus
 from prepserver.daemon.ledger import Ledger
 from prepserver.daemon.pool import WorkerPool
+from prepserver.protocol.trace import MOST_CHUNKS, MadeChunk
 from prepserver.protocol.work import Filled
 from prepserver.schedule.coordinator import Coordinator
 from prepserver.schedule.lag import holding_back
 from prepserver.schedule.records import Cursor
 from prepserver.schedule.stream import Stream
+from prepserver.schedule.workers import Task
 from prepserver.telemetry import cores
 from prepserver.telemetry.history import Slice
 from prepserver.telemetry.page import NO_TASK
@@ -46,6 +48,7 @@ class Watch:
         self._gpus = gpus
         self._stages = Stages()
         self._ledger = ledger
+        self._chunks: deque[MadeChunk] = deque(maxlen=MOST_CHUNKS)
         self._counted: dict[Key, float] = {}
         self._marked_s = 0.0
         self._marks = 0
@@ -53,8 +56,12 @@ class Watch:
 
     # -- counting -----------------------------------------------------------------------------------
 
-    def filled(self, stream: int, rows: int, lanes: tuple[int, ...], made: Filled) -> None:
+    def filled(self, task: Task, made: Filled) -> None:
         """Counts a chunk whose rows have been announced."""
+        stream, rows, lanes = task.stream, task.chunk.count, task.chunk.lanes
+        number, pid = self.pool.who(task.worker)
+        times_ns = (made.began_ns, made.at_ns, time.monotonic_ns(), made.read_ns)
+        self._chunks.append(MadeChunk(number, pid, stream, task.chunk.position, rows, *times_ns))
         found = self._coordinator.table.streams.get(stream)
         if found is not None and all(lane in found.lanes for lane in lanes):
             self._stages.filled(stream, rows, {lane: found.lanes[lane].pipeline for lane in lanes}, made)
@@ -131,6 +138,10 @@ class Watch:
         self._waits = Counter({key: times for key, times in self._waits.items() if key[0] in self._attachments})
         found |= {(f"waits {cause}", number): float(times) for (number, cause), times in self._waits.items()}
         return found
+
+    def chunks_since(self, since_ns: int) -> list[MadeChunk]:
+        """The chunks that workers finished since then, as far as they are remembered."""
+        return [chunk for chunk in self._chunks if chunk.ended_ns >= since_ns]
 
     # -- reading ------------------------------------------------------------------------------------
 
