@@ -58,18 +58,19 @@ def _in_states(state: State) -> Iterator[Entry]:
 
 def _stages(state: State) -> Iterator[Entry]:
     for stream in state["streams"]:
-        for stage, ms in stream["stages_ms_per_sample"].items():
+        for stage, ms in stream.get("stages_ms_per_sample", {}).items():
             yield {"id": stream["id"], "stage": stage, "ms": ms}
 
 
 def _verdicts(state: State) -> Iterator[Entry]:
     for job in state["jobs"]:
-        yield {**job, "kind": job["verdict"]["kind"], "causes": ",".join(job["verdict"]["causes"]), "is": 1}
+        if verdict := job.get("verdict"):  # daemons of other releases say less
+            yield {**job, "kind": verdict["kind"], "causes": ",".join(verdict["causes"]), "is": 1}
 
 
 def _quarantined(state: Entry) -> float:
     everywhere = sum(map(len, state["quarantined"].values()))
-    return float(everywhere + sum(len(each["samples"]) for each in state["quarantined_for_pipelines"]))
+    return float(everywhere + sum(len(each["samples"]) for each in state.get("quarantined_for_pipelines", ())))
 
 
 def _percent(key: str) -> Callable[[Entry], float | None]:
