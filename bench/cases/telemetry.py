@@ -90,8 +90,8 @@ def sheets(result: Figures) -> list[Sheet]:
     sheet = Sheet("The counters' own time, microseconds of CPU", ("what", "found", "target", "reached"))
     for name, words in (
         ("row", "a row, for comparison"), ("clock", "reading the clock"), ("chunk", "the daemon, for a chunk"),
-        ("thread", "the daemon, once a second for each worker and job"), ("history", "the daemon's log thread, once a second for each job"),
-        ("cores", "the daemon, once a second"),
+        ("thread", "the daemon, once a second for each worker and job"),
+        ("history", "the daemon's log thread, once a second for each job"), ("cores", "the daemon, once a second"),
     ):  # fmt: skip
         sheet.rows.append((words, spread(of[name], ".2f"), "", ""))
     sheet.rows.append(

@@ -19,7 +19,7 @@ def test_an_older_daemon_has_fewer_metrics() -> None:
     assert found["prepserver_up"][0].value == 1
 
 
-def test_every_name_is_in_base_units_and_every_series_is_there_once() -> None:
+def test_names_are_in_base_units_and_series_are_there_once() -> None:
     seen = set()
     for family in metrics(busy(3)):
         assert re.fullmatch("prepserver_[a-z_]+", family.name)
