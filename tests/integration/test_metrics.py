@@ -114,7 +114,7 @@ def test_metrics_health_log_and_report_of_a_job(capsys: pytest.CaptureFixture[st
             check_report(server, capsys)
             assert get(path, "/health") == (200, '{"state": "running", "why": ""}\n')
             assert get(path, "/secrets")[0] == 404
-            # one that says nothing, and one that hangs up, keep nobody else from an answer for long
+            # one that connects and hangs up keeps nobody from an answer
             with socket.socket(socket.AF_UNIX) as rude:
                 rude.connect(str(path))
             once = cli("metrics", "--once", "--runtime-dir", str(server.runtime_dir))
@@ -126,7 +126,7 @@ def test_metrics_health_log_and_report_of_a_job(capsys: pytest.CaptureFixture[st
         for listen in ("9477", "127.0.0.1:99999", "127.0.0.1:http"):
             assert main(["metrics", "--listen", listen]) == exits.USAGE
         said = [json.loads(line) for line in server.log().splitlines()]
-        assert {each["level"] for each in said} == {"info"}
+        assert {each["level"] for each in said} <= {"info", "warning"}
         assert any("ready in" in each["message"] for each in said)
     finally:
         server.stop()
