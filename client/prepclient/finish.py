@@ -112,7 +112,7 @@ class Finish:
 
     Attributes:
         normalize: ``(mean, std)``, one number per channel each, where 255 in uint8 is 1.0, as in torchvision: short for
-            ``ToDtype(torch.float32, scale=True), Normalize(mean, std)`` after `ops`; the first of them for uint8 only.
+            ``ToDtype(torch.float32, scale=True), Normalize(mean, std)`` after `ops`.
         dtype: ``torch.float16``, ``torch.bfloat16`` or ``torch.float32``: short for ``ToDtype(dtype, scale=True)``
             after all that. None is the type that the ops leave.
         memory_format: ``torch.channels_last`` or ``torch.contiguous_format``, short for ``ToLayout("CHW")``; None keeps
@@ -169,9 +169,8 @@ class Finish:
             SpecError: They do not fit.
         """
         ops: tuple[Op, ...] = tuple(self.ops)
-        made = batch_ops(ops, look.image, device)
-        is_cast = self.dtype not in (None, torch.uint8)
-        if made.image.dtype == "uint8" and (self.normalize is not None or is_cast):
+        is_scaled = self.dtype not in (None, torch.uint8) and batch_ops(ops, look.image, device).image.dtype == "uint8"
+        if self.normalize is not None or is_scaled:
             ops = (*ops, ToDtype("float32", scale=True))
         if self.normalize is not None:
             if len(self.normalize[0]) not in (1, look.channels):
@@ -189,7 +188,8 @@ class Finish:
             return
         image = batch_ops(tuple(self.ops), RowLook.of(field, 1).image, torch.device("cpu")).image
         if image.top is None:
-            raise SpecError("normalize", self.normalize, "the pipeline has a Normalize already, or device_ops has: leave out one")
+            reason = "the pipeline has a Normalize already, or device_ops has: leave out one"
+            raise SpecError("normalize", self.normalize, reason)
         mean_fits("normalize", self.normalize[0], 1.0 if image.dtype == "uint8" else image.top)
 
 
