@@ -20,7 +20,7 @@ from prepserver.pipeline.record import INDEX
 
 log = logging.getLogger("prepclient")
 
-_dynamo: Any = torch._dynamo
+_torch: Any = torch  # its `_dynamo`, which only compiling needs, takes seconds to import
 
 
 class BatchOps:
@@ -101,7 +101,7 @@ class BatchOps:
             return False
         try:
             for tensor in (out, rows, drawn):
-                _dynamo.maybe_mark_dynamic(tensor, 0)  # or a short last batch would be compiled separately
+                _torch._dynamo.maybe_mark_dynamic(tensor, 0)  # or a short last batch would be compiled separately
             if self._compiled is None:
                 self._compiled = torch.compile(self._compute, fullgraph=True)
             self._compiled(out, rows, drawn)
