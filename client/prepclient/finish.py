@@ -218,6 +218,12 @@ class Finisher:
         look: Layout of the column.
         device: Device of the batches.
 
+    Attributes:
+        dtype: Element type of a finished batch.
+        ops: The ops on the images; None for another column.
+        width: How many numbers the ops draw for a row.
+        is_plain: Whether a finished batch equals the stored rows in bits and strides.
+
     Raises:
         SpecError: `finish` does not fit the rows (number of channels, float rows cast to uint8,
             channels_last of images that are seen as HWC).
@@ -252,6 +258,8 @@ class Finisher:
             if any(offset) or any(each != 1.0 for each in divisor):
                 self._scale = self._per_channel([1.0 / each for each in divisor])
                 self._bias = self._per_channel(offset) if any(offset) else None
+        self.width = self.ops.width if self.ops is not None else 0
+        self.is_plain = not self.width and self._scale is None and self.dtype == look.dtype and self._keeps_order
 
     def _per_channel(self, numbers: Sequence[float]) -> torch.Tensor:
         """Constants that broadcast over a seen image; on the CPU, over `_flat` images.
@@ -264,16 +272,6 @@ class Finisher:
                 return constants.reshape(-1, 1)
             return constants.repeat(self._look.shape[1]) if len(numbers) > 1 else constants
         return constants.reshape(-1, 1, 1) if self._look.seen == "CHW" else constants
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether a finished batch equals the stored rows in bits and strides."""
-        return not self.width and self._scale is None and self.dtype == self._look.dtype and self._keeps_order
-
-    @property
-    def width(self) -> int:
-        """How many numbers the ops draw for a row."""
-        return self.ops.width if self.ops is not None else 0
 
     def nbytes(self, n: int) -> int:
         """Bytes of a finished batch of `n` images."""

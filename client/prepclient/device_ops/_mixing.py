@@ -98,8 +98,10 @@ class MixingOnBatch(BatchOp):
         return np.tile(np.array(self.choose(choice).decide(numbers, *self._image.size), np.float64), (len(rows), 1))
 
     def apply(self, images: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
-        own = torch.where(inside(images, drawn[:, 2:]), 0.0, drawn[:, 1].reshape(-1, 1, 1, 1))
-        return images.roll(1, 0) * (1.0 - own) + images * own
+        own = drawn[:, 1].reshape(-1, 1, 1, 1)
+        # An index, not a roll: the compiler reads it where it is needed, and needs no kernel of its own.
+        others = images[torch.arange(len(images), device=images.device) - 1]
+        return torch.where(inside(images, drawn[:, 2:]), others, others * (1.0 - own) + images * own)
 
 
 class SoftLabels:

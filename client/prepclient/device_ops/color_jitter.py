@@ -6,6 +6,8 @@ an order for each row would compute every change in every place.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,7 +28,13 @@ class ColorJitterOnBatch(BatchOp):
         super().__init__(op, image, device)
         limits = np.array([op.brightness, op.contrast, op.saturation, op.hue])
         self._least, self._greatest = limits[:, 0], limits[:, 1]
-        changes = ((_brighter, 1.0), (_contrasted, 1.0), (_saturated, 1.0), (_turned, 0.0))
+        offsets = torch.tensor((5.0, 3.0, 1.0), dtype=torch.float32, device=device).reshape(3, 1, 1)
+        changes: list[tuple[Callable[[torch.Tensor, torch.Tensor], torch.Tensor], float]] = [
+            (_brighter, 1.0),
+            (_contrasted, 1.0),
+            (_saturated, 1.0),
+            (partial(_turned, offsets), 0.0),
+        ]
         has_colors = (True, True, image.channels == 3, image.channels == 3)
         self._changes = [
             (place, change)
@@ -65,7 +73,7 @@ def _grey(images: torch.Tensor) -> torch.Tensor:
     return grey
 
 
-def _turned(images: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
+def _turned(offsets: torch.Tensor, images: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
     """Images with their hue turned: HSV's, and back by the closed form that `prepserver.transform.color` has."""
     value, least = images.amax(1, keepdim=True), images.amin(1, keepdim=True)
     spread = value - least
@@ -76,10 +84,5 @@ def _turned(images: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
         (green - blue) / safe,
         torch.where(value == green, (blue - red) / safe + 2.0, (red - green) / safe + 4.0),
     )
-    sixths = sixths + 6.0 * shift
-
-    def channel(offset: float) -> torch.Tensor:
-        place = torch.remainder(sixths + offset, 6.0)
-        return value - spread * torch.minimum(place, 4.0 - place).clamp(0.0, 1.0)
-
-    return torch.cat([channel(5.0), channel(3.0), channel(1.0)], 1)
+    places = torch.remainder(sixths + 6.0 * shift + offsets, 6.0)
+    return value - spread * torch.minimum(places, 4.0 - places).clamp(0.0, 1.0)
