@@ -109,13 +109,13 @@ def test_a_row_draws_the_numbers_that_a_worker_would_draw() -> None:
     assert rows.uniform(1, [1]).tolist() == rows.uniform(1)[1:].tolist()
 
 
-def test_a_row_draws_the_same_in_any_batch_and_pairs_depend_on_it() -> None:
+def test_a_row_draws_the_same_in_any_batch() -> None:
     whole = {int(i): x for b in batches(device_ops=MIXED[:2]) for i, x in zip(b["index"], b["image"], strict=True)}
     parts = batches(device_ops=MIXED[:2], batch_size=5)
     assert all(torch.equal(x, whole[int(i)]) for b in parts for i, x in zip(b["index"], b["image"], strict=True))
 
 
-def test_equal_batches_after_a_resume_and_other_ones_by_another_seed() -> None:
+def test_equal_batches_after_a_resume_or_not_by_another_seed() -> None:
     expected = batches(2)
     assert same(batches(2), expected)
     with client() as job:
@@ -271,7 +271,7 @@ def test_bytes_stay_bytes_and_values_are_of_their_place() -> None:
 
 
 @pytest.mark.parametrize("views", [1, 2])
-def test_batches_by_way_of_a_device_are_those_of_the_host_with_ops(views: int) -> None:
+def test_ops_give_the_same_on_a_device_and_on_the_host(views: int) -> None:
     expected = batches(2, normalize=(MEAN, STD), views=views)
     with client(of=DeviceClient, normalize=(MEAN, STD), views=views) as job:
         assert isinstance(job, DeviceClient)
