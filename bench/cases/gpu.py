@@ -45,8 +45,9 @@ try:
     from prepclient import CutMix, MixUp, RandomChoice
     from prepclient.device import DeviceStage
     from prepclient.engine import cuda_device
-    from prepclient.finish import Finish, Finisher, RowLook, drawing_of
+    from prepclient.finish import Finish, Finisher, drawing_of
     from prepclient.pinning import PORTABLE, HostPin, LibCuda, open_driver
+    from prepclient.rowlook import RowLook
 except ImportError as error:
     sys.exit(f"{error}. On a machine that has only torch: python tests/gpu/machine.py")
 

@@ -18,7 +18,8 @@ import torch
 from prepclient.batchops import Drawing
 from prepclient.delivery import Delivery
 from prepclient.engine import CudaEngine, Engine, cuda_device
-from prepclient.finish import Finish, Finisher, RowLook
+from prepclient.finish import Finish, Finisher
+from prepclient.rowlook import RowLook
 
 DRAWN = "-drawn"
 """Among the small fields: what the ops on a batch drew. No column has this name."""

@@ -20,7 +20,8 @@ from prepclient.blocks import HostBlocks
 from prepclient.device import DRAWN, DeviceStage
 from prepclient.engine import Engine
 from prepclient.feed import Feed
-from prepclient.finish import Finish, Finisher, RowLook, drawing_of
+from prepclient.finish import Finish, Finisher, drawing_of
+from prepclient.rowlook import RowLook
 from prepclient.rows import Rows
 from prepclient.session import Bad, Session
 from prepclient.spec import VALID, Spec

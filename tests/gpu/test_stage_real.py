@@ -13,8 +13,9 @@ import torch
 from prepclient import ColorJitter, CutMix, MixUp, RandomErasing
 from prepclient.device import DRAWN, DeviceStage
 from prepclient.engine import DeviceUnavailable, cuda_device
-from prepclient.finish import Finish, Finisher, RowLook, drawing_of
+from prepclient.finish import Finish, Finisher, drawing_of
 from prepclient.pinning import HostPin, open_driver
+from prepclient.rowlook import RowLook
 from tests.gpu.segment import Segment
 from tests.support.images import SMALL
 
