@@ -15,7 +15,7 @@ No machine without a GPU can answer these questions; they are asked in this orde
    ResNet-50 (bf16, channels_last, batch 256), which should stay below 3 %.
 
 A check that fails says why, and the others go on. Without a CUDA device the case says so and exits with 0. On a machine
-that has only torch with CUDA, ``python tests/gpu/machine.py`` runs it.
+that has only torch with CUDA, ``python tests/gpu/machine.py`` runs it. The module is long because every check is here.
 """
 
 from __future__ import annotations
