@@ -15,7 +15,7 @@ from pathlib import Path
 from prepserver.cli.doubts import doubts
 from prepserver.cli.exits import ALREADY_RUNNING, FAILED, NO_PERMISSION, OK, USAGE, CommandError
 from prepserver.cli.state import state_dir_of
-from prepserver.config import ConfigError, Settings, auto_workers, load_settings
+from prepserver.config import ConfigError, Settings, auto_most_workers, auto_workers, load_settings
 from prepserver.daemon.activation import ActivationError, check_place, take_attach_socket
 from prepserver.daemon.complaints import OneLine
 from prepserver.daemon.descriptors import DescriptorsShort, clients_allowed, raise_limit
@@ -89,7 +89,7 @@ def _serve(
     logging.basicConfig(level=settings.log_level.upper(), handlers=[handler])
     workers = settings.workers or auto_workers()
     try:
-        most_clients = clients_allowed(raise_limit(), workers)
+        most_clients = clients_allowed(raise_limit(), settings.workers or auto_most_workers())
     except DescriptorsShort as e:
         place.close()
         raise CommandError(e, USAGE) from e

@@ -23,6 +23,8 @@ from prepserver.telemetry.rates import Key, Rates
 from prepserver.telemetry.stages import Stages
 from prepserver.telemetry.verdict import Facts
 
+_SLOWEST = 8  # jobs, of which more would take the daemon's time
+
 
 class Watch:
     """See the module.
@@ -116,6 +118,12 @@ class Watch:
         spent = self.rates.sums(stream.id, "stream ")
         chunks = spent.get("chunks", 0.0)
         return round(1e3 * spent["announce"] / chunks, 3) if chunks > 0 else None
+
+    def facts_of_slowest(self) -> list[Facts]:
+        """What is known of the jobs that wait most, for rows or for a core; of all jobs would take long."""
+        names = ("waited", "loop starved")
+        waits = {number: sum(self.rates.per_s((name, number)) or 0.0 for name in names) for number in self._attachments}
+        return [self.facts(self._attachments[number]) for number in sorted(waits, key=lambda n: -waits[n])[:_SLOWEST]]
 
     def facts(self, attachment: Attachment) -> Facts:
         """What is known of a job."""

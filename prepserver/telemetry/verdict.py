@@ -25,8 +25,8 @@ LEAST_S, LEAST_BATCHES = 2.0, 4
 or full."""
 
 _MAIN = 0.3  # a stage that takes this fraction of a row's time is named
-_BUSY = 0.7  # workers that are busy for this fraction of their time are the limit
-_STARVED = 0.25  # fraction of the time for which a thread may be without a core
+BUSY = 0.7  # workers that are busy for this fraction of their time are the limit
+STARVED = 0.25  # fraction of the time for which a thread may be without a core
 _GPU_IDLE = 0.7
 _OFTEN = 0.25
 _SLACK = 0.5
@@ -143,7 +143,7 @@ def judge(facts: Facts) -> Verdict:
     if facts.copying >= NOTICED:
         found.append(_copying(facts))
     working = 1.0 - facts.waiting - facts.copying
-    if facts.loop_starved >= _STARVED and working >= _SLACK:
+    if facts.loop_starved >= STARVED and working >= _SLACK:
         found.append(_starved_loop(facts))
     if not found:
         return _fine(facts)
@@ -178,7 +178,7 @@ def _waiting(facts: Facts) -> Verdict:
             "data-bound", ("inline",), f"{waits}: with inline=True the training process makes them itself, one by one",
             f"pass workers=N instead of inline=True; rows in time would give {_up_to(facts, _wanted(facts))}", lost,
         )  # fmt: skip
-    cause = _waits_for(facts.waits_for)
+    cause = main_wait(facts.waits_for)
     if cause.startswith("job "):
         alone = min(_wanted(facts), _per_worker_factor(facts) * facts.images_per_s)
         name = cause.removeprefix("job ")
@@ -198,7 +198,7 @@ def _waiting(facts: Facts) -> Verdict:
             "data-bound", ("place",), f"{waits}: it has joined a running stream and its place there is still to come",
             "nothing, if it goes on sharing (this happens once); with Joining(wait_s=0) it would not wait", lost,
         )  # fmt: skip
-    if facts.workers_busy >= _BUSY or facts.workers_busy + facts.workers_starved >= _BUSY:
+    if facts.workers_busy >= BUSY or facts.workers_busy + facts.workers_starved >= BUSY:
         return _loading(facts, waits)
     if facts.ring_rows < 3 * facts.round_rows:
         return Verdict(
@@ -216,7 +216,7 @@ def _waiting(facts: Facts) -> Verdict:
     )  # fmt: skip
 
 
-def _waits_for(seen: Mapping[str, float]) -> str:
+def main_wait(seen: Mapping[str, float]) -> str:
     """What the job waits for: workers, unless it was often seen waiting for something else.
 
     A slow job lets the others have some rows now and then, and they are seen waiting for the workers to make these.
@@ -244,17 +244,17 @@ def _loading(facts: Facts, waits: str) -> Verdict:
         cures.append("jobs that ask for the same source, order and seed share one pass")
     if facts.pure_kernels:
         cures.insert(0, f"turn on the compiled kernels, which double the speed of decoding (off: {facts.pure_kernels})")
-    if facts.workers_starved >= _STARVED and _runs(facts) >= _SLACK:
+    if facts.workers_starved >= STARVED and run_share(facts) >= _SLACK:
         why += (
             f". The machine's {facts.cores:g} cores are full: {_percent(facts.workers_starved)} of the time a worker "
             "could run and has no core"
         )
         cures.append("free some cores (more workers would not help), or share one pass among the jobs")
         return Verdict("host-CPU-bound", tuple(main) or ("workers",), why, "; ".join(cures), lost)
-    more = _more_workers(facts)
+    more = more_workers(facts)
     if more > 0:
         faster = min(_wanted(facts), facts.images_per_s * (1 + more / max(facts.busy_workers, 1.0)))
-        idle = f", which {facts.cores_idle:.1f} idle cores can run" if _runs(facts) > _SLACK else ""
+        idle = f", which {facts.cores_idle:.1f} idle cores can run" if run_share(facts) > _SLACK else ""
         add = f"start {more} more worker{'s' if more > 1 else ''}{idle}: {_up_to(facts, faster)}"
         cures.insert(0 if not main or main[0] == "decode" else len(cures), add)
     causes = (*main, *(["other streams"] if others >= _SLACK else []), *(["workers"] if more > 0 or not main else []))
@@ -305,7 +305,7 @@ def _per_worker_factor(facts: Facts) -> float:
     return (facts.used + idle) / facts.used if facts.used > 0 else 1.0
 
 
-def _runs(facts: Facts) -> float:
+def run_share(facts: Facts) -> float:
     """Fraction of a busy worker's time for which it needs a core, as far as it gets one."""
     starved = facts.workers_starved
     idle = max(0.0, 1.0 - facts.workers_busy - starved)
@@ -313,12 +313,12 @@ def _runs(facts: Facts) -> float:
     return min(1.0, facts.workers_run / with_core) if with_core > 0 else 1.0
 
 
-def _more_workers(facts: Facts) -> int:
+def more_workers(facts: Facts) -> int:
     """Workers that the job needs in addition, as far as idle cores can run them."""
     factor = 1.0 / max(1.0 - facts.waiting, 0.02)
     needed = math.ceil(max(facts.busy_workers, 1.0) * (factor - 1.0))
     # Workers that mostly wait, as for storage, need hardly any core.
-    room = math.floor(facts.cores_idle / _runs(facts)) if _runs(facts) > _WAITS else needed
+    room = math.floor(facts.cores_idle / run_share(facts)) if run_share(facts) > _WAITS else needed
     return max(0, min(needed, room, _MOST_TIMES * max(1, facts.workers)))
 
 
