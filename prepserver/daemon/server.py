@@ -112,7 +112,7 @@ class Daemon:
         access = Access.of(settings, os.getuid())
         self._attachments = Attachments(self._rings, self._ledger)
         self._driver = Driver(self._coordinator, self._rings, self._caches, self._attachments, self._quarantine, access)
-        self._watch = Watch(self._coordinator, self._attachments, self._gpus)
+        self._watch = Watch(self._coordinator, self._attachments, self._gpus, self._caches)
         reports = Reports(self._driver, self._coordinator, self._quarantine, self._watch)
         self._pool = self._driver.pool = self._watch.pool = WorkerPool(
             self._poll, reports, workers, settings.sample_timeout_s,

@@ -10,6 +10,7 @@ from collections import Counter
 from typing import Any
 
 from prepserver.daemon.attachments import Attachment, Attachments
+from prepserver.daemon.caches import Caches
 from prepserver.daemon.gpus import Gpus
 from prepserver.daemon.pool import WorkerPool
 from prepserver.protocol.work import Filled
@@ -34,13 +35,14 @@ class Watch:
         cores: Cores that the daemon and its workers may use.
     """
 
-    def __init__(self, coordinator: Coordinator, attachments: Attachments, gpus: Gpus) -> None:
+    def __init__(self, coordinator: Coordinator, attachments: Attachments, gpus: Gpus, caches: Caches) -> None:
         self.rates = Rates()
         self.cores = cores.usable()
         self.pool: WorkerPool  # the pool is made later
         self._coordinator = coordinator
         self._attachments = attachments
         self._gpus = gpus
+        self._caches = caches
         self._stages = Stages()
         self._waits: Counter[tuple[int, str]] = Counter()  # (cursor, cause) -> ticks at which it waited for that
 
@@ -157,6 +159,7 @@ class Watch:
             ring_rows=stream.lanes[cursor.lane].rows,
             round_rows=cursor.round_rows,
             pure_kernels=why if path == "pure" else "",
+            full_cache=self._caches.full_of(stream.spec.listing) if stream.spec is not None else None,
         )
 
     def _mean(self, name: str, tickets: list[int], span_s: float) -> float:

@@ -4,6 +4,8 @@ The training loop's time has three parts: it waits for rows, it waits while they
 takes `NOTICED` of it or more and is not work is a finding, and the largest finding is the verdict. If the loop waits
 for rows, what it waits for decides further: another job, its own ranks, or the workers; and then the workers' own
 stages say which of them is slow.
+
+The module is long because it has a sentence for every verdict.
 """
 
 from __future__ import annotations
@@ -30,8 +32,26 @@ STARVED = 0.25  # fraction of the time for which a thread may be without a core
 _GPU_IDLE = 0.7
 _OFTEN = 0.25
 _SLACK = 0.5
+_WHOLE = 0.95  # a cache that holds this part of a dataset or more is large enough
 _WAITS = 0.2  # a busy worker that needs a core for less of its time waits for something else
 _MOST_TIMES = 4  # more than so many times the workers are never suggested in one step
+
+
+@dataclass(frozen=True, slots=True)
+class FullCache:
+    """A cache that takes no more samples.
+
+    Attributes:
+        form: ``encoded`` or ``decoded``.
+        part: Fraction of the dataset's samples that it holds: the most that its hit rate can be.
+        all_bytes: What it would take to hold all of them.
+        where: ``memory`` or ``disk``: the setting of its budget.
+    """
+
+    form: Literal["encoded", "decoded"]
+    part: float
+    all_bytes: int
+    where: Literal["memory", "disk"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +78,7 @@ class Facts:
         gpu_busy: Utilisation of the job's GPU; None if it is not known.
         ring_rows: Rows of the job's ring.
         round_rows: Rows of one batch for all ranks of the job.
+        full_cache: The cache of the job's dataset, if it is full.
         pure_kernels: Why the compiled kernels are off; empty if they are on.
         inline: Whether the training process makes the rows itself.
     """
@@ -80,6 +101,7 @@ class Facts:
     gpu_busy: float | None = None
     ring_rows: int = 0
     round_rows: int = 0
+    full_cache: FullCache | None = None
     pure_kernels: str = ""
     inline: bool = False
 
@@ -96,7 +118,7 @@ class Verdict:
     Attributes:
         kind: The verdict.
         causes: What exactly: stages (``read``, ``decode``, ``op NAME``), ``workers``, ``job NAME``, ``ranks``,
-            ``place``, ``ring``, ``other streams``, ``inline``, ``loop``, ``copy``; the main one first.
+            ``place``, ``ring``, ``cache``, ``other streams``, ``inline``, ``loop``, ``copy``; the main one first.
         why: The evidence in figures.
         next: What to do, with its expected effect; empty if nothing is to be done.
         lost: Fraction of the loop's time that it costs.
@@ -242,6 +264,13 @@ def _loading(facts: Facts, waits: str) -> Verdict:
     if others >= _SLACK:
         why += f". Other streams take {_percent(others)} of the workers' time"
         cures.append("jobs that ask for the same source, order and seed share one pass")
+    cache = facts.full_cache
+    saved = sum(shares.get(stage, 0.0) for stage in _SAVES[cache.form]) if cache is not None else 0.0
+    is_small = cache is not None and cache.part < _WHOLE and saved >= _MAIN
+    named = ["cache", *main] if is_small else main
+    if cache is not None and is_small:
+        why += f". The cache is full with {_percent(cache.part)} of the samples, and no more than that can be hits"
+        cures.insert(0, _larger(cache, saved, facts))
     if facts.pure_kernels:
         cures.insert(0, f"turn on the compiled kernels, which double the speed of decoding (off: {facts.pure_kernels})")
     if facts.workers_starved >= STARVED and run_share(facts) >= _SLACK:
@@ -250,17 +279,38 @@ def _loading(facts: Facts, waits: str) -> Verdict:
             "could run and has no core"
         )
         cures.append("free some cores (more workers would not help), or share one pass among the jobs")
-        return Verdict("host-CPU-bound", tuple(main) or ("workers",), why, "; ".join(cures), lost)
+        return Verdict("host-CPU-bound", tuple(named) or ("workers",), why, "; ".join(cures), lost)
     more = more_workers(facts)
     if more > 0:
         faster = min(_wanted(facts), facts.images_per_s * (1 + more / max(facts.busy_workers, 1.0)))
         idle = f", which {facts.cores_idle:.1f} idle cores can run" if run_share(facts) > _SLACK else ""
         add = f"start {more} more worker{'s' if more > 1 else ''}{idle}: {_up_to(facts, faster)}"
         cures.insert(0 if not main or main[0] == "decode" else len(cures), add)
-    causes = (*main, *(["other streams"] if others >= _SLACK else []), *(["workers"] if more > 0 or not main else []))
+    causes = (
+        *named,
+        *(["other streams"] if others >= _SLACK else []),
+        *(["workers"] if more > 0 or not main else []),
+    )
     if not main and not more:
         cures.append("no core is left for more workers: cheaper ops, or `prepserver pack`")
     return Verdict("data-bound", causes, why, "; ".join(cures), lost)
+
+
+_SAVES = {"encoded": ("read",), "decoded": ("read", "decode")}
+"""The stages that a sample in a cache does without."""
+
+
+def _larger(cache: FullCache, saved: float, facts: Facts) -> str:
+    need = f"{math.ceil(cache.all_bytes / 2**30)}G" if cache.all_bytes >= 1 << 30 else f"{(cache.all_bytes >> 20) + 1}M"
+    flag = ", or --cache-memory" if cache.where == "memory" else ""
+    less = (
+        'a smaller Resize at the start, or cache="encoded"' if cache.form == "decoded" else "a folder on a local disk"
+    )
+    faster = min(_wanted(facts), facts.images_per_s / max(1 - saved, 0.02))
+    return (
+        f'give the cache room for all samples: {cache.where} = "{need}" under [cache]{flag} '
+        f"({_up_to(facts, faster)}). Where there is no such room: {less}"
+    )
 
 
 def _cure(stage: str, share: float, facts: Facts) -> str:
