@@ -34,7 +34,9 @@ def watched(
 
 
 def test_a_waiting_job_and_idle_cores_bring_workers() -> None:
-    ((second, now),) = watched(lambda n, _: [replace(HUNGRY, workers=n)] if n == 4 else [FED], 4, 60)
+    ((second, now),) = watched(
+        lambda n, _: [replace(HUNGRY, workers=n)] if n == 4 else [replace(FED, workers=n)], 4, 60
+    )
     assert (second, now.workers) == (GROW_S, 8)
     assert "waits 50 %" in now.why
     assert "4.0 cores are idle" in now.why
