@@ -129,6 +129,11 @@ class Attachment:
         epoch_start, position, rounds = session.place
         return Start(session.epoch, position, epoch_start, rounds, session.position)
 
+    @property
+    def plugins(self) -> tuple[str, ...]:
+        """See `Service`."""
+        return self._service.plugins
+
     def check_process(self) -> None:
         """See `forks.check_process`."""
         if self.session is not None:

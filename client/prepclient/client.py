@@ -333,6 +333,11 @@ class PrepClient(Turns):
         return self._attachment.feed.num_classes
 
     @property
+    def plugins(self) -> tuple[str, ...]:
+        """Names of the plug-ins of this process or its private daemon."""
+        return self._attachment.plugins
+
+    @property
     def epoch(self) -> int:
         """Number of the epoch that the next batch belongs to."""
         return self._attachment.epoch
