@@ -146,10 +146,8 @@ def _of_function(what: str) -> Job | None:
         raise CommandError(f"{what} returns {type(client).__name__}, not a PrepClient", USAGE)
     spec, plugins = client.spec, client.plugins
     client.close()
-    batch_size = spec.shape.batch_size * spec.shape.world_size
-    return Job(
-        spec.source, tuple(spec.pipeline.ops), batch_size, spec.pipeline.views, _ORDERS[spec.shuffle], 0.0, plugins
-    )
+    pipeline, batch_size = spec.pipeline, spec.shape.batch_size * spec.shape.world_size
+    return Job(spec.source, tuple(pipeline.ops), batch_size, pipeline.views, _ORDERS[spec.shuffle], 0.0, plugins)
 
 
 def _function(what: str) -> Callable[..., Any]:
@@ -176,9 +174,7 @@ def _function(what: str) -> Callable[..., Any]:
 
 def _of_words(arguments: argparse.Namespace) -> Job:
     if arguments.ops is None:
-        raise CommandError(
-            "--ops: needs the ops, such as --ops 'RandomResizedCrop(224), RandomHorizontalFlip()'", USAGE
-        )
+        raise CommandError("needs --ops, such as --ops 'RandomResizedCrop(224), RandomHorizontalFlip()'", USAGE)
     source = source_from(arguments.what)
     if source is None:
         source = ImageFolder(str(Path(arguments.what).expanduser().absolute()))

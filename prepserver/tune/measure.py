@@ -157,8 +157,9 @@ class Bench:
             taken += 1
             if taken == 0:
                 began_s = end_s
-            elif taken > 0 and end_s - began_s >= self._seconds:
-                if taken >= _LEAST_BATCHES or end_s - began_s >= _LONGEST * self._seconds:
+            elif taken > 0:
+                spent_s = end_s - began_s
+                if spent_s >= self._seconds * (1.0 if taken >= _LEAST_BATCHES else _LONGEST):
                     break
             if self._job.step_s:
                 due_s = max(due_s, end_s) + self._job.step_s  # a GPU that waited does not catch up

@@ -50,8 +50,8 @@ def advice(rates: Mapping[Point, float], chosen: Point, job: Job) -> Iterator[st
         yield f"Expect: {rate:,.0f} images/s, all that a step of {1e3 * job.step_s:g} ms takes"
     else:
         yield (
-            f"Expect: {rate:,.0f} images/s; a step of {1e3 * job.step_s:g} ms could take {wanted:,.0f}, so the loop waits "
-            f"{100 * (1 - rate / wanted):.0f} % of its time. More cores, cheaper ops or smaller pictures would help"
+            f"Expect: {rate:,.0f} images/s; a step of {1e3 * job.step_s:g} ms could take {wanted:,.0f}, so the loop "
+            f"waits {100 * (1 - rate / wanted):.0f} % of its time. More cores, cheaper ops or smaller pictures would help"
         )
 
 
@@ -87,24 +87,22 @@ def plot(path: Path, rates: Mapping[Point, float], chosen: Point, job: Job) -> N
         OSError, ValueError: The file cannot be written, or its ending is unknown.
     """
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     figure = Figure(figsize=(7, 4.5), layout="constrained")
     axes = figure.add_subplot()
     for form in sorted({(point.cache, point.packed, point.prefetch) for point in rates}):
         cache, packed, prefetch = form
         points = sorted((p.workers, rate) for p, rate in rates.items() if (p.cache, p.packed, p.prefetch) == form)
-        words = [
-            f"{cache} cache" if cache else "",
-            "packed" if packed else "",
-            f"prefetch {prefetch}" if prefetch else "",
-        ]
-        axes.plot(*zip(*points, strict=True), marker="o", label=", ".join(filter(None, words)) or "as it is")
+        words = [f"{cache} cache"] if cache else []
+        words += [*(["packed"] if packed else []), *([f"prefetch {prefetch}"] if prefetch else [])]
+        axes.plot(*zip(*points, strict=True), marker="o", label=", ".join(words) or "as it is")
     axes.plot([chosen.workers], [rates[chosen]], "k*", markersize=14, label=f"choice: {chosen}")
     if job.wanted_per_s != float("inf"):
         axes.axhline(job.wanted_per_s, color="grey", linestyle="--", label="all that the step takes")
     axes.set_xlabel("workers")
     axes.set_ylabel("images/s")
     axes.set_ylim(bottom=0)
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.legend()
     figure.savefig(path)
