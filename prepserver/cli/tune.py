@@ -34,7 +34,8 @@ from prepserver.tune.points import Point, Search, choose, every, search
 
 _ORDERS: dict[str, bool | str] = {"none": False, "cyclic": True, "full": "full"}
 _STEPS = 20  # of the user's step, to time it
-_FORMS = (("", False), ("encoded", False), ("decoded", False), ("", True), ("decoded", True))
+# Not both: a decoded cache does not care how the samples were stored.
+_FORMS = (("", False), ("encoded", False), ("decoded", False), ("", True))
 
 
 def tune(arguments: argparse.Namespace) -> int:
@@ -59,7 +60,7 @@ def tune(arguments: argparse.Namespace) -> int:
         raise CommandError(e) from e
     if not rates:
         raise CommandError("; ".join(dict.fromkeys(skipped.values())) or "stopped before the first point was measured")
-    chosen = choose(rates)
+    chosen = choose(rates, job.wanted_per_s)
     if arguments.json:
         found = show.plain(rates, chosen, job, skipped, time.monotonic() - began_s)
         sys.stdout.write(json.dumps(found, indent=2) + "\n")

@@ -118,7 +118,7 @@ class Bench:
             if not point.cache:
                 rate = self._rates[point.workers, point.packed] = self._read(source, point, next(self._seeds))
                 return rate
-            few = source if point.packed else Take(source, min(self._few, self._samples))
+            few = Take(source, min(self._few, self._samples))
             hit_per_s = self._read(few, point, next(self._seeds), fill=True)
         except (PrepClientError, SpecError) as e:
             raise NotMeasured(str(e)) from e

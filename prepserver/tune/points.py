@@ -11,7 +11,10 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 ENOUGH = 0.97
-"""Fraction of the best rate, or of what the loop takes, from which on a cheaper point is as good."""
+"""Fraction of the best rate from which on a cheaper point is as good."""
+
+FED = 0.95
+"""Fraction of what the loop takes from which on it is fed; handing over a batch takes some time, too."""
 
 _FALLEN = 2  # points below the best one, after which more workers are not tried
 
@@ -81,27 +84,27 @@ def search(most: int, forms: Sequence[tuple[str, bool]], prefetches: Sequence[in
         point = Point(workers, prefetches[0], *forms[0])
         rates[point] = yield point
         fallen = 0 if rates[point] >= max(rates.values()) else fallen + 1
-        if fallen == _FALLEN or rates[point] >= ENOUGH * wanted_per_s:
+        if fallen == _FALLEN or rates[point] >= FED * wanted_per_s:
             break
-    knee = choose(rates)
-    if rates[knee] < ENOUGH * wanted_per_s:
+    knee = choose(rates, wanted_per_s)
+    if rates[knee] < FED * wanted_per_s:
         for cache, packed in forms[1:]:
             point = replace(knee, cache=cache, packed=packed)
             rates[point] = yield point
-        best = choose(rates)
+        best = choose(rates, wanted_per_s)
         at = steps.index(best.workers)
         for workers in [*steps[max(0, at - 1) : at], *steps[at + 1 : at + 2]] if best.form != knee.form else ():
             point = replace(best, workers=workers)
             rates[point] = yield point
-    best = choose(rates)
+    best = choose(rates, wanted_per_s)
     for prefetch in prefetches[1:]:
         point = replace(best, prefetch=prefetch)
         rates[point] = yield point
 
 
-def choose(rates: Mapping[Point, float]) -> Point:
-    """The cheapest of the points that are nearly as fast as the fastest one."""
-    enough = ENOUGH * max(rates.values())
+def choose(rates: Mapping[Point, float], wanted_per_s: float) -> Point:
+    """The cheapest of the points that feed the loop, or are nearly as fast as the fastest one."""
+    enough = min(ENOUGH * max(rates.values()), FED * wanted_per_s)
     return min((point for point, rate in rates.items() if rate >= enough), key=lambda point: point.cost)
 
 

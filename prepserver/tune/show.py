@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from prepserver.tune.measure import Job
-from prepserver.tune.points import Point
+from prepserver.tune.points import FED, Point
 
 _BAR = 30
 
@@ -46,12 +46,12 @@ def advice(rates: Mapping[Point, float], chosen: Point, job: Job) -> Iterator[st
     rate, wanted = rates[chosen], job.wanted_per_s
     if wanted == float("inf"):
         yield f"Expect: {rate:,.0f} images/s, if the training step takes them (--step-ms says how long yours is)"
-    elif rate >= 0.95 * wanted:
+    elif rate >= FED * wanted:
         yield f"Expect: {rate:,.0f} images/s, all that a step of {1e3 * job.step_s:g} ms takes"
     else:
         yield (
             f"Expect: {rate:,.0f} images/s; a step of {1e3 * job.step_s:g} ms could take {wanted:,.0f}, so the loop "
-            f"waits {100 * (1 - rate / wanted):.0f} % of its time. More cores, cheaper ops or smaller pictures would help"
+            f"waits {100 * (1 - rate / wanted):.0f} % of its time. More cores or cheaper ops would help"
         )
 
 
