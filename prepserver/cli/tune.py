@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from rich.console import Console
@@ -79,6 +80,7 @@ def tune(arguments: argparse.Namespace) -> int:
 def _sweep(steps: Search, job: Job, seconds: float, most: int) -> tuple[dict[Point, float], dict[Point, str]]:
     """The rates of the points, and why others have none; q ends it early."""
     rates: dict[Point, float] = {}
+    seen: dict[Point, list[float]] = {}
     skipped: dict[Point, str] = {}
     out = Console(stderr=True)
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
@@ -89,13 +91,15 @@ def _sweep(steps: Search, job: Job, seconds: float, most: int) -> tuple[dict[Poi
                 point = next(steps)
                 while True:
                     best = f"; best so far {max(rates.values()):,.0f} images/s" if rates else ""
-                    bar.update(task, description=f"{len(rates) + 1}: {point}{best} (q stops)")
+                    bar.update(task, description=f"{sum(map(len, seen.values())) + 1}: {point}{best} (q stops)")
                     try:
-                        rates[point] = measured.images_per_s(point)
+                        seen.setdefault(point, []).append(rate := measured.images_per_s(point))
+                        rates[point] = fmean(seen[point])
                     except NotMeasured as e:
                         skipped[point] = str(e)
                         out.print(f"not measured: {point}: {e}", markup=False, highlight=False)
-                    point = steps.send(rates.get(point, 0.0))
+                        rate = 0.0
+                    point = steps.send(rate)
         except (StopIteration, Stopped):
             pass
     return rates, skipped

@@ -1,7 +1,8 @@
 """Which points `prepserver tune` measures, and which of them it recommends. Pure.
 
 A point is a number of workers, a prefetch, a cache, and whether the dataset is packed. Measuring all combinations takes
-long; the search climbs along the workers first, tries caches and packing where that curve bends, and prefetch last.
+long; the search climbs along the workers first, tries caches and packing where that curve bends, then prefetch, and
+measures the best points again, because machines are noisy.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ ENOUGH = 0.97
 
 FED = 0.95
 """Fraction of what the loop takes from which on it is fed; handing over a batch takes some time, too."""
+
+_NEAR, _TWICE = 0.85, 3
+"""So near to the best rate, a point may be the best one: so many are measured twice."""
 
 _FALLEN = 2  # points below the best one, after which more workers are not tried
 
@@ -53,7 +57,7 @@ class Point:
 
 
 Search = Generator[Point, float, None]
-"""Yields points, and is sent the images/s of each."""
+"""Yields points, and is sent the images/s of each; one that comes twice counts with its mean."""
 
 
 def ladder(most: int) -> list[int]:
@@ -92,14 +96,21 @@ def search(most: int, forms: Sequence[tuple[str, bool]], prefetches: Sequence[in
             point = replace(knee, cache=cache, packed=packed)
             rates[point] = yield point
         best = choose(rates, wanted_per_s)
-        at = steps.index(best.workers)
-        for workers in [*steps[max(0, at - 1) : at], *steps[at + 1 : at + 2]] if best.form != knee.form else ():
-            point = replace(best, workers=workers)
-            rates[point] = yield point
+        for step in (-1, 1) if best.form != knee.form else ():
+            at = steps.index(best.workers) + step
+            while 0 <= at < len(steps):
+                point = replace(best, workers=steps[at])
+                rates[point] = yield point
+                if rates[point] < ENOUGH * max(rates.values()):
+                    break
+                at += step
     best = choose(rates, wanted_per_s)
     for prefetch in prefetches[1:]:
         point = replace(best, prefetch=prefetch)
         rates[point] = yield point
+    near = sorted((point for point in rates if rates[point] >= _NEAR * max(rates.values())), key=lambda p: -rates[p])
+    for point in near[:_TWICE] if len(near) > 1 else ():
+        yield point
 
 
 def choose(rates: Mapping[Point, float], wanted_per_s: float) -> Point:

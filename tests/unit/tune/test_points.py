@@ -44,7 +44,7 @@ def test_the_choice_is_near_the_best_of_all_combinations(
     rates = walked(search(most, FORMS, PREFETCHES, wanted), rate)
     best = max(walked(every(most, FORMS, PREFETCHES), rate).values())
     assert rates[choose(rates, wanted)] >= FED * best
-    assert len(rates) <= len(ladder(most)) + 6
+    assert len(rates) <= 2 * len(ladder(most)) + 4
 
 
 def test_no_more_is_tried_once_the_loop_is_fed() -> None:
@@ -52,6 +52,25 @@ def test_no_more_is_tried_once_the_loop_is_fed() -> None:
     assert {point.form for point in rates} == {("", False)}
     assert [point.workers for point in rates] == [1, 2, 3, 3]
     assert choose(rates, 500.0) == Point(3)
+
+
+def test_the_nearest_points_are_measured_twice() -> None:
+    asked: list[Point] = []
+
+    def rate(point: Point) -> float:
+        asked.append(point)
+        return {1: 60.0, 2: 100.0, 3: 98.0}[point.workers]
+
+    walked(search(2, FORMS[:1], [0], math.inf), rate)
+    assert [point.workers for point in asked] == [1, 2, 3, 2, 3]
+
+
+def test_another_form_may_need_fewer_workers() -> None:
+    def rate(point: Point) -> float:
+        return 1200.0 - 100 * point.workers if point.cache == "decoded" else 100.0 * point.workers
+
+    rates = walked(search(4, FORMS, [0], math.inf), rate)
+    assert choose(rates, math.inf) == Point(1, cache="decoded")
 
 
 def test_more_workers_can_be_slower() -> None:
