@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import signal
@@ -113,8 +114,9 @@ def test_tune_takes_data_and_step_from_a_script(tmp_path: Path) -> None:
 
 
 def test_tune_measures_all_forms_draws_and_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("matplotlib")
-    files = {"--plot": tmp_path / "curve.svg", "--write": tmp_path / "best.toml"}
+    files = {"--write": tmp_path / "best.toml"}
+    if importlib.util.find_spec("matplotlib"):
+        files["--plot"] = tmp_path / "curve.svg"
     words = ["SyntheticImages(64, size=(32, 32))", "--ops", "CenterCrop(16)", "--batch-size", "8", "--seconds", "0.1"]
     words += ["--most-workers", "1", "--json", *(str(part) for pair in files.items() for part in pair)]
     assert main(["tune", *words]) == 0
@@ -125,7 +127,7 @@ def test_tune_measures_all_forms_draws_and_writes(tmp_path: Path, capsys: pytest
     assert {p["prefetch"] for p in found["points"]} == {0, 16}
     assert all(point["images_per_s"] > 0 for point in found["points"])
     assert found["choice"] in found["points"]
-    assert "<svg" in files["--plot"].read_text()
+    assert "--plot" not in files or "<svg" in files["--plot"].read_text()
     assert load_settings(files["--write"], {}).workers == found["choice"]["workers"]
 
 
