@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from prepserver.telemetry.verdict import BUSY, NOTICED, STARVED, Facts, main_wait, more_workers, run_share
+from prepserver.telemetry.verdict import BUSY, NOTICED, STARVED, WAITS, Facts, main_wait, more_workers, run_share
 from prepserver.telemetry.window import WINDOW_S
 
 GROW_S = 3.0
@@ -87,9 +87,13 @@ def _wanted(workers: int, jobs: Sequence[Facts], most: int) -> tuple[int, str, f
     slow = max(running, key=lambda job: job.waiting)
     if slow.waiting >= NOTICED and main_wait(slow.waits_for) == "workers" and slow.workers_busy >= BUSY:
         more = more_workers(slow) or int(slow.cores_idle >= _HALF_CORE * run_share(slow))
+        share = run_share(slow)
+        room = (
+            f"{slow.cores_idle:.1f} cores are idle" if share > WAITS else f"need a core for {100 * share:.0f} % of it"
+        )
         text = (
             f"a job waits {100 * slow.waiting:.0f} % of its time for rows, the workers are busy "
-            f"{100 * slow.workers_busy:.0f} % of theirs, and {slow.cores_idle:.1f} cores are idle"
+            f"{100 * slow.workers_busy:.0f} % of theirs, and {room}"
         )
         return min(most, workers + more), text, GROW_S
     if slow.waiting < _READY and workers > 1 and slow.busy_workers <= BUSY * (workers - 1):

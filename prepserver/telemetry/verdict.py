@@ -33,7 +33,7 @@ _GPU_IDLE = 0.7
 _OFTEN = 0.25
 _SLACK = 0.5
 _WHOLE = 0.95  # a cache that holds this part of a dataset or more is large enough
-_WAITS = 0.2  # a busy worker that needs a core for less of its time waits for something else
+WAITS = 0.2  # a busy worker that needs a core for less of its time waits for something else
 _MOST_TIMES = 4  # more than so many times the workers are never suggested in one step
 
 
@@ -368,7 +368,7 @@ def more_workers(facts: Facts) -> int:
     factor = 1.0 / max(1.0 - facts.waiting, 0.02)
     needed = math.ceil(max(facts.busy_workers, 1.0) * (factor - 1.0))
     # Workers that mostly wait, as for storage, need hardly any core.
-    room = math.floor(facts.cores_idle / run_share(facts)) if run_share(facts) > _WAITS else needed
+    room = math.floor(facts.cores_idle / run_share(facts)) if run_share(facts) > WAITS else needed
     return max(0, min(needed, room, _MOST_TIMES * max(1, facts.workers)))
 
 

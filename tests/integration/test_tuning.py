@@ -13,22 +13,26 @@ from pathlib import Path
 
 import pytest
 
-from prepclient import Joining, PrepClient, SyntheticImages
+from prepclient import Joining, Plugin, PluginOp, PrepClient, SyntheticImages, kinds
 from prepserver.cli import command_line, main, tune
 from prepserver.cli.exits import CommandError
-from prepserver.config import load_settings
+from prepserver.config import auto_most_workers, load_settings
 from tests.support.clients import OPS, inline_rows, rows_of
-from tests.support.server import Server, cli
-from tests.support.waiting import wait_until
+from tests.support.server import Server, cli, environment
+from tests.support.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.integration
 
+OWNER = Path(__file__).parents[1] / "support" / "owner"
 SOURCE = SyntheticImages(400, size=(48, 64))
 
 
 @pytest.fixture(scope="module")
 def resized() -> Iterator[Server]:
-    server = Server(workers=1, settings={"chunk_rows": 4})
+    path = os.pathsep.join([environment()["PYTHONPATH"], str(OWNER)])
+    server = Server(
+        workers=1, settings={"chunk_rows": 4}, arguments=["--plugin", "owner_code"], env={"PYTHONPATH": path}
+    )
     server._arguments = [a for a in server._arguments if a not in ("--workers", "1")]  # the file says it
     try:
         yield set_workers(server, 1).start()
@@ -67,10 +71,22 @@ def test_rows_are_the_same_while_workers_come_and_go(resized: Server) -> None:
     assert proof.returncode == 0, proof.stdout + proof.stderr
 
 
-def test_auto_is_a_number_that_may_change(resized: Server) -> None:
+@pytest.mark.skipif(auto_most_workers() < 2, reason="one core has room for one worker")
+def test_auto_adds_a_worker_while_a_job_waits(resized: Server) -> None:
+    """Its op sleeps, so a core is not missing, however busy the machine is."""
+    set_workers(resized, 1)
+    wait_until(lambda: len(resized.workers()) == 1, why=resized.log)
     set_workers(resized, "auto")
-    wait_until(lambda: "reloaded: workers" in resized.log().splitlines()[-1], why=resized.log)
-    assert resized.status()["state"] == "running"
+    columns = {"image": kinds.Image(size=(8, 8)), "label": kinds.Label()}
+    source = Plugin("numbers", columns=columns, n=256, side=8, read_s=0.0)
+    with PrepClient(
+        source, [PluginOp("slow", seconds=0.01)], batch_size=8, runtime_dir=resized.runtime_dir, job="hungry"
+    ) as train:
+        end_s = time.monotonic() + PATIENCE_S
+        while len(resized.workers()) == 1 and time.monotonic() < end_s:
+            for _ in train:
+                pass
+    assert " workers instead of 1: a job waits " in resized.log()
 
 
 def asked(*words: str) -> argparse.Namespace:
