@@ -36,11 +36,11 @@ _running: weakref.WeakValueDictionary[int, PrivateDaemon] = weakref.WeakValueDic
 """By pid: a forked child ignores its parent's entry and starts its own."""
 
 
-def private_daemon(workers: int, plugins: Sequence[str] = (), roots: Sequence[str] = ()) -> PrivateDaemon:
+def private_daemon(workers: int | str, plugins: Sequence[str] = (), roots: Sequence[str] = ()) -> PrivateDaemon:
     """The private daemon of this process, started if there is none. It ends with its last reference.
 
     Args:
-        workers: Its worker processes, if it is started now.
+        workers: Its worker processes, if it is started now; "auto" for as many as the jobs need.
         plugins: Its plug-ins, if it is started now.
         roots: URLs below which it reads, if it is started now.
 
@@ -65,7 +65,7 @@ def private_daemon(workers: int, plugins: Sequence[str] = (), roots: Sequence[st
         )
     elif running.workers != workers:
         log.warning(
-            "workers = %d: the private daemon of this process runs already, with %d workers", workers, running.workers
+            "workers = %s: the private daemon of this process runs already, with workers = %s", workers, running.workers
         )
     return running
 
@@ -85,7 +85,7 @@ class PrivateDaemon:
         NoServer: It did not start; the text has the end of its log.
     """
 
-    def __init__(self, workers: int, plugins: Sequence[str] = (), roots: Sequence[str] = ()) -> None:
+    def __init__(self, workers: int | str, plugins: Sequence[str] = (), roots: Sequence[str] = ()) -> None:
         self.workers = workers
         self.plugins = tuple(plugins)
         self.roots = tuple(roots)

@@ -38,6 +38,7 @@ from prepserver.schedule.events import (
     RingMade,
     RingRefused,
     WorkerLost,
+    WorkerRetires,
     WorkerUp,
 )
 from prepserver.schedule.join import Request
@@ -946,3 +947,20 @@ def test_chunks_of_quick_rows_grow_further(row_ns: int, rows: int, grown: int) -
         given += submits(s.made(1, s.workers.slots[1].tasks[0], [], Took(row_ns * count)))
         given += submits(s.release(5, position + count))
     assert given[-1][2] == grown
+
+
+def test_a_worker_that_retires_finishes_its_chunks_first() -> None:
+    s = scheduler()
+    stream(s)
+    s.up(1)
+    s.up(2)
+    cursor(s, 5)
+    assert s.handle(WorkerRetires(1), 0.0) == []
+    s.handle(WorkerRetires(9), 0.0)  # it has ended already
+    for task in list(s.workers.slots[1].tasks):
+        assert KillWorker(1) not in s.tick(1.0)
+        assert not [each for each in s.made(1, task) if isinstance(each, Submit) and each.worker == 1]
+    assert KillWorker(1) in s.tick(2.0)
+    s.lost(1)
+    assert KillWorker(1) not in s.tick(3.0)
+    s.validate()
