@@ -25,6 +25,7 @@ from prepserver.pipeline.record import INDEX, RowField
 from prepserver.protocol.work import MAX_REASON_CHARS
 from prepserver.source import Record, SampleError, Source
 from prepserver.source.errors import printable
+from prepserver.telemetry.page import SEVERAL
 from prepserver.transform import (
     DECODING,
     BadFile,
@@ -307,6 +308,8 @@ class _Filler:
                 self._mark(place, index)  # ORDER: it may quarantine samples of this run
                 records.append(self._caches.read(index, self._caches.stamp(index), _read))
             read_ns = time.monotonic_ns()
+            # Whatever ends the worker from here on may be any of them: the rows will be made again, one by one.
+            self._mark(position, SEVERAL)
             if self._is_suspect(indices):
                 return False
             n = self._stream.order.n

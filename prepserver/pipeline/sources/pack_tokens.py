@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,8 @@ from prepserver.pipeline.ops import op_from_wire
 from prepserver.pipeline.ops.tokenize import Tokenize
 from prepserver.pipeline.record import Record
 from prepserver.pipeline.source import SourceSpec
+
+BESIDE = {"positions": "int32", "segments": "int32", "labels": "int64"}
 
 NO_LABEL = -100
 """What losses of torch ignore."""
@@ -34,10 +36,9 @@ class PackTokens(Composed):
         tokenize: How they become tokens. With its `max_tokens`, at most `length`, longer texts lose their end.
         length: Tokens of a row: 8 to 16384.
         pad: What fills up a row.
-        positions: A column of int32: the place of each token in its text, from 0. None for no such column.
-        segments: A column of int32: the number of each token's text in the row, from 1; 0 for padding. None for none.
-        labels: A column of int64: the token after each one, and -100 after the last of a text and for padding. So
-            labels are shifted already. None for none.
+        beside: Columns beside the tokens, all three by default. ``positions``, int32: the place of each token in its
+            text, from 0. ``segments``, int32: the number of its text in the row, from 1, and 0 for padding. ``labels``,
+            int64: the token after it, and -100 after the last of a text and for padding; so they are shifted already.
 
     Raises:
         SpecError: A parameter is not allowed, or the source has no such column of text.
@@ -46,9 +47,7 @@ class PackTokens(Composed):
     tokenize: Tokenize
     length: int
     pad: int
-    positions: str | None
-    segments: str | None
-    labels: str | None
+    beside: tuple[str, ...]
 
     def __init__(
         self,
@@ -56,9 +55,7 @@ class PackTokens(Composed):
         tokenize: Tokenize,
         length: int,
         pad: int = 0,
-        positions: str | None = "positions",
-        segments: str | None = "segments",
-        labels: str | None = "labels",
+        beside: Sequence[str] = tuple(BESIDE),
     ) -> None:
         if isinstance(tokenize, Mapping):
             tokenize = op_from_wire(tokenize)  # type: ignore[assignment]  # checked below
@@ -67,27 +64,23 @@ class PackTokens(Composed):
         length = checks.integer("length", length, 8, checks.MAX_SIDE_PX)
         if tokenize.max_tokens is not None and tokenize.max_tokens > length:
             raise SpecError("tokenize.max_tokens", tokenize.max_tokens, f"must be at most length = {length}, or None")
-        named = {"positions": positions, "segments": segments, "labels": labels}
+        named = {checks.choice("beside", name, tuple(BESIDE)) for name in checks.items("beside", beside, range(4))}  # type: ignore[arg-type]
+        if tokenize.into in BESIDE:
+            raise SpecError("tokenize.into", tokenize.into, "is the name of a column beside the tokens")
         self._compose(
             [source],
             tokenize=tokenize,
             length=length,
             pad=checks.integer("pad", pad, -(2**63), 2**63 - 1),
-            **{field: None if name is None else checks.name(field, name) for field, name in named.items()},
+            beside=tuple(name for name in BESIDE if name in named),
         )
         tokenize.after(self.sources[0].columns)
-        names = [tokenize.into, *filter(None, named.values())]
-        if len(set(names)) < len(names):
-            raise SpecError("positions", names, "must be different names")
 
     @property
     def columns(self) -> Record:
         """The tokens, and what was asked for beside them."""
         made: dict[str, Kind] = {self.tokenize.into: Tokens(self.length)}
-        for name, dtype in ((self.positions, "int32"), (self.segments, "int32"), (self.labels, "int64")):
-            if name is not None:
-                made[name] = Array((self.length,), dtype)
-        return made
+        return made | {name: Array((self.length,), BESIDE[name]) for name in self.beside}
 
     def named_paths(self) -> list[tuple[str, str]]:
         """As `SourceSpec.named_paths`."""

@@ -232,14 +232,14 @@ class _PackedTexts(ComposedSource):
             raise SampleError(f"its texts have {n} tokens, and had at most {spec.length} when listed: attach again")
         row[spec.tokenize.into][:n] = found
         row[spec.tokenize.into][n:] = spec.pad
-        if spec.positions is not None:
-            row[spec.positions][:n] = np.arange(n) - np.repeat(ends - counts, counts)
-            row[spec.positions][n:] = 0
-        if spec.segments is not None:
-            row[spec.segments][:n] = np.repeat(np.arange(1, len(parts) + 1), counts)
-            row[spec.segments][n:] = 0
-        if spec.labels is not None:
-            labels = row[spec.labels]
+        if "positions" in row:
+            row["positions"][:n] = np.arange(n) - np.repeat(ends - counts, counts)
+            row["positions"][n:] = 0
+        if "segments" in row:
+            row["segments"][:n] = np.repeat(np.arange(1, len(parts) + 1), counts)
+            row["segments"][n:] = 0
+        if "labels" in row:
+            labels = row["labels"]
             labels[: n - 1] = found[1:]
             labels[ends[counts > 0] - 1] = NO_LABEL
             labels[n:] = NO_LABEL

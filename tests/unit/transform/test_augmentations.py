@@ -100,7 +100,7 @@ LAST = st.sampled_from([(), (Grayscale(1),), (ToDtype("float32", scale=True), Ra
 
 OF_OTHERS = {
     "ClampBoxes", "ConvertBoxes", "PadBoxes", "PadKeypoints", "RandomIoUCrop", "RandomZoomOut", "SanitizeBoxes",
-    "PadTokens", "Tokenize", "Truncate",
+    "MaskTokens", "PadTokens", "Tokenize", "Truncate",
 }  # fmt: skip
 
 
