@@ -64,7 +64,7 @@ class PackTokens(Composed):
         length = checks.integer("length", length, 8, checks.MAX_SIDE_PX)
         if tokenize.max_tokens is not None and tokenize.max_tokens > length:
             raise SpecError("tokenize.max_tokens", tokenize.max_tokens, f"must be at most length = {length}, or None")
-        named = {checks.choice("beside", name, tuple(BESIDE)) for name in checks.items("beside", beside, range(4))}  # type: ignore[arg-type]
+        named = {checks.choice("beside", name, tuple(BESIDE)) for name in checks.items("beside", beside, range(4))}
         if tokenize.into in BESIDE:
             raise SpecError("tokenize.into", tokenize.into, "is the name of a column beside the tokens")
         self._compose(

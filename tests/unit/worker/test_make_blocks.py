@@ -45,6 +45,9 @@ class Texts(Source):
             raise SampleError("lost")
         return {"text": self._texts[index], "x": np.full(3, index), "label": index}
 
+    def label(self, index: int) -> int:
+        return index
+
     def name(self, index: int) -> str:
         return f"sample {index}"
 
