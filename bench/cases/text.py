@@ -1,6 +1,6 @@
 """How fast do lines of text become rows of 2048 tokens, compared with `tokenizers` on as many cores?
 
-A corpus of 40,000 lines (log-normal, median 150 words of a Zipf vocabulary of 30,000) and a byte-level BPE of 8,000
+A corpus of 10,000 lines (log-normal, median 150 words of a Zipf vocabulary of 30,000) and a byte-level BPE of 8,000
 tokens trained on it. prepserver makes rows with `PackTokens`; two jobs that share the stream count the tokens that both
 get. The rival calls `encode_batch_fast` with 1,000 lines at a time, on as many threads as prepserver has workers, cuts
 at 2048 and fills rows one after the other: what a script does before training. Contenders take turns in each round,
@@ -35,7 +35,7 @@ Counts = AbstractContextManager[Iterator[int]]
 
 def measure(run: Run) -> Figures:
     os.environ.update(TOKENIZERS_PARALLELISM="true", RAYON_NUM_THREADS=str(run.workers))
-    corpus, tokenizer = _corpus(run.scratch, 2_000 if run.smoke else 40_000)
+    corpus, tokenizer = _corpus(run.scratch, 2_000 if run.smoke else 10_000)
     source = PackTokens(TextLines(corpus), Tokenize(tokenizer), _LENGTH)
     contenders: dict[str, Callable[[], Counts]] = {
         "tokenizers": lambda: _rival(corpus, tokenizer),

@@ -178,6 +178,7 @@ class ComposedSource(Source):
         self._tables: Tables = listing.meta["tables"]
         self._label = label_of(spec.columns)
         self.reads_ahead = any(each.reads_ahead for each in sources)
+        self.computes = any(each.computes for each in sources)
         # Files of equal names may lie in several places.
         self._is_several = len({part.digest for part in spec.parts() if not isinstance(part, Composed)}) > 1
         self._suffixes = [f" in {each.place}" for each in spec.sources]

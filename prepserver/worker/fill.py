@@ -262,6 +262,8 @@ class _Filler:
                 or (self._take_blocks and self._make_block(position + first, block))
             ):
                 self._make_one_by_one(position + first, block)
+        if self._stream.source.computes:
+            self._read_ns, self._make_ns = 0, self._read_ns + self._make_ns
         ops_ns = tuple(
             tuple(map(sum, zip(*(maker.ops_ns for maker in target.makers), strict=True))) for target in self._targets
         )

@@ -163,6 +163,7 @@ class _PackedTexts(ComposedSource):
 
     def __init__(self, spec: PackTokens, listing: Container, opened: Sequence[Source], packing: _Packing) -> None:
         super().__init__(spec, listing, opened, packing)
+        self.computes = True
         self._spec, self._texts, self._packing = spec, opened[0], packing
         self._tokenizer = _tokenizer(spec, bytes(listing.section("tokenizer")).hex())
         self._kinds = {name: kind.stored() for name, kind in spec.columns.items()}
