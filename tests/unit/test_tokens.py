@@ -29,7 +29,7 @@ def need(package: str) -> None:
         pytest.skip(f"needs {package}, of the extra 'text'")
 
 
-def test_ranks_of_tiktoken_are_told_by_the_file_and_cut_by_its_name(tmp_path: Path) -> None:
+def test_ranks_of_tiktoken_are_told_by_the_file(tmp_path: Path) -> None:
     need("tiktoken")
     path = texts.ranks(tmp_path / "cl100k_base.tiktoken")
     found = made(Tokenize(path), TEXTS)
@@ -88,7 +88,7 @@ def test_begin_and_end_stay_where_a_text_is_cut(tmp_path: Path) -> None:
         Tokenize("/a", unknown="")
 
 
-def test_half_of_a_surrogate_pair_is_a_bad_text_for_every_tokenizer(tmp_path: Path) -> None:
+def test_half_of_a_surrogate_pair_is_a_bad_text(tmp_path: Path) -> None:
     for path in (texts.tokenizer(tmp_path / "a.json"), texts.vocabulary(tmp_path / "a.txt")):
         with pytest.raises(BadText, match="character 2 of a text is half of a surrogate pair"):
             made(Tokenize(path), ["a", "a \ud800"])

@@ -548,7 +548,7 @@ def test_suspects_of_a_chunk_that_was_made_have_no_strikes() -> None:
     assert not s.strikes.quarantined["source", ""]
 
 
-def test_a_death_in_a_block_strikes_nobody_and_its_rows_are_made_alone() -> None:
+def test_a_death_in_a_block_strikes_nobody() -> None:
     s = scheduler()
     stream(s)
     cursor(s, 5)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.ops import Tokenize
 from prepserver.pipeline.sources import BucketByLength, PackTokens, Take, TextLines, source_from_wire
-from prepserver.source import SampleError, Source, SourceError, build_index, open_source
+from prepserver.source import OutsideRootsError, Roots, SampleError, Source, SourceError, build_index, open_source
 from prepserver.source.packing import Piece, parts_of, rows_of
 from prepserver.tokens import tokenizer
 from tests.support import texts
@@ -117,7 +117,7 @@ def test_a_text_that_is_no_utf8_takes_no_other_text_with_it(tmp_path: Path) -> N
             source.read(index)
 
 
-def test_another_tokenizer_is_another_listing_and_refuses_the_old_one(tmp_path: Path) -> None:
+def test_another_tokenizer_is_another_listing(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("the a\n")
     path = texts.vocabulary(tmp_path / "words")
     spec = PackTokens(TextLines(tmp_path / "a.txt"), Tokenize(path), 8)
@@ -131,6 +131,8 @@ def test_another_tokenizer_is_another_listing_and_refuses_the_old_one(tmp_path: 
     tokenizer.cache_clear()  # a worker that has loaded the old one goes on with it
     with pytest.raises(SourceError, match="has changed since the job attached"):
         open_source(spec, before.path)
+    with pytest.raises(OutsideRootsError, match="the tokenize of PackTokens"):
+        build_index(spec, tmp_path, roots=Roots([str(tmp_path / "a.txt")]))
     path.unlink()
     with pytest.raises(SourceError, match=r"words cannot be used: the file is gone"):
         build_index(spec, tmp_path)

@@ -100,7 +100,7 @@ def test_rows_do_not_depend_on_how_samples_are_grouped(
     assert "half of a surrogate pair" in whys.get(5, "half of a surrogate pair") or 5 in bad | apart
 
 
-def test_a_function_gets_many_samples_unless_a_worker_died_in_them() -> None:
+def test_a_function_gets_many_samples_but_after_a_death() -> None:
     pipeline = Pipeline.from_ops([PluginOp("shaken", column="x", block=True, least=8)], columns=NUMBERS)
     lane = Lane(pipeline, 32)
     assert fill(stream_of(Texts()), [lane.target], 0, 8, nothing).bad == []
