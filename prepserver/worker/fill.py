@@ -242,8 +242,9 @@ class _Filler:
         self._step = step
         self._unforeseen: Counter[int] = Counter()  # unexpected errors at this position, by target
         self._everywhere = tuple(range(len(targets)))
-        self._only_take = all(target.only_takes for target in targets) and not alone
-        self._take_blocks = all(target.takes_blocks for target in targets) and not alone
+        only_take = all(target.only_takes for target in targets)
+        self._only_take = only_take and not alone
+        self._take_blocks = not (only_take or alone) and all(target.takes_blocks for target in targets)
         self._bad: list[BadRow] = []
         self._caches = Caching(stream, targets)
         self._read_ns = 0
@@ -257,10 +258,10 @@ class _Filler:
         indices = self._stream.order.indices(position, count)
         for first in range(0, count, BLOCK_ROWS):
             block = indices[first : first + BLOCK_ROWS]
-            if self._is_suspect(block) or not (
-                (self._only_take and self._copy(position + first, block))
-                or (self._take_blocks and self._make_block(position + first, block))
-            ):
+            is_done = (self._only_take and self._copy(position + first, block)) or (
+                self._take_blocks and self._make_block(position + first, block)
+            )
+            if not is_done:
                 self._make_one_by_one(position + first, block)
         if self._stream.source.computes:
             self._read_ns, self._make_ns = 0, self._read_ns + self._make_ns
@@ -278,7 +279,9 @@ class _Filler:
         return NO_SAMPLE in indices or not all(each.isdisjoint(indices) for each in quarantined)
 
     def _copy(self, position: int, indices: list[int]) -> bool:
-        """Reads the rows of a run at once, if the source can; if False, the rows may hold anything."""
+        """Reads the rows of a run at once, where nothing speaks against it; if False, the rows may hold anything."""
+        if NO_SAMPLE in indices:
+            return False
         self._mark(position, indices[0])  # ORDER: it may quarantine samples of this run
         if self._is_suspect(indices):
             return False
@@ -303,6 +306,8 @@ class _Filler:
 
     def _make_block(self, position: int, indices: list[int]) -> bool:
         """Reads the samples of a run and makes all rows at once; if False, the rows may hold anything."""
+        if self._is_suspect(indices):
+            return False
         begun_ns = read_ns = time.monotonic_ns()
         try:
             records = []
