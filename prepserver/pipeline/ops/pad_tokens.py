@@ -23,9 +23,9 @@ class PadTokens(Op):
         mask: A new column of uint8: 1 for a token and 0 for padding. None for no such column.
         count: A new column, a scalar of int64: how many tokens the sample has. None, the default, for no such column,
             and for ``length`` with `trim`.
+        column: The column of tokens.
         trim: Whether a batch is cut to its longest sample: ``[batch, longest]``, a view of the whole rows. Rows always
             have `length` tokens in shared memory, so jobs with other batches can share them.
-        column: The column of tokens.
 
     Raises:
         SpecError: A number is none, or a column is missing or there already.
@@ -37,12 +37,12 @@ class PadTokens(Op):
     pad: int
     mask: str | None
     count: str | None
-    trim: bool
     column: str
+    trim: bool
 
     def __init__(
-        self, length: int, pad: int = 0, mask: str | None = "mask", count: str | None = None, trim: bool = False,
-        column: str = "tokens",
+        self, length: int, pad: int = 0, mask: str | None = "mask", count: str | None = None, column: str = "tokens",
+        trim: bool = False,
     ) -> None:  # fmt: skip
         if checks.flag("trim", trim) and count is None:
             count = "length"
@@ -51,8 +51,8 @@ class PadTokens(Op):
             pad=checks.integer("pad", pad, -(2**63), 2**63 - 1),
             mask=None if mask is None else checks.name("mask", mask),
             count=None if count is None else checks.name("count", count),
-            trim=trim,
             column=checks.name("column", column),
+            trim=trim,
         )
 
     def after(self, record: Record) -> Record:
