@@ -49,7 +49,7 @@ ONLY_V2 = {
 }  # fmt: skip
 OURS = {
     "Decode", "Only", "PluginOp", "ToLayout", "ClampBoxes", "ConvertBoxes", "PadBoxes", "PadKeypoints", "SanitizeBoxes",
-    "PadTokens", "Tokenize", "Truncate",
+    "MaskTokens", "PadTokens", "Tokenize", "Truncate",
 }  # fmt: skip
 NAMES = sorted(OPS.keys() - OURS - {*NESTING})
 
