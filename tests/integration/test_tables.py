@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -30,6 +32,7 @@ from prepserver.pipeline.sources import SourceSpec
 from tests.support.server import Server
 from tests.support.texts import WORDS, tokenizer
 from tests.support.tiny_images import jpeg
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -108,6 +111,27 @@ def test_a_bad_line_is_named_and_everything_else_goes_on(server: Server, tmp_pat
         Csv(tmp_path / "a.csv", {"x": Scalar()}), [], batch_size=3, on_error="skip", runtime_dir=server.runtime_dir
     ) as client:
         assert [batch[0].tolist() for batch in client] == [[1.0, 5.0, 5.0]]
+
+
+@pytest.mark.parametrize("name", ["masked", "packed, masked"])
+def test_rows_of_text_are_the_same_after_kills(name: str, server: Server, tmp_path: Path) -> None:
+    """Both workers hold tasks when they are stopped; one never goes on."""
+    source, ops = tables(tmp_path)[name]
+    expected = rows(source, ops, inline=True)
+    wait_until(lambda: len(server.workers()) == 2, why=server.log)
+    first, second = server.workers()
+    with PrepClient(source, ops, batch_size=8, shuffle=True, seed=5, runtime_dir=server.runtime_dir) as client:
+        for worker in (first, second):
+            os.kill(worker, signal.SIGSTOP)
+        try:
+            len(client)
+            server.status()  # answered after the tasks have been given out
+            os.kill(first, signal.SIGKILL)
+        finally:
+            os.kill(second, signal.SIGCONT)
+        found = [tuple(part.clone() for part in batch) for _ in range(2) for batch in client]
+    for batch, same in zip(found, expected, strict=True):
+        assert all(map(torch.equal, batch, same))
 
 
 def test_a_batch_is_cut_to_its_longest_sample(server: Server, tmp_path: Path) -> None:
