@@ -7,19 +7,22 @@ rows when their copy has completed.
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 import torch
 
+from prepclient.batchops import Drawing
 from prepclient.blocks import HostBlocks
-from prepclient.device import DeviceStage
+from prepclient.device import DRAWN, DeviceStage
 from prepclient.engine import Engine
 from prepclient.feed import Feed
-from prepclient.finish import Finish, Finisher, RowLook
+from prepclient.finish import Finish, Finisher, drawing_of
+from prepclient.rowlook import RowLook
 from prepclient.rows import Rows
 from prepclient.session import Bad, Session
 from prepclient.spec import VALID, Spec
@@ -135,6 +138,7 @@ class HostStage:
         max_batch: Most rows in one batch.
         zero_copy: Lend read-only views of the ring, valid until the next step, instead of fresh tensors.
         trims: Columns to cut.
+        drawing: Draws for the ops on batches; None if nothing is drawn.
     """
 
     def __init__(
@@ -147,8 +151,10 @@ class HostStage:
         *,
         zero_copy: bool,
         trims: Mapping[str, str] = _WHOLE,
+        drawing: Drawing | None = None,
     ) -> None:
         self._session = session
+        self._drawing = drawing
         self._feed = feed
         self._trim = _Trim(trims)
         columns = [_Column.of(look, finish, max_batch) for look in looks]
@@ -168,11 +174,18 @@ class HostStage:
         batch = session.stage()
         rows = self._feed.rows
         parts = iter(rows.parts(batch.start, batch.stop))
+        scalars = rows.scalars(batch.start, batch.stop)
+        drawn: Iterator[torch.Tensor | None] = itertools.repeat(None)
+        if self._drawing is not None:
+            numbers = self._drawing(batch.start, session.positions, scalars)
+            drawn = iter(self._drawing.split(numbers))
+            scalars |= self._drawing.softened(scalars, numbers)
         fields: dict[str, Any] = {
-            column.look.name: column.look.together([self._made(column, next(parts)) for _ in range(column.look.views)])
+            column.look.name: column.look.together(
+                [self._made(column, next(parts), next(drawn)) for _ in range(column.look.views)]
+            )
             for column in self._columns
         }
-        scalars = rows.scalars(batch.start, batch.stop)
         fields |= scalars
         self._trim.look(batch, scalars)
         self._trim.cut(batch, fields)
@@ -183,12 +196,12 @@ class HostStage:
             self._feed.release(session)
         return Step(batch, bad, line, fields, wait_ns, time.monotonic_ns() - since_ns - wait_ns)
 
-    def _made(self, column: _Column, parts: list[torch.Tensor]) -> torch.Tensor:
+    def _made(self, column: _Column, parts: list[torch.Tensor], drawn: torch.Tensor | None) -> torch.Tensor:
         if self._lends:
             # A batch that wraps is copied if the ring is not mapped twice; few batches wrap.
             return column.look.view(parts[0] if len(parts) == 1 else torch.cat(parts))
         batch = column.finisher.empty(sum(map(len, parts)), column.blocks.take())
-        column.finisher.fill(batch, parts)
+        column.finisher.fill(batch, parts, drawn)
         return batch
 
     def _return_lent(self) -> None:
@@ -273,6 +286,8 @@ class CudaStage:
             scalars = rows.scalars(batch.start, batch.stop)
             self._trim.look(batch, scalars)
             small = {name: [column] for name, column in scalars.items()}
+            if self._stage.drawing is not None:
+                small[DRAWN] = [self._stage.drawing(batch.start, self._session.positions, scalars)]
             if VALID in self._stage.small:
                 small[VALID] = [valid_rows(batch, self._session.bad_of(batch))]
             self._stage.submit(batch.start, rows.parts(batch.start, batch.stop), small)
@@ -302,6 +317,7 @@ class Staging:
 
     Attributes:
         device: Device of the batches.
+        dtypes: Element types of the columns that `looks` describe, in a batch.
         engine: The device's engine; None for CUDA's.
     """
 
@@ -315,6 +331,8 @@ class Staging:
         zero_copy: bool,
         has_valid: bool,
     ) -> None:
+        self._drawing = drawing_of(spec.seed, looks, finish)
+        self.dtypes = [Finisher(finish, look, torch.device("cpu")).dtype for look in looks]
         self.device = device
         self.engine: Engine[Any] | None = None
         self._looks = looks
@@ -338,7 +356,7 @@ class Staging:
         if self._on_device is None or not self._on_device.reset():
             self._on_device = DeviceStage(
                 self.device, self._looks, self._max_batch, finish=self._finish, small=self._small,
-                zero_copy=self._zero_copy, engine=self.engine,
+                zero_copy=self._zero_copy, engine=self.engine, drawing=self._drawing,
             )  # fmt: skip
         return partial(Rows.map_pinned, driver=self._on_device.engine.pin_driver())
 
@@ -347,7 +365,14 @@ class Staging:
         if self._on_device is not None:
             return CudaStage(session, feed, self._on_device, self._trims)
         return HostStage(
-            session, feed, self._looks, self._finish, self._max_batch, zero_copy=self._zero_copy, trims=self._trims
+            session,
+            feed,
+            self._looks,
+            self._finish,
+            self._max_batch,
+            zero_copy=self._zero_copy,
+            trims=self._trims,
+            drawing=self._drawing,
         )
 
     def close(self) -> None:
