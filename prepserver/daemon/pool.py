@@ -21,7 +21,7 @@ from prepserver.protocol import work
 from prepserver.protocol.schema import ProtocolError
 from prepserver.schedule.records import Suspect
 from prepserver.schedule.strikes import CRASH_STRIKES, KILL_STRIKES
-from prepserver.telemetry.page import NO_LANE, WorkerStats
+from prepserver.telemetry.page import NO_LANE, SEVERAL, WorkerStats
 from prepserver.worker.channel import ChannelClosed
 from prepserver.worker.child import Child
 from prepserver.worker.launch import (
@@ -492,11 +492,13 @@ class WorkerPool:
 
 
 def _suspect(stats: WorkerStats) -> Suspect | None:
-    return Suspect(stats.index, None if stats.lane == NO_LANE else stats.lane) if stats.busy else None
+    index = None if stats.index == SEVERAL else stats.index
+    return Suspect(index, None if stats.lane == NO_LANE else stats.lane) if stats.busy else None
 
 
 def _words(suspect: Suspect) -> str:
-    return f"sample {suspect.index}" + ("" if suspect.lane is None else f" (its row of lane {suspect.lane})")
+    what = "one of several samples" if suspect.index is None else f"sample {suspect.index}"
+    return what + ("" if suspect.lane is None else f" (its row of lane {suspect.lane})")
 
 
 def _backoff_s(failures: int) -> float:

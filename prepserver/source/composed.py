@@ -57,6 +57,10 @@ class ComposedReader(Reader):
     def map(self, listing: Container) -> IndexMap:
         """Return the map, by a listing; its metadata has the `lengths` of the sources."""
 
+    def source(self, listing: Container, opened: Sequence[Source]) -> Source:
+        """Return the source, by a listing."""
+        return ComposedSource(self.spec, listing, opened, self.map(listing))
+
     def index(self, cache_dir: Path, report: Callable[[int], None], roots: Roots | None) -> IndexInfo:
         """As `Reader.index`."""
         infos: dict[str, IndexInfo] = {}
@@ -90,7 +94,7 @@ class ComposedReader(Reader):
             if container.meta.get("key") != self._key:
                 raise SourceError(f"the index {index_path} belongs to another dataset")
             opened = self._opened(container.meta["paths"], roots)
-            return ComposedSource(self.spec, container, opened, self.map(container))
+            return self.source(container, opened)
         except (OSError, BrokenContainerError) as error:
             raise SourceError(
                 f"cannot open the index {index_path}: {error}; attach again to have it rebuilt"
@@ -174,6 +178,7 @@ class ComposedSource(Source):
         self._tables: Tables = listing.meta["tables"]
         self._label = label_of(spec.columns)
         self.reads_ahead = any(each.reads_ahead for each in sources)
+        self.computes = any(each.computes for each in sources)
         # Files of equal names may lie in several places.
         self._is_several = len({part.digest for part in spec.parts() if not isinstance(part, Composed)}) > 1
         self._suffixes = [f" in {each.place}" for each in spec.sources]

@@ -34,9 +34,11 @@ class Source(Protocol):
 
     Attributes:
         reads_ahead: Whether `prefetch` is of use. False by default.
+        computes: Whether reading is mostly computing: its time then counts as making rows. False by default.
     """
 
     reads_ahead: bool = False
+    computes: bool = False
 
     def __len__(self) -> int:
         """Return the number of samples."""
