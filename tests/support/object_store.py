@@ -129,6 +129,7 @@ class _Proxy(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # else each answer waits 40 ms for a delayed acknowledgement
     server: _Proxy
 
     def do_GET(self) -> None:

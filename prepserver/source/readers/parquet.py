@@ -5,15 +5,14 @@ pyarrow reads through our files, in this thread: workers are forked, sandboxed, 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-import io
 import json
 import logging
 import os
-import stat
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
@@ -28,9 +27,10 @@ from prepserver.source.container import Container
 from prepserver.source.errors import SampleError, SourceError, unusable
 from prepserver.source.patterns import files_of
 from prepserver.source.ranges import FilesReader, Sections
-from prepserver.source.roots import Roots, open_below
+from prepserver.source.roots import Roots
 from prepserver.source.samples import MAX_ENCODED_BYTES, Record, Source
-from prepserver.source.shards import Shards
+from prepserver.source.shards import open_shards
+from prepserver.source.storage import Stream, open_file
 from prepserver.source.values import value_of
 
 log = logging.getLogger(__name__)
@@ -40,6 +40,8 @@ KEPT_BYTES = 256 << 20
 
 MOST_GROUP_BYTES = 2 << 30
 _OPEN_AT_MOST = 32
+_WANTED_AT_MOST = 256
+_TAIL_BYTES = 64 << 10  # which pyarrow reads first, to find the footer
 
 _WAY_OUT = (
     "write them anew with fewer rows in a group (row_group_size=1000), or shuffle whole batches "
@@ -53,9 +55,10 @@ class Groups:
 
     Attributes:
         size: Bytes of the file.
-        mtime_ns: Time of the file, taken before it was listed.
+        mtime_ns: `File.version`, taken before it was listed.
         rows: Of each row group.
         nbytes: Of the wanted columns of each row group, not compressed.
+        ranges: For each row group, (offset, length) of each wanted column in the file.
         classes: Names of the classes, if the file has them.
     """
 
@@ -63,6 +66,7 @@ class Groups:
     mtime_ns: int
     rows: list[int] = field(default_factory=list)
     nbytes: list[int] = field(default_factory=list)
+    ranges: list[list[tuple[int, int]]] = field(default_factory=list)
     classes: list[str] = field(default_factory=list)
 
 
@@ -76,20 +80,18 @@ class ParquetReader(FilesReader[Groups]):
     def list_file(self, path: str, roots: Roots | None, found: Callable[..., None]) -> Groups:
         arrow, parquet = _pyarrow(path)
         try:
-            descriptor = open_below(roots, "the file", path)
+            file = open_file(roots, "the file", path)
         except OSError as error:
             raise unusable("the file", path, error) from error
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            os.close(descriptor)
-            raise SourceError(f"{path} is not a file; name its files, such as {path}/*.parquet")
-        with os.fdopen(descriptor, "rb") as file:
+        with contextlib.closing(file):
             try:
-                opened = parquet.ParquetFile(arrow.PythonFile(file, mode="r"), pre_buffer=False)
+                opened = parquet.ParquetFile(arrow.PythonFile(Stream(file.read, file.size), mode="r"), pre_buffer=False)
                 schema, meta = opened.schema_arrow, opened.metadata
+            except SampleError as error:
+                raise unusable("the file", path, error) from error
             except (arrow.ArrowException, OSError) as error:
                 raise SourceError(f"{path} is damaged, or no Parquet file: {error}") from error
-        groups = Groups(status.st_size, status.st_mtime_ns, classes=_classes(schema, self.spec))
+        groups = Groups(file.size, file.version, classes=_classes(schema, self.spec))
         leaves = tuple(_leaf(path, schema, self.spec, column, kind) for column, kind in self.spec.columns.items())
         for number in range(meta.num_row_groups):
             group = meta.row_group(number)
@@ -105,6 +107,10 @@ class ParquetReader(FilesReader[Groups]):
                 )
             groups.rows.append(group.num_rows)
             groups.nbytes.append(nbytes)
+            groups.ranges.append([
+                (min(filter(None, (each.dictionary_page_offset, each.data_page_offset))), each.total_compressed_size)
+                for each in wanted
+            ])  # fmt: skip
             found(group.num_rows)
         return groups
 
@@ -126,7 +132,14 @@ class ParquetReader(FilesReader[Groups]):
             "content_digest": hashlib.sha256(json.dumps([content, classes]).encode()).hexdigest(),
             "groups": [len(each.rows) for each in files],
         }  # fmt: skip
-        return meta, {"rows": rows.view(np.uint8).data}
+        most = max(len(each) for groups in files for each in groups.ranges)
+        ranges = np.zeros((len(rows), most, 2), np.uint64)
+        for place, each in zip(ranges, (each for groups in files for each in groups.ranges), strict=True):
+            place[: len(each)] = each
+        return meta | {"most": most}, {"rows": rows.view(np.uint8).data, "ranges": ranges.view(np.uint8).data}
+
+    def is_current(self, container: Container) -> bool:
+        return "most" in container.meta and super().is_current(container)  # an older release knew no ranges
 
     def read_by(self, container: Container, roots: Roots | None) -> Source:
         return _Rows(container, self.spec, roots)
@@ -142,11 +155,14 @@ class _Rows(Source):
         self._files: list[str] = meta["files"]
         self._sizes: list[int] = meta["sizes"]
         self._classes: list[str] = meta["classes"]
-        self._shards = Shards(self._files, self._sizes, roots, meta["mtimes_ns"])
+        self._shards = open_shards(self._files, self._sizes, roots, meta["mtimes_ns"])
         self._stamp = self._shards.stamp
+        self.reads_ahead = self._shards.wants
+        self._ranges = container.rows("ranges", "Q" * 2 * meta["most"], 16 * meta["most"])
         self._ends = np.cumsum(np.frombuffer(container.section("rows"), np.uint64)).tolist()  # of the groups
         self._firsts = [0, *accumulate(meta["groups"])]  # group of each file
         self._open: OrderedDict[int, Any] = OrderedDict()
+        self._wanted: OrderedDict[int, None] = OrderedDict()  # groups that have begun to be read
         self._kept: OrderedDict[int, tuple[int, dict[str, _Values]]] = OrderedDict()
 
     def __len__(self) -> int:
@@ -165,6 +181,8 @@ class _Rows(Source):
             return False
         asked = np.asarray(indices)
         groups = np.searchsorted(self._ends, asked, "right")
+        if self.reads_ahead and len(set(groups.tolist()) - self._kept.keys()) > 1:
+            return False  # each group may be waited for; one by one, each sample has a deadline of its own
         for group in dict.fromkeys(groups.tolist()):
             (here,) = np.nonzero(groups == group)
             values, rows = self._group(group), asked[here] - (self._ends[group - 1] if group else 0)
@@ -172,6 +190,28 @@ class _Rows(Source):
                 if not values[column].put(rows, target, here):
                     raise SampleError("one by one it is found which, and why")
         return True
+
+    def prefetch(self, indices: Sequence[int]) -> None:
+        """As `Source.prefetch`: the row groups that are not decoded yet, and the ends of their files."""
+        for group in dict.fromkeys(bisect_right(self._ends, index) for index in indices):
+            if group not in self._kept:
+                self._want(group)
+
+    def _want(self, group: int) -> None:
+        if group not in self._wanted:
+            self._shards.want(self._parts(group))
+            self._wanted[group] = None
+            if len(self._wanted) > _WANTED_AT_MOST:  # of chunks that another worker got
+                self._wanted.popitem(last=False)
+
+    def _parts(self, group: int) -> Iterator[tuple[int, int, int]]:
+        """Yield what pyarrow will read to decode a group, exactly as it asks for it."""
+        file = self._file(group)
+        if file not in self._open and file not in map(self._file, self._wanted):
+            tail = min(_TAIL_BYTES, self._sizes[file])
+            yield file, self._sizes[file] - tail, tail
+        places = self._ranges[group]
+        yield from ((file, *place) for place in zip(places[::2], places[1::2], strict=True))
 
     def label(self, index: int) -> int:
         values, row = self._at(index)
@@ -208,8 +248,11 @@ class _Rows(Source):
         arrow, parquet = _pyarrow(self._files[file])
         columns = self._spec.columns
         try:
+            self._want(group)  # all columns at once, if that has not been done
+            del self._wanted[group]
             if file not in self._open:
-                handle = arrow.PythonFile(_Bytes(self._shards, file, self._sizes[file]), mode="r")
+                read = Stream(lambda length, offset: self._shards.read(file, offset, length), self._sizes[file])
+                handle = arrow.PythonFile(read, mode="r")
                 self._open[file] = parquet.ParquetFile(handle, pre_buffer=False)
                 if len(self._open) > _OPEN_AT_MOST:
                     self._open.popitem(last=False)
@@ -227,33 +270,6 @@ class _Rows(Source):
             shown = f"row group {group - self._firsts[file]} of {self._shards.name(file)}"
             raise SampleError(f"{shown} cannot be decoded: {' '.join(str(error).split())[:200]}") from error
         return sum(each.nbytes for each in found.values()), found
-
-
-class _Bytes(io.RawIOBase):
-    """A shard as a file."""
-
-    def __init__(self, shards: Shards, shard: int, size: int) -> None:
-        self._shards, self._shard, self._size = shards, shard, size
-        self._at = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + (0, self._at, self._size)[whence]
-        return self._at
-
-    def tell(self) -> int:
-        return self._at
-
-    def read(self, size: int | None = -1) -> bytes:
-        left = max(0, self._size - self._at)
-        data = self._shards.read(self._shard, self._at, left if size is None or size < 0 else min(size, left))
-        self._at += len(data)
-        return data
 
 
 class _Values:

@@ -41,6 +41,7 @@ HELD_BYTES = 256 << 20
 _HELD = 4 * IN_FLIGHT
 _UNKNOWN_BYTES = 1 << 20  # how much a read counts whose size is not known yet
 _WINDOW_BYTES = 8 << 20  # a listing reads 100 MB/s at 50 ms with this, from one file
+_LOOK_BYTES = 64 << 10
 _DOWN_WAIT_S = 0.25
 _DEADLINE_S = 15.0
 
@@ -188,6 +189,11 @@ class Link:
                 self._begun[wanted] = _Begun(self._threads.submit(self._get, wanted), wanted.nbytes, 1)
                 held += wanted.nbytes
 
+    def has_arrived(self, wanted: Wanted) -> bool:
+        """Say whether a read that has begun has ended."""
+        begun = self._begun.get(wanted)
+        return begun is not None and begun.future.done()
+
     def read(self, wanted: Wanted, limit_bytes: int) -> bytes:
         """Return the bytes of a read, which may have begun before.
 
@@ -248,7 +254,9 @@ class Link:
         check_allowed(url)
         name, key = split(url)
         if not name.startswith(tuple(_ALLOW_HTTP)):
-            raise RemoteError("a web server cannot be asked what it holds: use FileList with URLs, or Tar")
+            raise RemoteError(
+                "a web server cannot be asked what it holds: name its files, by braces, or in a list for FileList"
+            )
         store = self.store(name)
         try:
             if deep:
@@ -365,7 +373,11 @@ def link() -> Link:
 
 
 class RemoteFile:
-    """A `File` that is an object; it is read in windows, so that a listing costs few requests."""
+    """A `File` that is an object.
+
+    Whoever reads on, or skips little, gets windows of the file, so that a listing costs few requests; a read far from
+    the one before it asks for little more than its range.
+    """
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -378,9 +390,11 @@ class RemoteFile:
         end = min(offset + length, self.size)
         if offset >= end:
             return b""
-        if not self._at <= offset <= end <= self._at + len(self._window):
+        ends = self._at + len(self._window)
+        if not self._at <= offset <= end <= ends:
+            least = _WINDOW_BYTES if 0 <= offset - ends <= _WINDOW_BYTES else _LOOK_BYTES
             self._window, self._at = b"", offset  # ORDER: the old one is free before the new one arrives
-            span = min(max(length, _WINDOW_BYTES), self.size - offset)
+            span = min(max(length, least), self.size - offset)
             self._window = self._link.get(self._part(offset, span))
         return self._window[offset - self._at : end - self._at]
 
