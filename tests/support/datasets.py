@@ -185,7 +185,9 @@ def subset(folder: Path) -> Callable[[str], SourceSpec]:
     return lambda base: Subset(inner(base), file=f"{base}/chosen.npy")
 
 
+npy, npz, safetensors = map(_arrays, ("npy", "npz", "safetensors"))
+
 FORMATS: list[Format] = [
     masked_tree, list_beside_images, tars, arrow, packed, parquet, embeddings, table, objects, texts, records,
-    _arrays("npy"), _arrays("npz"), _arrays("safetensors"), coco, voc, subset,
+    npy, npz, safetensors, coco, voc, subset,
 ]  # fmt: skip

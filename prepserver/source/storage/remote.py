@@ -257,14 +257,16 @@ class Link:
             raise RemoteError(
                 "a web server cannot be asked what it holds: name its files, by braces, or in a list for FileList"
             )
-        store = self.store(name)
         try:
+            store = self.store(name)
             if deep:
                 for objects in self._obstore.list(store, key or None):
                     yield [], list(objects)
             else:
                 found = self._obstore.list_with_delimiter(store, key or None)
                 yield list(found["common_prefixes"]), list(found["objects"])
+        except RemoteError:
+            raise
         except Exception as error:  # noqa: BLE001 - as in `_answer`
             raise self._failed(error) from None
 
@@ -289,7 +291,10 @@ class Link:
         make = stores.HTTPStore.from_url if scheme in ("http", "https") else stores.from_url
         # It gives up before the deadline, so that the error says what the store answered.
         retry = {"retry_timeout": limit / 2, "backoff": {"max_backoff": limit / 5}}
-        return make(name, client_options=options, retry_config=retry)
+        try:
+            return make(name, client_options=options, retry_config=retry)
+        except Exception:  # noqa: BLE001 - as in `_answer`; what it says may show a key
+            raise RemoteError("the server's environment has wrong settings for it, such as a broken key") from None
 
     def _get(self, wanted: Wanted, limit_bytes: int = HELD_BYTES) -> bytes | RemoteError:
         name, key = split(wanted.url)
