@@ -60,7 +60,7 @@ class Source(Protocol):
             into: For each column an array of as many rows, in its kind's shape and dtype; written to.
 
         Returns:
-            False, with nothing written, from a source that can only `read` one by one: the default.
+            False, and anything may be written, if the samples must be `read` one by one: the default.
 
         Raises:
             OSError: At least one sample cannot be read; `read` says which, and why.
