@@ -35,7 +35,7 @@ from prepserver.pipeline.sources import (
     TFRecord,
     Voc,
 )
-from tests.support.detection import coco_tree, voc_tree
+from tests.support.detection import HEIGHT, WIDTH, coco_tree, voc_tree
 from tests.support.tf_records import file_of
 from tests.support.tiny_images import jpeg, photo_tree
 
@@ -175,7 +175,7 @@ def voc(folder: Path) -> Callable[[str], SourceSpec]:
     names = Path(spec.root, "ImageSets/Main/train.txt").read_text()
     Path(spec.root, "ImageSets/Segmentation/train.txt").write_text(names)
     for name in names.split():
-        Picture.new("L", (8, 8)).save(folder / f"data/SegmentationClass/{name}.png")
+        Picture.new("L", (WIDTH, HEIGHT)).save(folder / f"data/SegmentationClass/{name}.png")
     return lambda base: Voc(f"{base}/data", "train", masks=True)
 
 

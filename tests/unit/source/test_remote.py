@@ -144,6 +144,29 @@ def test_images_of_a_table_begin_when_its_lines_are_there(store: ObjectStore, tm
     assert not remote.link()._begun
 
 
+def test_a_store_that_fails_spoils_no_listing(store: ObjectStore, tmp_path: Path) -> None:
+    """Annotations that are missing make a bad sample, but those that cannot be had just now are an error."""
+    spec = datasets.voc(tmp_path)(store.upload(tmp_path, tmp_path.name))
+    store.faults["Annotations/3.xml"] = 503
+    with pytest.raises(SourceError, match=r"cannot read the annotations s3://data/.*/3\.xml: .*503"):
+        build_index(spec, tmp_path / "cache")
+    store.faults["Annotations/3.xml"] = 404
+    source = opened(spec, tmp_path)
+    with pytest.raises(SampleError, match=r"3\.xml: .*404"):
+        source.read([source.name(index) for index in range(COUNT)].index("JPEGImages/3.jpg"))
+    store.faults.clear()
+    again = opened(spec, tmp_path)
+    assert [again.read(index)["image"] for index in range(COUNT)] != []
+
+
+def test_objects_that_a_list_names_are_as_old_as_the_list(store: ObjectStore, tmp_path: Path) -> None:
+    (tmp_path / "list.txt").write_text(f"{store.web}/a.jpg 0\n{store.web}/b.jpg 1\n")
+    first, same = (opened(FileList(tmp_path / "list.txt"), tmp_path).stamp(0) for _ in range(2))
+    assert first == same
+    os.utime(tmp_path / "list.txt", (1e9, 1e9))
+    assert opened(FileList(tmp_path / "list.txt"), tmp_path).stamp(0) != first
+
+
 def test_cells_lead_nowhere_else(store: ObjectStore, tmp_path: Path) -> None:
     root = f"s3://{store.bucket}/{tmp_path.name}"
     store.put(f"{tmp_path.name}/1.jpg", b"one")
