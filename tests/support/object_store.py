@@ -33,7 +33,7 @@ class ObjectStore:
 
     Attributes:
         faults: What happens to requests, by a part of their path: a status such as 403, ``never``, ``cut`` in the
-            middle of the body, ``stall`` there, or seconds of delay.
+            middle of the body, ``stall`` there, seconds of delay, or a URL to redirect to.
         asked: Paths of the requests for content so far, in their order.
     """
 
@@ -142,6 +142,9 @@ class _Handler(BaseHTTPRequestHandler):
         elif fault == "never":
             store.ended.wait()
             self.close_connection = True
+            return
+        elif isinstance(fault, str) and fault.startswith("http"):
+            self._answer(302, {"Location": fault}, b"")
             return
         elif isinstance(fault, int):
             self._answer(fault, {}, b"")

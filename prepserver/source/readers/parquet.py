@@ -20,18 +20,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from prepserver.pipeline.kinds import Array, Bytes, Image, Kind, Label, Mask, Scalar, Text, Tokens
+from prepserver.pipeline.kinds import Array, Bytes, Image, Kind, Mask, Scalar, Text, Tokens
 from prepserver.pipeline.record import label_of
 from prepserver.pipeline.sources.parquet import Parquet
+from prepserver.source.arrow_values import Values, values_of
 from prepserver.source.container import Container
 from prepserver.source.errors import SampleError, SourceError, unusable
 from prepserver.source.patterns import files_of
 from prepserver.source.ranges import FilesReader, Sections
 from prepserver.source.roots import Roots
-from prepserver.source.samples import MAX_ENCODED_BYTES, Record, Source
+from prepserver.source.samples import Record, Source
 from prepserver.source.shards import open_shards
 from prepserver.source.storage import Stream, open_file
-from prepserver.source.values import value_of
 
 log = logging.getLogger(__name__)
 
@@ -163,7 +163,7 @@ class _Rows(Source):
         self._firsts = [0, *accumulate(meta["groups"])]  # group of each file
         self._open: OrderedDict[int, Any] = OrderedDict()
         self._wanted: OrderedDict[int, None] = OrderedDict()  # groups that have begun to be read
-        self._kept: OrderedDict[int, tuple[int, dict[str, _Values]]] = OrderedDict()
+        self._kept: OrderedDict[int, tuple[int, dict[str, Values]]] = OrderedDict()
 
     def __len__(self) -> int:
         return int(self._ends[-1])
@@ -229,13 +229,13 @@ class _Rows(Source):
     def _file(self, group: int) -> int:
         return bisect_right(self._firsts, group) - 1
 
-    def _at(self, index: int) -> tuple[dict[str, _Values], int]:
+    def _at(self, index: int) -> tuple[dict[str, Values], int]:
         if not 0 <= index < self._ends[-1]:
             raise IndexError(f"index {index} of {self._ends[-1]} rows")
         group = bisect_right(self._ends, index)
         return self._group(group), index - (self._ends[group - 1] if group else 0)
 
-    def _group(self, group: int) -> dict[str, _Values]:
+    def _group(self, group: int) -> dict[str, Values]:
         if (kept := self._kept.get(group)) is None:
             kept = self._kept[group] = self._decoded(group)
             while len(self._kept) > 1 and sum(nbytes for nbytes, _ in self._kept.values()) > KEPT_BYTES:
@@ -243,7 +243,7 @@ class _Rows(Source):
         self._kept.move_to_end(group)
         return kept[1]
 
-    def _decoded(self, group: int) -> tuple[int, dict[str, _Values]]:
+    def _decoded(self, group: int) -> tuple[int, dict[str, Values]]:
         file = self._file(group)
         arrow, parquet = _pyarrow(self._files[file])
         columns = self._spec.columns
@@ -263,116 +263,13 @@ class _Rows(Source):
             table = opened.read_row_group(
                 group - self._firsts[file], columns=list(dict.fromkeys(names.values())), use_threads=False
             )
-            found = {column: _values(column, kind, _column(table, names[column])) for column, kind in columns.items()}
+            found = {column: values_of(column, kind, _column(table, names[column])) for column, kind in columns.items()}
         except (SampleError, MemoryError):
             raise
         except (arrow.ArrowException, OSError, SourceError) as error:
             shown = f"row group {group - self._firsts[file]} of {self._shards.name(file)}"
             raise SampleError(f"{shown} cannot be decoded: {' '.join(str(error).split())[:200]}") from error
         return sum(each.nbytes for each in found.values()), found
-
-
-class _Values:
-    """The values of a column in a row group, as Arrow has them.
-
-    Attributes:
-        nbytes: Bytes that they take.
-    """
-
-    def __init__(self, column: str, kind: Kind, array: Any) -> None:
-        self._column, self._kind, self._array = column, kind, array
-        self.nbytes = int(array.nbytes)
-
-    def value(self, row: int) -> Any:
-        """Return the value of a row.
-
-        Raises:
-            SampleError: It has none, or it is not of the kind.
-        """
-        found = self._array[row]
-        if not found.is_valid:
-            raise SampleError(f"its {self._column} is null")
-        if isinstance(self._kind, Image | Mask | Bytes):
-            if len(data := found.as_buffer()) > MAX_ENCODED_BYTES:
-                raise SampleError(
-                    f"its {self._column} has {len(data)} bytes, more than the limit of {MAX_ENCODED_BYTES}"
-                )
-            if not len(data) and not isinstance(self._kind, Bytes):
-                raise SampleError(f"its {self._column} is empty")
-            return data.to_pybytes()
-        if self._is_flat and found.values.null_count:
-            raise SampleError(f"its {self._column} holds a null")
-        try:
-            given = found.values.to_numpy(zero_copy_only=False) if self._is_flat else found.as_py()
-        except UnicodeDecodeError as error:
-            raise SampleError(f"byte {error.start} of its {self._column} is no UTF-8") from None
-        return value_of(self._column, self._kind, given)
-
-    @property
-    def _is_flat(self) -> bool:
-        return isinstance(self._kind, Array | Tokens) and not hasattr(self._array.type.value_type, "value_type")
-
-    def put(self, rows: npt.NDArray[Any], target: npt.NDArray[Any], here: npt.NDArray[Any]) -> bool:
-        """Write the values of `rows` to the places `here` of an array; return False where `value` must say why not."""
-        for place, row in zip(here.tolist(), rows.tolist(), strict=True):
-            target[place] = self.value(row)
-        return True
-
-
-class _Numbers(_Values):
-    """Values of one shape, as numpy has them."""
-
-    def __init__(
-        self, column: str, kind: Kind, array: Any, values: npt.NDArray[Any], good: npt.NDArray[np.bool_]
-    ) -> None:
-        super().__init__(column, kind, array)
-        self._values, self._good = values, good
-        self._all_good = bool(good.all())
-        self.nbytes += values.nbytes if values.flags.owndata or values.flags.writeable else 0  # else they are Arrow's
-
-    def value(self, row: int) -> Any:
-        return np.array(self._values[row]) if self._good[row] else super().value(row)  # a copy: an op may write to it
-
-    def put(self, rows: npt.NDArray[Any], target: npt.NDArray[Any], here: npt.NDArray[Any]) -> bool:
-        if not (self._all_good or self._good[rows].all()):
-            return False
-        begin, count = int(rows[0]), len(rows)
-        if here[-1] - here[0] == count - 1 and rows[-1] - begin == count - 1 and bool((np.diff(rows) == 1).all()):
-            target[here[0] : here[0] + count] = self._values[begin : begin + count]  # in order: one copy
-        else:
-            target[here] = self._values[rows]
-        return True
-
-
-def _values(column: str, kind: Kind, array: Any) -> _Values:
-    """Return the values of a column, as numbers of one shape if they are such."""
-    shape: tuple[int, ...] | None = ()
-    if isinstance(kind, Array):
-        shape = kind.shape
-    if isinstance(kind, Text | Image | Mask | Bytes | Tokens) or shape is None:
-        return _Values(column, kind, array)
-    flat = array
-    for side in shape:
-        lengths = flat.value_lengths().to_numpy(zero_copy_only=False)
-        if flat.null_count or not hasattr(flat.type, "value_type") or not bool((lengths == side).all()):
-            return _Values(column, kind, array)  # which finds out which rows are bad
-        flat = flat.flatten()
-    if hasattr(flat.type, "value_type") or (shape and flat.null_count):
-        return _Values(column, kind, array)
-    good = np.ones(len(flat), np.bool_)
-    if flat.null_count:
-        good = flat.is_valid().to_numpy(zero_copy_only=False)
-        flat = flat.fill_null(False if str(flat.type) == "bool" else 0)
-    numbers = flat.to_numpy(zero_copy_only=False)
-    dtype = np.dtype("int64" if isinstance(kind, Label) else kind.dtype)  # type: ignore[attr-defined]
-    with np.errstate(over="ignore"):
-        values = numbers.astype(dtype, copy=False)
-    if values.dtype != numbers.dtype:
-        good &= (values == numbers) if dtype.kind in "iu" else np.isfinite(values) | ~np.isfinite(numbers)
-    if isinstance(kind, Label):
-        good &= values >= 0
-    values = values.reshape(len(array), *shape)
-    return _Numbers(column, kind, array, values, np.asarray(good.reshape(len(array), -1).all(axis=1)))
 
 
 def _pyarrow(path: str) -> tuple[Any, Any]:

@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
+from urllib.parse import urlsplit
 
 from prepserver.pipeline.urls import lies_below, split
 from prepserver.source.errors import SampleError, SourceError
@@ -48,6 +49,13 @@ _DEADLINE_S = 15.0
 INSTALL = "reading it needs obstore where the daemon runs: pip install 'prepserver[remote]'"
 
 _ALLOW_HTTP = {"s3": "AWS_ALLOW_HTTP", "gs": "GOOGLE_ALLOW_HTTP", "az": "AZURE_ALLOW_HTTP"}
+_WEB = ("https", "http")
+_PROXIES = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY")
+_NOWHERE = "127.0.0.1:0"
+
+ANY_REDIRECT = "PREPSERVER_REDIRECTS"
+"""In the environment, "any": redirects of web servers may lead anywhere."""
+
 _STATUS = re.compile(r"status code: (\d{3}[A-Za-z ]*)")
 _CODE = re.compile(r"<Code>(\w{1,64})</Code>")
 _UNAVAILABLE = ("5", "429")
@@ -287,14 +295,27 @@ class Link:
             "read_timeout": limit / 2,  # a stalled answer is asked for again
             "allow_http": scheme == "http" or os.environ.get(_ALLOW_HTTP.get(scheme, ""), "").lower() in ("1", "true"),
         }
+        if scheme in _WEB:
+            options |= self._bounded()
         stores = self._obstore.store
-        make = stores.HTTPStore.from_url if scheme in ("http", "https") else stores.from_url
+        make = stores.HTTPStore.from_url if scheme in _WEB else stores.from_url
         # It gives up before the deadline, so that the error says what the store answered.
         retry = {"retry_timeout": limit / 2, "backoff": {"max_backoff": limit / 5}}
         try:
             return make(name, client_options=options, retry_config=retry)
         except Exception:  # noqa: BLE001 - as in `_answer`; what it says may show a key
             raise RemoteError("the server's environment has wrong settings for it, such as a broken key") from None
+
+    def _bounded(self) -> dict[str, str]:
+        """Return options that keep redirects of web servers on hosts that the configuration names.
+
+        obstore cannot be told not to follow redirects. So it gets a proxy that leads nowhere, for all hosts but those.
+        """
+        proxies = any(os.environ.get(name) for each in _PROXIES for name in (each, each.lower()))
+        if self._rules.roots is None or proxies or os.environ.get(ANY_REDIRECT) == "any":
+            return {}
+        hosts = {urlsplit(root).hostname or "" for root in self._rules.roots if root.startswith(_WEB)}
+        return {"proxy_url": f"http://{_NOWHERE}", "proxy_excludes": ",".join(sorted(hosts))}
 
     def _get(self, wanted: Wanted, limit_bytes: int = HELD_BYTES) -> bytes | RemoteError:
         name, key = split(wanted.url)
@@ -344,6 +365,11 @@ class Link:
         status, code = _STATUS.search(text), _CODE.search(text)
         if "169.254.169.254" in text:
             made = RemoteError("the server's environment holds no credentials for it")
+        elif f"{_NOWHERE}," in text:
+            made = RemoteError(
+                "it is redirected to a host that the server does not read: name that host, too (roots under [sources]), "
+                "if you trust it"
+            )
         elif status is not None:
             said = status[1].strip() + (f" ({code[1]})" if code is not None else "")
             made = (Unavailable if said.startswith(_UNAVAILABLE) else RemoteError)(f"the store answers {said}")

@@ -344,6 +344,19 @@ def test_what_is_not_there_is_named(spec: SourceSpec, text: str, store: ObjectSt
         build_index(spec, tmp_path / "cache")
 
 
+def test_redirects_lead_only_to_hosts_that_are_named(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.put("there", b"it is")
+    moved = Wanted(f"{store.web}/moved")
+    store.faults["moved"] = f"{store.web}/there"
+    assert remote.link().get(moved) == b"it is"
+    store.faults["moved"] = f"{store.web}/there".replace("127.0.0.1", "localhost")
+    with pytest.raises(SampleError, match="redirected to a host that the server does not read"):
+        remote.link().get(moved)
+    assert store.asked[-1] == "/data/moved"
+    monkeypatch.setenv(remote.ANY_REDIRECT, "any")
+    assert remote.Link().get(moved) == b"it is"
+
+
 def test_a_web_server_cannot_be_listed(store: ObjectStore, tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="FileList"):
         build_index(ImageFolder(f"{store.web}/x"), tmp_path / "cache")
