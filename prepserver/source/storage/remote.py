@@ -367,7 +367,7 @@ class Link:
             made = RemoteError("the server's environment holds no credentials for it")
         elif f"{_NOWHERE}," in text:
             made = RemoteError(
-                "it is redirected to a host that the server does not read: name that host, too (roots under [sources]), "
+                "it is redirected to a host that the server does not read: name that one, too (roots under [sources]), "
                 "if you trust it"
             )
         elif status is not None:
