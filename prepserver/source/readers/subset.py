@@ -41,7 +41,7 @@ class SubsetReader(PickingReader):
             return b""
         try:
             with contextlib.closing(open_file(roots, "the file of indices", self.spec.file)) as file:
-                return file.read(file.size, 0)
+                return bytes(file.whole())
         except OSError as error:
             raise unusable("the file of indices", self.spec.file, error) from error
 

@@ -186,6 +186,8 @@ class Link:
             begun = self._begun.get(wanted)
             if begun is not None:
                 begun.uses += 1
+                if begun.future.done() and isinstance(begun.future.result(), RemoteError):
+                    begun.future = self._threads.submit(self._get, wanted)  # left over from a sample that failed
                 continue
             # The oldest may be left over from a chunk that was given to another worker.
             while self._begun and (len(self._begun) >= _HELD or held + wanted.nbytes > HELD_BYTES):

@@ -54,6 +54,7 @@ def bucket() -> Iterator[ObjectStore]:
 def store(bucket: ObjectStore) -> Iterator[ObjectStore]:
     yield bucket
     bucket.faults.clear()
+    remote.link()._begun.clear()
     bucket.put("up", b"it is")
     assert remote.link().read(Wanted("s3://data/up"), 10) == b"it is"  # whatever was down is up
     bucket.asked.clear()
@@ -127,6 +128,22 @@ def test_what_was_begun_early_is_what_is_read(made: datasets.Format, store: Obje
         source.read(index)
     assert len(store.asked) == begun
     assert not remote.link()._begun
+
+
+@pytest.mark.parametrize(
+    ("made", "part"), [(datasets.parquet, "part-1.parquet"), (datasets.table, "photos/3.jpg"), (datasets.npy, "x.npy")]
+)
+def test_a_part_that_fails_is_named_and_tried_again(
+    made: datasets.Format, part: str, store: ObjectStore, tmp_path: Path
+) -> None:
+    source = opened(made(tmp_path)(store.upload(tmp_path, tmp_path.name)), tmp_path / "here")
+    index = len(source) - 1 if made is datasets.parquet else 3
+    store.faults[part] = 403
+    source.prefetch([index])
+    with pytest.raises(SampleError, match=rf"s3://data/{tmp_path.name}/{part}: the store answers 403"):
+        source.read(index)
+    store.faults.clear()
+    assert source.read(index)
 
 
 def test_images_of_a_table_begin_when_its_lines_are_there(store: ObjectStore, tmp_path: Path) -> None:
