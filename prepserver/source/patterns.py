@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from prepserver.pipeline.urls import is_url, split
 from prepserver.source.errors import SourceError, unusable
 from prepserver.source.roots import Roots, open_below
-from prepserver.source.storage import remote
+from prepserver.source.storage import remote_files
 from prepserver.source.tar import expand
 
 _WILD = frozenset("*?[")
@@ -68,7 +68,7 @@ def _matching_objects(pattern: str) -> list[str]:
 def _objects(folder: str, pattern: str, which: int) -> list[str]:
     """As `_names`, of a bucket: `which` is 0 for folders, 1 for objects."""
     try:
-        folders, entries = remote.children(folder)
+        folders, entries = remote_files.children(folder)
     except OSError as error:
         raise unusable("the folder", folder, error) from error
     return _chosen([entry.path for entry in entries] if which else folders, pattern)

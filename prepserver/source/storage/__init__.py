@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from prepserver.pipeline.urls import is_url
 from prepserver.source.roots import Roots, open_below
-from prepserver.source.storage import remote
+from prepserver.source.storage import remote, remote_files
 
 
 class File(Protocol):
@@ -76,7 +76,7 @@ def open_file(roots: Roots | None, what: str, path: str) -> File:
         OSError: It cannot be opened, or is no regular file.
     """
     if is_url(path):
-        return remote.RemoteFile(path)
+        return remote_files.RemoteFile(path)
     file = _LocalFile(open_below(roots, what, path))
     if not file.is_regular:
         file.close()
@@ -139,7 +139,7 @@ def names(folder: str) -> list[str]:
         OutsideRootsError: It is a URL that the configuration does not name.
         OSError: It cannot be listed.
     """
-    return [each.path for each in remote.children(folder)[1]] if is_url(folder) else os.listdir(folder)
+    return [each.path for each in remote_files.children(folder)[1]] if is_url(folder) else os.listdir(folder)
 
 
 def versions(paths: Sequence[str]) -> list[int]:
@@ -166,5 +166,5 @@ def statuses(paths: Sequence[str]) -> list[tuple[int, int]]:
         OSError: One is gone, or cannot be asked for.
     """
     if paths and is_url(paths[0]):
-        return remote.statuses(paths)
+        return remote_files.statuses(paths)
     return [(status.st_size, status.st_mtime_ns) for status in map(os.stat, paths)]
