@@ -251,7 +251,9 @@ class _Rows(Source):
             self._want(group)  # all columns at once, if that has not been done
             del self._wanted[group]
             if file not in self._open:
-                read = Stream(lambda length, offset: self._shards.read(file, offset, length), self._sizes[file])
+                # Not of this object: workers collect garbage rarely, and a cycle would keep the files open.
+                shards = self._shards
+                read = Stream(lambda length, offset: shards.read(file, offset, length), self._sizes[file])
                 handle = arrow.PythonFile(read, mode="r")
                 self._open[file] = parquet.ParquetFile(handle, pre_buffer=False)
                 if len(self._open) > _OPEN_AT_MOST:
