@@ -6,13 +6,14 @@ Two pipelines with the same digest give the same rows, so the digest decides whi
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from prepserver.pipeline.checks import MAX_SIDE_PX, integer
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import Image
+from prepserver.pipeline.nested import Nesting
 from prepserver.pipeline.op import Op
 from prepserver.pipeline.ops import OPS, op_from_wire
 from prepserver.pipeline.ops.decode import Decode
@@ -110,7 +111,7 @@ class Pipeline:
         views = integer("views", views, 1, MAX_VIEWS)
         given = _as_list(ops)
         for place, op in enumerate(given):
-            if type(op) not in OPS.values():
+            if any(type(each) not in OPS.values() for each in _with_inner(op)):
                 if isinstance(op, type) and op in OPS.values():
                     raise SpecError(f"pipeline[{place}]", op, f"is a class: write {op.__name__}(...)")
                 reason = f"is not an op: apply it to the batches, or choose among {', '.join(OPS)}"
@@ -119,6 +120,7 @@ class Pipeline:
         offset = len(given) - len(rest)
         if len(rest) > MAX_OPS:
             raise SpecError("pipeline", len(rest), f"has more than {MAX_OPS} ops")
+        _check_rows(rest, views)
         record: Record = with_index(columns)
         for place, op in enumerate(rest, offset):
             if any(isinstance(kind, Image) and kind.layout is not None for kind in record.values()):
@@ -163,6 +165,24 @@ class Pipeline:
 
 def _wire(ops: Sequence[Op], views: int) -> list[dict[str, Any]]:
     return [*(op.to_wire() for op in ops), *([{"views": views}] if views > 1 else [])]
+
+
+def _with_inner(op: Any) -> Iterator[Any]:
+    """An op, and the ops in it: those of a batch may stand in one, too."""
+    yield op
+    if isinstance(op, Nesting):
+        for each in op.transforms:
+            yield from _with_inner(each)
+
+
+def _check_rows(ops: Sequence[Op], views: int) -> None:
+    """Refuse ops that need other views, or mix samples twice."""
+    for op in ops:
+        if op.views not in (0, views):
+            raise SpecError("views", views, f"must be {op.views}: {type(op).__name__} makes so many of each sample")
+    mixing = [type(op).__name__ for op in ops if op.partners]
+    if len(mixing) > 1:
+        raise SpecError("pipeline", mixing, "mix samples, and only one op of a pipeline may")
 
 
 def _as_list(given: object) -> list[Any]:

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from prepserver.pipeline.random_words import SampleKey
 from prepserver.protocol.packed import IndexedScan
 from prepserver.transform.decode import Encoded, Pixels
-from prepserver.transform.draw import SampleKey
 from prepserver.transform.errors import BadSample
 from prepserver.transform.follower import Follower
 from prepserver.transform.indexed import EncodedScan
@@ -186,8 +186,7 @@ class _Rows:
                 if size is not None:
                     self._same_plane(place, f"its {column}", size)
                 self._step(place)
-                made = {name: outs[out] for name, out in maker.followers[number].outs}
-                follower.make(self._size[place], self._plans[place].moves, made)
+                maker.follow(number, follower, self._size[place], self._plans[place], outs)
             except BadSample as error:
                 self._failures[place] = f"{column}: {error.reason}"
             finally:
