@@ -103,7 +103,8 @@ class PrivateDaemon:
         root = Path(prepserver.__file__).resolve().parents[1]
         mine = [os.path.abspath(path) for path in sys.path] if plugins else []
         paths = (str(root), os.environ.get("PYTHONPATH", ""), *mine)
-        env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+        # Its owner is its only user: a server that redirects gains nothing for anybody else.
+        env = {"PREPSERVER_REDIRECTS": "any", **os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
         # A new session, so that Ctrl-C in the terminal reaches only the training script, which then ends its daemon.
         self._process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, env=env, start_new_session=True

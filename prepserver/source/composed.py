@@ -13,7 +13,7 @@ import json
 import os
 from abc import abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -193,6 +193,28 @@ class ComposedSource(Source):
         if self._tables[source] is not None:
             record[self._label] = self._relabel(source, record[self._label])
         return record
+
+    def read_block(self, indices: Sequence[int], into: Mapping[str, npt.NDArray[Any]]) -> bool:
+        """As `Source.read_block`: a block of each source that has some of the samples."""
+        if not 0 <= min(indices) <= max(indices) < self._count:
+            raise IndexError(f"indices {min(indices)} to {max(indices)} of a source of {self._count} samples")
+        sources, places = self._map.places(np.asarray(indices, np.int64))
+        for source in set(sources.tolist()):
+            (here,) = np.nonzero(sources == source)
+            first, count = int(here[0]), len(here)
+            is_run = int(here[-1]) - first == count - 1
+            rows = {
+                name: each[first : first + count] if is_run else np.empty((count, *each.shape[1:]), each.dtype)
+                for name, each in into.items()
+            }
+            if not self._sources[source].read_block(places[here].tolist(), rows):
+                return False
+            if (table := self._tables[source]) is not None:
+                rows[self._label][:] = np.asarray(table)[rows[self._label]]
+            if not is_run:
+                for name, each in into.items():
+                    each[here] = rows[name]
+        return True
 
     def prefetch(self, indices: Sequence[int]) -> None:
         """As `Source.prefetch`."""
