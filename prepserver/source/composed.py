@@ -210,7 +210,10 @@ class ComposedSource(Source):
             if not self._sources[source].read_block(places[here].tolist(), rows):
                 return False
             if (table := self._tables[source]) is not None:
-                rows[self._label][:] = np.asarray(table)[rows[self._label]]
+                labels = rows[self._label]
+                if not 0 <= labels.min() <= labels.max() < len(table):
+                    return False  # `read` says which sample is bad
+                labels[:] = np.asarray(table)[labels]
             if not is_run:
                 for name, each in into.items():
                     each[here] = rows[name]

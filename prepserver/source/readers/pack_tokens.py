@@ -18,7 +18,7 @@ from prepserver.plugins import PluginError
 from prepserver.source.composed import ComposedReader, ComposedSource
 from prepserver.source.container import Container, Rows
 from prepserver.source.errors import SampleError, SourceError, printable
-from prepserver.source.maps import Place
+from prepserver.source.maps import IndexMap, Place
 from prepserver.source.opfiles import places
 from prepserver.source.packing import WINDOW, Piece, parts_of, rows_of
 from prepserver.source.progress import Progress
@@ -78,8 +78,8 @@ def _tokenizer(spec: PackTokens, digest: str) -> tokens.Tokenizer:
         raise SourceError(str(error)) from error
 
 
-class _Packing:
-    """An `IndexMap` to the first text of a row."""
+class _Packing(IndexMap):
+    """To the first text of a row."""
 
     def __init__(self, listing: Container) -> None:
         self._begins: Rows = listing.rows("begins", "QQ", 8)

@@ -439,3 +439,5 @@ def test_a_block_has_the_common_labels(tmp_path: Path) -> None:
     into = {"label": np.zeros(6, np.int64)}
     assert source.read_block([5, 4, 3, 2, 1, 0], into)
     assert into["label"].tolist() == [1, 2, 1, 0, 1, 0]
+    source._tables[1] = [1]  # type: ignore[attr-defined]
+    assert not source.read_block([5, 4, 3, 2, 1, 0], into)
