@@ -99,12 +99,14 @@ class WorkerPool:
         plugins: See `Settings`.
         plugin_read: See `Settings`.
         url_roots: See `Settings`.
+        worker_bytes: What a worker may allocate for itself; 0 for no limit.
     """
 
     def __init__(
         self, poll: Poll, events: PoolEvents, workers: int, sample_timeout_s: float, nice: int, log_level: str,
         sandbox: str = "auto",
         plugins: Sequence[str] = (), plugin_read: Sequence[str] = (), url_roots: Sequence[str] = (),
+        worker_bytes: int = 0,
     ) -> None:  # fmt: skip
         self._poll = poll
         self._events = events
@@ -113,7 +115,7 @@ class WorkerPool:
         self._url_roots = tuple(url_roots)
         remote = (self._url_roots, sample_timeout_s / 2)
         self._make_zygote: Callable[[], Zygote] = lambda: Zygote(
-            nice, log_level.upper(), sandbox, plugins, plugin_read, *remote
+            nice, log_level.upper(), sandbox, plugins, plugin_read, *remote, worker_bytes
         )
         self._zygote = self._make_zygote()
         self._plugins: work.Plugins = []

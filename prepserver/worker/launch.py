@@ -104,6 +104,7 @@ class Zygote:
         plugin_read: Folders that children may read for it.
         url_roots: URLs below which children may read; without any, they have no network.
         read_deadline_s: Longest time for one such read.
+        worker_bytes: What a worker may allocate for itself; 0 for no limit.
 
     Attributes:
         ready: Whether it has come up.
@@ -123,6 +124,7 @@ class Zygote:
         plugin_read: Sequence[str] = (),
         url_roots: Sequence[str] = (),
         read_deadline_s: float = 15.0,
+        worker_bytes: int = 0,
     ) -> None:
         self._nice = nice
         self._mode = sandbox
@@ -131,6 +133,7 @@ class Zygote:
             *(part for folder in plugin_read for part in ("--read", folder)),
             *(part for url in url_roots for part in ("--url", url)),
             *("--read-deadline", str(read_deadline_s)),
+            *("--worker-bytes", str(worker_bytes)),
         ]
         self._log_level = log_level
         self._process: subprocess.Popen[bytes] | None = None

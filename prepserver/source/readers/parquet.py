@@ -40,6 +40,9 @@ KEPT_BYTES = 256 << 20
 
 MOST_GROUP_BYTES = 2 << 30
 _OPEN_AT_MOST = 32
+_WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
+_REPEATING = {"PLAIN_DICTIONARY", "RLE_DICTIONARY", "DELTA_BYTE_ARRAY"}
+"""Encodings in which a value takes less than its bytes."""
 
 _WAY_OUT = (
     "write them anew with fewer rows in a group (row_group_size=1000), or shuffle whole batches "
@@ -91,16 +94,14 @@ class ParquetReader(FilesReader[Groups]):
                 raise SourceError(f"{path} is damaged, or no Parquet file: {error}") from error
         groups = Groups(status.st_size, status.st_mtime_ns, classes=_classes(schema, self.spec))
         leaves = tuple(_leaf(path, schema, self.spec, column, kind) for column, kind in self.spec.columns.items())
+        places = _places(meta, leaves)
         for number in range(meta.num_row_groups):
             group = meta.row_group(number)
-            chunks = [group.column(place) for place in range(group.num_columns)]
-            wanted = [
-                each for each in chunks if f"{each.path_in_schema}.".startswith(tuple(f"{leaf}." for leaf in leaves))
-            ]
-            nbytes = sum(each.total_uncompressed_size for each in wanted)
-            if nbytes > MOST_GROUP_BYTES:
+            nbytes = sum(group.column(place).total_uncompressed_size for place in places)
+            most = sum(_decoded_bytes(meta, number, place) for place in places)
+            if most > MOST_GROUP_BYTES:
                 raise SourceError(
-                    f"{path}: row group {number} has {nbytes} bytes, more than the limit of {MOST_GROUP_BYTES}, and "
+                    f"{path}: row group {number} has {most} bytes, more than the limit of {MOST_GROUP_BYTES}, and "
                     "no part of it can be read alone: write the file anew with fewer rows in a group"
                 )
             groups.rows.append(group.num_rows)
@@ -146,8 +147,9 @@ class _Rows(Source):
         self._stamp = self._shards.stamp
         self._ends = np.cumsum(np.frombuffer(container.section("rows"), np.uint64)).tolist()  # of the groups
         self._firsts = [0, *accumulate(meta["groups"])]  # group of each file
-        self._open: OrderedDict[int, Any] = OrderedDict()
+        self._open: OrderedDict[int, tuple[Any, dict[str, str]]] = OrderedDict()
         self._kept: OrderedDict[int, tuple[int, dict[str, _Values]]] = OrderedDict()
+        self._too_large: dict[int, str] = {}  # groups, and what is said of them
 
     def __len__(self) -> int:
         return int(self._ends[-1])
@@ -196,6 +198,8 @@ class _Rows(Source):
         return self._group(group), index - (self._ends[group - 1] if group else 0)
 
     def _group(self, group: int) -> dict[str, _Values]:
+        if group in self._too_large:
+            raise SampleError(self._too_large[group])
         if (kept := self._kept.get(group)) is None:
             kept = self._kept[group] = self._decoded(group)
             while len(self._kept) > 1 and sum(nbytes for nbytes, _ in self._kept.values()) > KEPT_BYTES:
@@ -205,28 +209,47 @@ class _Rows(Source):
 
     def _decoded(self, group: int) -> tuple[int, dict[str, _Values]]:
         file = self._file(group)
-        arrow, parquet = _pyarrow(self._files[file])
+        arrow, _ = _pyarrow(self._files[file])
         columns = self._spec.columns
         try:
             if file not in self._open:
-                handle = arrow.PythonFile(_Bytes(self._shards, file, self._sizes[file]), mode="r")
-                self._open[file] = parquet.ParquetFile(handle, pre_buffer=False)
+                self._open[file] = self._opened(file)
                 if len(self._open) > _OPEN_AT_MOST:
                     self._open.popitem(last=False)
-            opened = self._open[file]
-            names = {
-                each: _leaf(self._files[file], opened.schema_arrow, self._spec, each, columns[each]) for each in columns
-            }
+            opened, names = self._open[file]
             table = opened.read_row_group(
                 group - self._firsts[file], columns=list(dict.fromkeys(names.values())), use_threads=False
             )
             found = {column: _values(column, kind, _column(table, names[column])) for column, kind in columns.items()}
-        except (SampleError, MemoryError):
+        except SampleError:
             raise
+        except MemoryError as error:
+            arrow.default_memory_pool().release_unused()
+            if self._kept:  # which are dropped for it: the verdict must not depend on what was read before
+                self._kept.clear()
+                return self._decoded(group)
+            self._too_large[group] = (
+                f"row group {group - self._firsts[file]} of {self._shards.name(file)} takes more memory than a worker "
+                "may have (worker_memory in the configuration): write the file anew with fewer rows in a group"
+            )
+            raise SampleError(self._too_large[group]) from error
         except (arrow.ArrowException, OSError, SourceError) as error:
             shown = f"row group {group - self._firsts[file]} of {self._shards.name(file)}"
             raise SampleError(f"{shown} cannot be decoded: {' '.join(str(error).split())[:200]}") from error
         return sum(each.nbytes for each in found.values()), found
+
+    def _opened(self, file: int) -> tuple[Any, dict[str, str]]:
+        """Return a file and its names of our columns; those stay dictionaries that would else take too much memory."""
+        arrow, parquet = _pyarrow(self._files[file])
+        handle = arrow.PythonFile(_Bytes(self._shards, file, self._sizes[file]), mode="r")
+        opened = parquet.ParquetFile(handle, pre_buffer=False)
+        names = {
+            column: _leaf(self._files[file], opened.schema_arrow, self._spec, column, kind)
+            for column, kind in self._spec.columns.items()
+        }
+        if repeated := _repeated(opened.metadata, [*names.values()]):
+            opened = parquet.ParquetFile(handle, pre_buffer=False, metadata=opened.metadata, read_dictionary=repeated)
+        return opened, names
 
 
 class _Bytes(io.RawIOBase):
@@ -277,6 +300,7 @@ class _Values:
         if not found.is_valid:
             raise SampleError(f"its {self._column} is null")
         if isinstance(self._kind, Image | Mask | Bytes):
+            found = getattr(found, "value", found)  # of a dictionary
             if len(data := found.as_buffer()) > MAX_ENCODED_BYTES:
                 raise SampleError(
                     f"its {self._column} has {len(data)} bytes, more than the limit of {MAX_ENCODED_BYTES}"
@@ -390,6 +414,34 @@ def _leaf(path: str, schema: Any, spec: Parquet, column: str, kind: Kind) -> str
     if not _fits(kind, found):
         raise SourceError(f"{path}: column {name!r} is {found}, which cannot be read as {type(kind).__name__}")
     return ".".join(parts)
+
+
+def _places(meta: Any, leaves: Sequence[str]) -> list[int]:
+    """Return the numbers of the columns, as Parquet counts them, that belong to `leaves`."""
+    names = [f"{meta.schema.column(place).path}." for place in range(meta.num_columns)]
+    return [place for place, name in enumerate(names) if name.startswith(tuple(f"{leaf}." for leaf in leaves))]
+
+
+def _decoded_bytes(meta: Any, group: int, place: int) -> int:
+    """Return the bytes of a column in a row group when it is decoded, its texts as a dictionary."""
+    chunk, column = meta.row_group(group).column(place), meta.schema.column(place)
+    width = column.length if chunk.physical_type == "FIXED_LEN_BYTE_ARRAY" else _WIDTHS.get(chunk.physical_type, 4)
+    return int(max(chunk.total_uncompressed_size, chunk.num_values * width))
+
+
+def _repeated(meta: Any, leaves: Sequence[str]) -> list[str]:
+    """Return the columns of texts that may be stored once and shared by so many rows that each cannot have its own."""
+    found = []
+    for place in _places(meta, leaves):
+        chunks = [meta.row_group(group).column(place) for group in range(meta.num_row_groups)]
+        if any(
+            each.physical_type == "BYTE_ARRAY"
+            and _REPEATING & {*each.encodings}
+            and each.num_values * each.total_uncompressed_size > KEPT_BYTES
+            for each in chunks
+        ):
+            found.append(meta.schema.column(place).path)
+    return found
 
 
 def _fits(kind: Kind, found: Any) -> bool:
