@@ -149,7 +149,7 @@ def measure(run: Run) -> Figures:
             say(f"{name}: {reader}")
             with each(folder, run.workers) as batches, warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # arrays that are read-only
-                found = _rate(batches, *((0.5, 0.5) if run.smoke else (2.0, 3.0)))
+                found = rate(batches, *((0.5, 0.5) if run.smoke else (2.0, 3.0)))
             cells.append({"format": name, "reader": reader, **found})
         rounds.append(cells)
     return {"workers": run.workers, "left_out": left_out, "rounds": rounds}
@@ -164,7 +164,7 @@ def _prepserver(source: Callable[[Path], SourceSpec], runtime_dir: Path) -> Load
     return made
 
 
-def _rate(batches: Iterable[Any], warm_s: float, window_s: float) -> dict[str, float]:
+def rate(batches: Iterable[Any], warm_s: float, window_s: float) -> dict[str, float]:
     """Rows a second and CPU seconds of the whole tree per million rows, in a window after a warm-up."""
     begun = before = rows = 0.0
     ends = time.monotonic() + warm_s
