@@ -12,7 +12,7 @@ unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 # What an editable install reads: a change of these means installing again.
 INPUTS := pyproject.toml constraints.txt $(wildcard *.py) $(shell find prepserver -name '*.[ch]')
 
-.PHONY: help demo test test-unit coverage lint docs bench bench-smoke bench-peers chaos soak fuzz fuzz-smoke clean
+.PHONY: help demo test test-unit coverage lint docs bench bench-smoke bench-peers chaos soak fuzz fuzz-smoke wheels clean
 
 help:
 	@echo 'make demo         see it work, in under 90 s: three training jobs on one shared stream, then on DataLoaders'
@@ -28,6 +28,7 @@ help:
 	@echo 'make chaos        random kills for a stated time'
 	@echo 'make fuzz         the compiled kernels under sanitizers for an hour; wants the source of libjpeg-turbo'
 	@echo 'make fuzz-smoke   the same for a minute, with what the machine has'
+	@echo 'make wheels       what is published: sdist, and wheels for x86-64 and aarch64'
 	@echo 'make clean        removes .venv, caches and what was built'
 	@echo 'Another Python: make test-unit PYTHON=python3.12 VENV=.venv-3.12'
 
@@ -77,6 +78,9 @@ fuzz: $(VENV)/.installed-dev
 
 fuzz-smoke: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.fuzz --seconds 50 $(FUZZ_ARGS)
+
+wheels:
+	PYTHON=$(PYTHON) .ci/wheels
 
 clean:
 	rm -rf $(VENV) .fuzz build dist site bench/out .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

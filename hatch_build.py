@@ -1,8 +1,11 @@
 """Builds the optional compiled kernels: as hatchling's build hook, or by hand, ``python hatch_build.py``.
 
-Needs a C compiler ($CC, else cc) and libjpeg-turbo's headers, takes seconds, and reaches for no network. Without
-them, or if compiling fails, the wheel is a pure one, which does the same work more slowly: an install never fails
-for this. The environment's PREPSERVER_NATIVE says otherwise: 0 does not try, 1 fails where it cannot.
+Needs a C compiler ($CC, else cc), takes seconds, and reaches for no network. Without one, or if compiling fails, the
+wheel is a pure one, which does the same work more slowly: an install never fails for this. Two variables say otherwise:
+
+PREPSERVER_NATIVE: 0 does not try, 1 fails where it cannot.
+PREPSERVER_PLATFORM: the platform in the wheel's name, such as manylinux_2_17_aarch64, where $CC compiles for another
+    machine or an older C library than this one's; see `make wheels`.
 
 The result stands beside its sources in the checkout, so an editable install and a checkout on PYTHONPATH have it. A
 wheel gets it only if it was made of these sources by the compiler, with the flags and for the C library of the
@@ -32,6 +35,7 @@ except ImportError:  # by hand, in an environment without hatchling
 FOLDER = Path("prepserver/transform/native")
 LIBRARY = "_native.so"
 NOT_BUILT = "_not_built.txt"  # why there is none, for `prepserver status`
+COMMIT = "_commit.txt"
 # Contracted products and sums round otherwise than torch's resize does, which the kernels are to equal.
 FLAGS = ["-std=gnu11", "-O3", "-ffp-contract=off", "-Wall", "-Wextra", "-fPIC", "-shared", "-pthread"]
 
@@ -40,14 +44,22 @@ class NotBuilt(Exception):
     """There is no library, and why."""
 
 
-def build(root: Path) -> Path:
+def build(root: Path, platform_tag: str = "") -> Path:
     """Compile the kernels of the checkout at `root`, unless what is there was made of the same by the same.
 
+    Args:
+        root: The checkout.
+        platform_tag: The platform that the compiler makes them for, if it is not this machine: they are then no use in
+            the checkout and lie in build/.
+
     Raises:
-        NotBuilt: No compiler, no headers, or it says no.
+        NotBuilt: No compiler, or it says no.
     """
     folder = root / FOLDER
     note, target = folder / NOT_BUILT, folder / LIBRARY
+    if platform_tag:
+        target = root / "build" / platform_tag / LIBRARY
+        target.parent.mkdir(parents=True, exist_ok=True)
     try:
         _compile(folder, target)
     except NotBuilt as error:
@@ -63,16 +75,15 @@ def _compile(folder: Path, target: Path) -> None:
     if shutil.which(compiler[0]) is None:
         raise NotBuilt(f"no C compiler ({compiler[0]})")
     sources = sorted(folder.glob("*.c"))
-    source = hashlib.sha256(b"".join(source.read_bytes() for source in sorted(folder.glob("*.[ch]")))).hexdigest()[:16]
-    flags = [*FLAGS, *_headers()]
-    maker = [source, *compiler, _said([*compiler, "--version"]), _said([*compiler, "-dumpmachine"]), *flags]
+    source = hashlib.sha256(b"".join(source.read_bytes() for source in sorted(folder.rglob("*.[ch]")))).hexdigest()[:16]
+    maker = [source, *compiler, _said([*compiler, "--version"]), _said([*compiler, "-dumpmachine"]), *FLAGS]
     maker += [platform.machine(), *platform.libc_ver()]
     digest = hashlib.sha256("\0".join(maker).encode()).hexdigest()[:16]
     if target.exists() and digest.encode() in target.read_bytes():
         return
-    flags += [f'-DPREP_SOURCE="{source}"', f'-DPREP_BUILD="{digest}"']
+    flags = [*FLAGS, f'-DPREP_SOURCE="{source}"', f'-DPREP_BUILD="{digest}"']
     try:
-        with tempfile.TemporaryDirectory(dir=folder) as made:
+        with tempfile.TemporaryDirectory(dir=target.parent) as made:
             # Put in place whole: a worker may be loading the old one.
             command = [*compiler, *flags, "-o", f"{made}/{LIBRARY}", *map(str, sources), "-ldl", "-lm"]
             result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
@@ -92,24 +103,18 @@ def _said(command: list[str]) -> str:
         return ""
 
 
-def _headers() -> list[str]:
-    """Return where the headers are, if pkg-config knows of a place that compilers do not look into anyway."""
-    if shutil.which("pkg-config") is None:
-        return []
-    result = subprocess.run(["pkg-config", "--cflags", "libjpeg"], capture_output=True, text=True, check=False)
-    return shlex.split(result.stdout) if result.returncode == 0 else []
-
-
 class NativeKernels(BuildHookInterface):  # type: ignore[type-arg,unused-ignore]
-    """Hatchling's custom build hook: puts the library into the wheel, and the platform into the wheel's name."""
+    """Hatchling's custom build hook: puts the library and the commit into the wheel, and the platform into its name."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Build before the wheel is put together."""
-        wish = os.environ.get("PREPSERVER_NATIVE", "")
+        wish, wanted = os.environ.get("PREPSERVER_NATIVE", ""), os.environ.get("PREPSERVER_PLATFORM", "")
+        if version != "editable" and (commit := _commit(Path(self.root))):
+            build_data["force_include"][str(commit)] = f"prepserver/{COMMIT}"
         if self.target_name != "wheel" or wish == "0":
             return
         try:
-            library = build(Path(self.root))
+            library = build(Path(self.root), wanted)
         except NotBuilt as error:
             if wish == "1":
                 raise
@@ -123,8 +128,19 @@ class NativeKernels(BuildHookInterface):  # type: ignore[type-arg,unused-ignore]
         if version != "editable":
             build_data["force_include"][str(library)] = str(FOLDER / LIBRARY)
             build_data["pure_python"] = False
-            platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+            platform = wanted or sysconfig.get_platform().replace("-", "_").replace(".", "_")
             build_data["tag"] = f"py3-none-{platform}"
+
+
+def _commit(root: Path) -> Path | None:
+    """Write the commit of a checkout, for `prepserver --version`; a source archive has it already."""
+    if not (root / ".git").exists():
+        return None
+    said = _said(["git", "-C", str(root), "describe", "--always", "--abbrev=10", "--exclude=*", "--dirty=+"])
+    file = root / "build" / COMMIT
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(said or "unknown\n")
+    return file
 
 
 def _tell(note: str) -> None:

@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
-from prepserver import __version__
 from prepserver.cli import exits
+from prepserver.cli.version import VersionAction
 from prepserver.pack.command import add_parser as add_pack
 
 _RUNTIME_DIR_HELP = (
@@ -57,7 +57,7 @@ def command_line() -> argparse.ArgumentParser:
         "and all training jobs of the machine that ask for the same data share one pass.",
         epilog=exits.EPILOG,
     )
-    parser.add_argument("--version", action="version", version=f"prepserver {__version__}")
+    parser.add_argument("--version", action=VersionAction, help="print release, commit, kernels and codecs, and exit")
     commands = parser.add_subparsers(metavar="COMMAND", dest="command", required=True)
     for add in (_add_start, _add_status, _add_top, _add_doctor, _add_stop, _add_quarantine, _add_audit, _add_replay,
                 add_pack, _add_demo, _add_completion):  # fmt: skip

@@ -62,10 +62,10 @@ def build() -> Built:
     coverage, folder = OUT / "coverage.o", ROOT / hatch_build.FOLDER
     OUT.mkdir(exist_ok=True)
     _run([compiler, "-O2", "-fPIC", "-c", str(Path(__file__).parent / "coverage.c"), "-o", str(coverage)])
-    kernels = OUT / f"kernels-{_digest(*sorted(folder.glob('*.[ch]')))}.so"
+    kernels = OUT / f"kernels-{_digest(*sorted(folder.rglob('*.[ch]')))}.so"
     if not kernels.exists():
         sources = [str(coverage), *map(str, sorted(folder.glob("*.c")))]
-        flags = [*hatch_build.FLAGS, *_FLAGS, *hatch_build._headers()]
+        flags = [*hatch_build.FLAGS, *_FLAGS]
         _run([compiler, *flags, "-o", f"{kernels}.new", *sources, "-ldl", "-lm"])
         os.replace(f"{kernels}.new", kernels)
     return Built(kernels, _libjpeg(compiler, coverage), runtime.resolve())

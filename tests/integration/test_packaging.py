@@ -42,7 +42,7 @@ NATIVE = "prepserver/transform/native"
 def checkout(folder: Path) -> Path:
     """A copy of this one, without its .gitignore, as a container's build sees it."""
     copy = folder / "copy"
-    shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".*", "__pycache__", "*.pyc", "dist", "build"))
+    shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".*", "__pycache__", "*.pyc", "*.so", "dist", "build"))
     return copy
 
 
@@ -120,6 +120,7 @@ def test_the_wheel_holds_both_packages_and_nothing_else(tmp_path: Path) -> None:
     assert wanted <= set(names)
     assert f"{info}/licenses/LICENSE" in names
     assert {name for name in names if name.endswith((".pyc", ".txt")) and info not in name} == set()
+    assert f"{NATIVE}/libjpeg/README.ijg" in names  # its licence asks that it goes along
 
     # Both names can be imported from it, away from the checkout.
     target = tmp_path / "installed"
@@ -132,3 +133,27 @@ def test_the_wheel_holds_both_packages_and_nothing_else(tmp_path: Path) -> None:
         check=True,
     )  # fmt: skip
     assert found.stdout.split() == [f"{target}/prepserver/__init__.py", f"{target}/prepclient/__init__.py"]
+
+
+def test_a_wheel_for_another_platform_leaves_the_checkout_alone(tmp_path: Path) -> None:
+    copy = checkout(tmp_path)
+    subprocess.run(["git", "init", "-q"], cwd=copy, check=True)
+    author = ("-c", "user.name=a", "-c", "user.email=a@b.c")
+    subprocess.run(["git", *author, "commit", "-q", "--allow-empty", "-m", "a"], cwd=copy, check=True)
+    wheel = built(copy, PREPSERVER_PLATFORM="manylinux_2_17_x86_64", PREPSERVER_NATIVE="1")
+    assert wheel.name.endswith("-py3-none-manylinux_2_17_x86_64.whl")
+    assert not (copy / NATIVE / "_native.so").exists()
+    target = tmp_path / "installed"
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(target)
+
+    # Where there is neither a compiler nor git.
+    said = subprocess.run(
+        [sys.executable, "-m", "prepserver", "--version"], cwd=tmp_path, capture_output=True, text=True, check=True,
+        env={**environment(), "PYTHONPATH": str(target), "PATH": ""}, timeout=PATIENCE_S,
+    ).stdout  # fmt: skip
+    head = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=copy, capture_output=True, text=True, check=True
+    ).stdout  # fmt: skip
+    assert f"(commit {head[:10]}" in said
+    assert "\nkernels: compiled, " in said

@@ -61,9 +61,8 @@ _RELEASE = re.compile(rb"libjpeg-turbo version (\d+(?:\.\d+)+) \(build")  # what
 
 _NOT_BUILT = _FOLDER / "_not_built.txt"  # written by hatch_build.py
 _REMEDY = (
-    "install a C compiler and libjpeg-turbo's headers (Debian: gcc libc6-dev libjpeg62-turbo-dev; Ubuntu: gcc "
-    "libc6-dev libjpeg-turbo8-dev; Fedora: gcc libjpeg-turbo-devel; conda: c-compiler libjpeg-turbo), then install "
-    "prepserver again (in a checkout: `python hatch_build.py`)"
+    "install a C compiler (Debian, Ubuntu: gcc libc6-dev; Fedora: gcc; conda: c-compiler), then install prepserver "
+    "again (in a checkout: `python hatch_build.py`)"
 )
 
 _SUBSAMPLINGS = ("Gray", "444", "422", "420", "440", "411")  # in the order of region.c's bits
@@ -434,7 +433,7 @@ def _loaded() -> tuple[Kernels | None, Choice]:
     if not found.subsamplings:
         return None, Choice("pure", f"Pillow's libjpeg {release} gives other pixels than simplejpeg")
     without = f", without {', '.join(left_out)}" if left_out else ""
-    return found, Choice("native", f"libjpeg-turbo {release} of Pillow{without}")
+    return found, Choice("native", f"{found.vectors}, libjpeg-turbo {release} of Pillow{without}")
 
 
 def _release(library: bytes) -> str:
@@ -456,7 +455,7 @@ def forget() -> None:
 def digest(folder: Path) -> str:
     """Return the hash of the C sources in `folder`, which a build carries."""
     total = hashlib.sha256()
-    for source in sorted(folder.glob("*.[ch]")):
+    for source in sorted(folder.rglob("*.[ch]")):
         total.update(source.read_bytes())
     return total.hexdigest()[:16]
 

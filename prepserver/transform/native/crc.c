@@ -74,7 +74,7 @@ FOLDED static uint32_t folded(uint32_t crc, const uint8_t *data, size_t size) {
     const uint8_t *first = data;
 #ifdef PREP_WIDE
     uint8_t shorter[64];
-    if (size >= 512 && prep_vectors() == AVX512 && __builtin_cpu_supports("vpclmulqdq")) {
+    if (size >= 512 && prep_vectors() == AVX512 && prep_cpu() & CPU_VPCLMUL) {
         const size_t most = size & ~(size_t)255;
         shorten(shorter, crc, data, most);
         first = shorter;
@@ -106,7 +106,7 @@ FOLDED static uint32_t folded(uint32_t crc, const uint8_t *data, size_t size) {
 /* Whether this CPU has what the ways below need. */
 int prep_crc32_serves(void) {
 #if defined(__x86_64__)
-    return __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.1");
+    return (prep_cpu() & CPU_PCLMUL) != 0;
 #elif defined(__aarch64__)
     return (getauxval(AT_HWCAP) & HWCAP_CRC32) != 0;
 #else

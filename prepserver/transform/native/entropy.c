@@ -444,7 +444,7 @@ int prep_entropy_take(struct entropy *self, j_decompress_ptr jpeg, unsigned firs
     begin_segment(self, jpeg);
     jpeg->entropy->decode_mcu = decode_anywhere;
 #if defined(__x86_64__)
-    if (__builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2"))
+    if (prep_cpu() & CPU_BMI2)
         jpeg->entropy->decode_mcu = decode_bmi;
 #endif
     return 1;

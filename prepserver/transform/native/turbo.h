@@ -1,4 +1,5 @@
-/* libjpeg-turbo's own header, for the ABI of libjpeg 6b: the one that Pillow's wheels hold (native/__init__.py). */
+/* libjpeg-turbo's own header (libjpeg/), for the ABI of libjpeg 6b: the one that Pillow's wheels hold (native/__init__.py).
+ * It is copied from release 2.1.5 so that a compiler is all that a build needs; no release since has changed this ABI. */
 #ifndef PREP_TURBO_H
 #define PREP_TURBO_H
 
@@ -6,14 +7,13 @@
 #include <stdint.h>
 #include <stdio.h>
 
-/* Ubuntu's headers are for ABI 80; wheels of Pillow hold ABI 62. libjpeg-turbo's one jpeglib.h serves all. */
-#include <jconfig.h>
+/* What jconfig.h of a build would say; the code of libjpeg itself comes from Pillow. */
 #define JCONFIG_INCLUDED
-#undef JPEG_LIB_VERSION
 #define JPEG_LIB_VERSION 62
-#include <jpeglib.h>
-#ifndef LIBJPEG_TURBO_VERSION_NUMBER
-#error "jpeglib.h is not libjpeg-turbo's"
-#endif
+#define C_ARITH_CODING_SUPPORTED 1
+#define D_ARITH_CODING_SUPPORTED 1
+#define MEM_SRCDST_SUPPORTED 1
+#define BITS_IN_JSAMPLE 8
+#include "libjpeg/jpeglib.h"
 
 #endif

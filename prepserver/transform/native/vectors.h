@@ -12,4 +12,8 @@ enum vectors { PLAIN_C, AVX2, AVX512 };
 /* The best of them that this CPU has and that is allowed. */
 enum vectors prep_vectors(void);
 
+/* What else this CPU has, and the kernel keeps the registers of. PCLMUL stands for SSE4.1, BMI2 for BMI, too. */
+enum { CPU_LOOKED = 1, CPU_PCLMUL = 2, CPU_BMI2 = 4, CPU_AVX2 = 8, CPU_AVX512 = 16, CPU_VPCLMUL = 32 };
+unsigned prep_cpu(void);
+
 #endif

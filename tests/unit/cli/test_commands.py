@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import socket
 import subprocess
@@ -9,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from prepserver import __version__
 from prepserver.cli import exits, main
@@ -56,7 +58,11 @@ def test_the_help_of_start_tells_settings_defaults_and_signals(capsys: pytest.Ca
 
 
 def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    assert said(["--version"], capsys) == (0, f"prepserver {__version__}", "")
+    code, out, err = said(["--version"], capsys)
+    assert (code, err) == (0, "")
+    commit = r"\(commit ([0-9a-f]{10}\+?|unknown)\)"
+    packages = f"packages: Python .*, torch {re.escape(torch.__version__)}, pillow .*, simplejpeg .*"
+    assert re.fullmatch(f"prepserver {__version__} {commit} kernels: (compiled|none), .* {packages}", out)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +145,7 @@ def test_the_package_runs_as_a_module() -> None:
         text=True,
         check=False,
     )
-    assert (done.returncode, done.stdout.strip()) == (exits.OK, f"prepserver {__version__}")
+    assert (done.returncode, done.stdout.split()[:2]) == (exits.OK, ["prepserver", __version__])
 
 
 @pytest.mark.parametrize(

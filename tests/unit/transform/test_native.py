@@ -838,7 +838,7 @@ def test_our_huffman_decoder_waits_for_a_release_that_is_known(
         found = native.kernels()
         assert found is not None
         assert not found.own_entropy
-        assert native.path().reason == f"libjpeg-turbo {release} of Pillow, without our Huffman decoder"
+        assert native.path().reason.endswith(f", libjpeg-turbo {release} of Pillow, without our Huffman decoder")
     finally:
         kernels.use_own_entropy(True)
         monkeypatch.undo()
@@ -870,7 +870,7 @@ def test_what_was_not_built_is_named_with_its_cause_and_remedy(monkeypatch: pyte
         native.forget()
     assert name == "pure"
     assert reason.startswith("not built (no C compiler (cc)): ")
-    for package in ("libjpeg62-turbo-dev", "libjpeg-turbo8-dev", "libjpeg-turbo-devel", "c-compiler libjpeg-turbo"):
+    for package in ("gcc libc6-dev", "c-compiler"):
         assert package in reason
 
 
