@@ -49,7 +49,7 @@ class Settings:
         drain_s: Longest time that a stop leaves jobs before workers are killed.
         nice: Niceness of workers, so that training processes come first on a full machine.
         worker_memory_bytes: What one worker may allocate for itself; rings and caches do not count. 0 means auto (an
-            equal share of the machine's memory, from 3 to 8 GiB).
+            equal share of the machine's memory, from 3 to 8 GiB; no limit with plug-ins, whose datasets may be large).
         sandbox: Whether workers give up the rights that decoding does not need, because they parse files from
             strangers: ``auto`` as far as the kernel supports it, ``on`` or the daemon does not start, ``off`` not.
         source_roots: The only folders that the daemon reads for users other than its own and root. Everybody who may

@@ -114,7 +114,7 @@ class Daemon:
         self._pool = self._driver.pool = self._watch.pool = WorkerPool(
             self._poll, reports, workers, settings.sample_timeout_s,
             settings.nice, settings.log_level, settings.sandbox, settings.plugins, settings.plugin_read,
-            settings.url_roots, settings.worker_memory_bytes or worker_bytes(workers),
+            settings.url_roots, settings.worker_memory_bytes or (0 if settings.plugins else worker_bytes(workers)),
         )  # fmt: skip
         self._caches.tell = self._pool.broadcast
         self._listings = Listings(self._pool, cache_dir, time.monotonic)

@@ -19,6 +19,8 @@ from prepserver.transform.draw import Draws, SampleKey, eight_words, place_of
 from prepserver.transform.native import CropRecipe, kernels
 from prepserver.transform.stage import FIRST, Array
 
+_DECODED = (np.ndarray, StoredPixels)
+
 
 class WholeCrop:
     """Makes rows of one view of a pipeline.
@@ -46,7 +48,7 @@ class WholeCrop:
         compiled = kernels()
         if compiled is None or out.shape != self._shape or out.dtype != np.uint8:
             return False
-        if isinstance(data, np.ndarray | StoredPixels):
+        if isinstance(data, _DECODED):
             return False
         mirror = self._flips is not None and Draws(key, FIRST + 1, self._view).uniform() < self._flips
         # The buffer has the size of the largest part that was made step by step so far.
