@@ -73,6 +73,18 @@ def test_yuv_takes_half_and_gives_nearly_the_same(folder: ImageFolder, tmp_path:
     assert [index for index, _ in ours] == [index for index, _ in theirs]
 
 
+def test_a_run_that_was_killed_goes_on_where_it_stopped(folder: ImageFolder, tmp_path: Path) -> None:
+    do(folder, tmp_path / "out")
+    (index,), (shard,) = (tmp_path / "out").glob("index-*"), (tmp_path / "out").glob("shard-*")
+    whole = shard.read_bytes()
+    index.unlink()
+    shard.unlink()
+    (tmp_path / "out" / "unfinished.shard").write_bytes(whole[: len(whole) // 2])
+    again = do(folder, tmp_path / "out")
+    assert 0 < again.this_run["samples"] < again.pixels == 9
+    assert shard.read_bytes() == whole
+
+
 def test_what_cannot_be_decoded_is_kept_and_named(tmp_path: Path) -> None:
     (tmp_path / "a" / "b").mkdir(parents=True)
     (tmp_path / "a/b/0.jpg").write_bytes(b"\xff\xd8 no image")
