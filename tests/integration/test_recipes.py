@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import runpy
 import subprocess
@@ -22,6 +23,14 @@ SAYS = {
     "mixed_precision": r"torch.bfloat16, loss \d",
     "checkpoint": "epoch 1: 96 samples, 96 of them different",
     "sweep": r"(lr [\d.]+: loss [\d.]+, [123].\d rows delivered for each row made\n){3}",
+    "compiled": r"epoch 1: 3 batches, loss \d",
+    "train_and_evaluate": r"epoch 1: 192 trained on, \d+ of 50 right",
+}
+RANKS = {"ddp": (2, "rank {rank}: epoch 1, 7 batches"), "tensor_parallel": (4, "rank {rank}: part {part}, 3 batches")}
+OTHERS = {
+    "lightning_trainer": ("lightning", "epoch 2: 14 steps, 2 epochs read"),
+    "accelerate_loop": ("accelerate", r"epoch 1: 7 batches, loss \d"),
+    "hf_trainer": ("transformers", r"14 steps, loss \d"),
 }
 
 
@@ -34,18 +43,35 @@ def test_a_recipe_runs(
     assert re.search(SAYS[name], capsys.readouterr().out)
 
 
-def test_the_recipe_for_two_ranks_runs(server: Server) -> None:
-    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(EXAMPLES / "ddp.py")]
-    ended = subprocess.run(
-        [sys.executable, *command], capture_output=True, text=True, timeout=PATIENCE_S, check=False,
-        env=environment(PREPSERVER_RUNTIME_DIR=str(server.runtime_dir), OMP_NUM_THREADS="1"),
-    )  # fmt: skip
+def run(command: list[str], server: Server) -> subprocess.CompletedProcess[str]:
+    """Runs a recipe in a process of its own."""
+    env = environment(PREPSERVER_RUNTIME_DIR=str(server.runtime_dir), OMP_NUM_THREADS="1")
+    return subprocess.run(
+        [sys.executable, *command], capture_output=True, text=True, timeout=PATIENCE_S, check=False, env=env
+    )
+
+
+@pytest.mark.parametrize("name", RANKS)
+def test_a_recipe_for_several_ranks_runs(name: str, server: Server) -> None:
+    ranks, says = RANKS[name]
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    ended = run([*torchrun, str(EXAMPLES / f"{name}.py")], server)
     assert ended.returncode == 0, ended.stderr
-    for rank in (0, 1):
-        assert f"rank {rank}: epoch 1, 7 batches" in ended.stdout
+    for rank in range(ranks):
+        assert says.format(rank=rank, part=rank // 2) in ended.stdout
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_recipe_for_another_framework_runs(name: str, server: Server) -> None:
+    package, says = OTHERS[name]
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"needs {package}")
+    ended = run([str(EXAMPLES / f"{name}.py")], server)
+    assert ended.returncode == 0, ended.stderr
+    assert re.search(says, ended.stdout)
 
 
 def test_every_recipe_is_short_and_has_a_test() -> None:
     recipes = {path.stem: path for path in EXAMPLES.glob("*.py") if not path.stem.startswith("plugin_")}
-    assert set(recipes) == {*SAYS, "ddp"}
+    assert set(recipes) == {*SAYS, *RANKS, *OTHERS}
     assert all(len(path.read_text().splitlines()) <= 60 for path in recipes.values())

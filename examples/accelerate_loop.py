@@ -1,0 +1,37 @@
+"""Accelerate: prepare the model and the optimizer, but not the loader.
+
+    pip install accelerate; accelerate launch examples/accelerate_loop.py
+
+PrepClient knows its rank from torch.distributed, reads its part only, and hands out tensors on the device.
+"""
+
+from __future__ import annotations
+
+from accelerate import Accelerator
+from torch import nn, optim
+
+from prepclient import PrepClient, RandomResizedCrop, SyntheticImages
+
+
+def main() -> None:
+    """Two epochs."""
+    accelerator = Accelerator()
+    model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 1000))
+    model, optimizer = accelerator.prepare(model, optim.SGD(model.parameters(), lr=0.1))
+    train = PrepClient(
+        SyntheticImages(120, size=64), [RandomResizedCrop(32)], batch_size=16, shuffle=True, drop_last=True,
+        device=accelerator.device, normalize=((0.5,) * 3, (0.25,) * 3), job="accelerate", workers=2,
+    )  # fmt: skip
+    with train:
+        for epoch in range(2):
+            for images, labels in train:
+                with accelerator.accumulate(model):
+                    loss = nn.functional.cross_entropy(model(images), labels)
+                    accelerator.backward(loss)
+                    optimizer.step()
+                    optimizer.zero_grad()
+            accelerator.print(f"epoch {epoch}: {len(train)} batches, loss {loss.item():.2f}")
+
+
+if __name__ == "__main__":
+    main()
