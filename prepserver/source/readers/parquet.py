@@ -21,11 +21,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from prepserver.pipeline.kinds import Array, Bytes, Image, Kind, Label, Mask, Scalar, Text, Tokens
+from prepserver.pipeline.kinds import Array, Bytes, Image, Kind, Label, Mask, Text, Tokens
 from prepserver.pipeline.record import label_of
 from prepserver.pipeline.sources.parquet import Parquet
 from prepserver.source.container import Container
 from prepserver.source.errors import SampleError, SourceError, unusable
+from prepserver.source.parquet import class_names, decoded_bytes, leaf, places_of, pyarrow_for, repeated
 from prepserver.source.patterns import files_of
 from prepserver.source.ranges import FilesReader, Sections
 from prepserver.source.roots import Roots, open_below
@@ -40,9 +41,6 @@ KEPT_BYTES = 256 << 20
 
 MOST_GROUP_BYTES = 2 << 30
 _OPEN_AT_MOST = 32
-_WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
-_REPEATING = {"PLAIN_DICTIONARY", "RLE_DICTIONARY", "DELTA_BYTE_ARRAY"}
-"""Encodings in which a value takes less than its bytes."""
 
 _WAY_OUT = (
     "write them anew with fewer rows in a group (row_group_size=1000), or shuffle whole batches "
@@ -77,7 +75,7 @@ class ParquetReader(FilesReader[Groups]):
         return files_of(self.spec.path, roots)
 
     def list_file(self, path: str, roots: Roots | None, found: Callable[..., None]) -> Groups:
-        arrow, parquet = _pyarrow(path)
+        arrow, parquet = pyarrow_for(path)
         try:
             descriptor = open_below(roots, "the file", path)
         except OSError as error:
@@ -92,13 +90,13 @@ class ParquetReader(FilesReader[Groups]):
                 schema, meta = opened.schema_arrow, opened.metadata
             except (arrow.ArrowException, OSError) as error:
                 raise SourceError(f"{path} is damaged, or no Parquet file: {error}") from error
-        groups = Groups(status.st_size, status.st_mtime_ns, classes=_classes(schema, self.spec))
-        leaves = tuple(_leaf(path, schema, self.spec, column, kind) for column, kind in self.spec.columns.items())
-        places = _places(meta, leaves)
+        groups = Groups(status.st_size, status.st_mtime_ns, classes=class_names(schema, self.spec))
+        leaves = tuple(leaf(path, schema, self.spec, column, kind) for column, kind in self.spec.columns.items())
+        places = places_of(meta, leaves)
         for number in range(meta.num_row_groups):
             group = meta.row_group(number)
             nbytes = sum(group.column(place).total_uncompressed_size for place in places)
-            most = sum(_decoded_bytes(meta, number, place) for place in places)
+            most = sum(decoded_bytes(meta, number, place) for place in places)
             if most > MOST_GROUP_BYTES:
                 raise SourceError(
                     f"{path}: row group {number} has {most} bytes, more than the limit of {MOST_GROUP_BYTES}, and "
@@ -209,7 +207,7 @@ class _Rows(Source):
 
     def _decoded(self, group: int) -> tuple[int, dict[str, _Values]]:
         file = self._file(group)
-        arrow, _ = _pyarrow(self._files[file])
+        arrow, _ = pyarrow_for(self._files[file])
         columns = self._spec.columns
         try:
             if file not in self._open:
@@ -240,15 +238,15 @@ class _Rows(Source):
 
     def _opened(self, file: int) -> tuple[Any, dict[str, str]]:
         """Return a file and its names of our columns; those stay dictionaries that would else take too much memory."""
-        arrow, parquet = _pyarrow(self._files[file])
+        arrow, parquet = pyarrow_for(self._files[file])
         handle = arrow.PythonFile(_Bytes(self._shards, file, self._sizes[file]), mode="r")
         opened = parquet.ParquetFile(handle, pre_buffer=False)
         names = {
-            column: _leaf(self._files[file], opened.schema_arrow, self._spec, column, kind)
+            column: leaf(self._files[file], opened.schema_arrow, self._spec, column, kind)
             for column, kind in self._spec.columns.items()
         }
-        if repeated := _repeated(opened.metadata, [*names.values()]):
-            opened = parquet.ParquetFile(handle, pre_buffer=False, metadata=opened.metadata, read_dictionary=repeated)
+        if shared := repeated(opened.metadata, [*names.values()], KEPT_BYTES):
+            opened = parquet.ParquetFile(handle, pre_buffer=False, metadata=opened.metadata, read_dictionary=shared)
         return opened, names
 
 
@@ -383,81 +381,6 @@ def _values(column: str, kind: Kind, array: Any) -> _Values:
     return _Numbers(column, kind, array, values, np.asarray(good.reshape(len(array), -1).all(axis=1)))
 
 
-def _pyarrow(path: str) -> tuple[Any, Any]:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        raise SourceError(
-            f"{path}: reading it needs pyarrow where the daemon runs: pip install 'prepserver[arrow]' ({error})"
-        ) from error
-    return pyarrow, pyarrow.parquet
-
-
-def _leaf(path: str, schema: Any, spec: Parquet, column: str, kind: Kind) -> str:
-    """Return the name of a column in the file, down to what is read of it.
-
-    Raises:
-        SourceError: There is no such column, or it is of another type.
-    """
-    name, found = spec.names.get(column, column), schema
-    parts = [name] if schema.get_field_index(name) >= 0 else name.split(".")
-    for part in parts:
-        place = found.get_field_index(part) if hasattr(found, "get_field_index") else -1
-        if place < 0:
-            names = [each.name for each in found] if hasattr(found, "get_field_index") else []
-            shown = ", ".join(map(repr, names[:64])) or f"only values of type {found}"
-            raise SourceError(f"{path} has no column {name!r}: {part!r} is not among {shown}")
-        found = found.field(place).type
-    if isinstance(kind, Image | Mask) and hasattr(found, "get_field_index") and found.get_field_index("bytes") >= 0:
-        parts, found = [*parts, "bytes"], found.field("bytes").type  # the feature Image of ``datasets``
-    if not _fits(kind, found):
-        raise SourceError(f"{path}: column {name!r} is {found}, which cannot be read as {type(kind).__name__}")
-    return ".".join(parts)
-
-
-def _places(meta: Any, leaves: Sequence[str]) -> list[int]:
-    """Return the numbers of the columns, as Parquet counts them, that belong to `leaves`."""
-    names = [f"{meta.schema.column(place).path}." for place in range(meta.num_columns)]
-    return [place for place, name in enumerate(names) if name.startswith(tuple(f"{leaf}." for leaf in leaves))]
-
-
-def _decoded_bytes(meta: Any, group: int, place: int) -> int:
-    """Return the bytes of a column in a row group when it is decoded, its texts as a dictionary."""
-    chunk, column = meta.row_group(group).column(place), meta.schema.column(place)
-    width = column.length if chunk.physical_type == "FIXED_LEN_BYTE_ARRAY" else _WIDTHS.get(chunk.physical_type, 4)
-    return int(max(chunk.total_uncompressed_size, chunk.num_values * width))
-
-
-def _repeated(meta: Any, leaves: Sequence[str]) -> list[str]:
-    """Return the columns of texts that may be stored once and shared by so many rows that each cannot have its own."""
-    found = []
-    for place in _places(meta, leaves):
-        chunks = [meta.row_group(group).column(place) for group in range(meta.num_row_groups)]
-        if any(
-            each.physical_type == "BYTE_ARRAY"
-            and _REPEATING & {*each.encodings}
-            and each.num_values * each.total_uncompressed_size > KEPT_BYTES
-            for each in chunks
-        ):
-            found.append(meta.schema.column(place).path)
-    return found
-
-
-def _fits(kind: Kind, found: Any) -> bool:
-    if isinstance(kind, Text):
-        return str(found) in ("string", "large_string") or str(found).startswith("dictionary<values=string,")
-    if isinstance(kind, Image | Mask | Bytes):
-        return str(found) in ("binary", "large_binary") or str(found).startswith("fixed_size_binary")
-    if isinstance(kind, Array | Tokens):
-        if not hasattr(found, "value_type") or str(found).startswith("dictionary"):
-            return False
-        while hasattr(found, "value_type"):
-            found = found.value_type
-    floats = isinstance(kind, Array | Scalar) and kind.dtype.startswith("float")
-    return str(found).startswith(("int", "uint", "bool")) or (floats and str(found) in ("halffloat", "float", "double"))
-
-
 def _column(table: Any, name: str) -> Any:
     """Return a column of a table as one array; dots lead into structs."""
     import pyarrow.compute
@@ -468,13 +391,3 @@ def _column(table: Any, name: str) -> Any:
         column = pyarrow.compute.struct_field(column, parts[1:])
     # ORDER: dictionaries stay: a long text that all rows share would be one in each of them.
     return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
-
-
-def _classes(schema: Any, spec: Parquet) -> list[str]:
-    """Return the names of the classes that ``datasets`` noted; none for another label."""
-    try:
-        features = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))["info"]["features"]
-        names = features[spec.names.get("label", "label")]["names"]
-    except (ValueError, KeyError, TypeError):
-        return []
-    return list(map(str, names)) if "label" in spec.columns and isinstance(names, list) else []
