@@ -6,11 +6,18 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 
-# A PYTHONPATH of the caller's could put another prepserver before the one of this checkout.
-unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
+# A PYTHONPATH of the caller's could put another prepserver before the one of this checkout. Without bytecode, each of
+# the many processes of the tests would compile this checkout anew.
+unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV PYTHONDONTWRITEBYTECODE
 
 # What an editable install reads: a change of these means installing again.
 INPUTS := pyproject.toml constraints.txt $(wildcard *.py) $(shell find prepserver -name '*.[ch]')
+
+# The tests of what decides: see `make coverage`.
+COVERING := $(addprefix tests/unit/,order pipeline protocol) \
+	$(filter-out %/test_histories.py,$(wildcard tests/unit/schedule/test_*.py)) tests/unit/transform/test_boxes.py \
+	$(addprefix tests/unit/prepclient/test_,session.py delivery.py timing.py) \
+	$(addprefix tests/unit/source/test_,arrays.py coco.py tf_record.py voc.py)
 
 .PHONY: help demo test test-unit coverage lint docs bench bench-smoke bench-peers chaos soak fuzz fuzz-smoke wheels clean
 
@@ -18,7 +25,7 @@ help:
 	@echo 'make demo         see it work, in under 90 s: three training jobs on one shared stream, then on DataLoaders'
 	@echo 'make test         all tests but the long ones'
 	@echo 'make test-unit    unit tests alone, without those that take long and are the same with every Python'
-	@echo 'make coverage     every branch of what decides is taken by its own tests'
+	@echo 'make coverage     every branch of what decides is taken by its own tests; `make coverage test` runs them once'
 	@echo 'make lint         formatting, ruff, mypy, import rules'
 	@echo 'make docs         builds the documents as a site, in site/; open site/index.html'
 	@echo 'make bench        measurements against DataLoader; writes bench/out/. More: python -m bench --list'
@@ -35,18 +42,18 @@ help:
 demo: $(VENV)/.installed
 	$(BIN)/prepserver demo $(DEMO_ARGS)
 
+# `make coverage test`, as CI runs it, runs no test twice. Files go in their order, those of real daemons first: they
+# take longest, and wait so much that three of them keep two cores busy.
 test: $(VENV)/.installed-dev
-	$(PYTEST) -n 2 --dist loadfile $(PYTEST_ARGS)
+	$(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder \
+		$(if $(filter coverage,$(MAKECMDGOALS)),$(COVERING:%=--ignore=%)) $(PYTEST_ARGS)
 
 test-unit: $(VENV)/.installed-dev
 	$(PYTEST) -n 2 --dist loadfile -m 'not once and not soak' tests/unit $(PYTEST_ARGS)
 
 # Always the same examples: a branch that only luck takes is not covered.
 coverage: $(VENV)/.installed-dev
-	$(PYTEST) -n 2 --cov --hypothesis-profile=ci $(addprefix tests/unit/,order pipeline protocol schedule) \
-		--deselect tests/unit/schedule/test_histories.py \
-		$(addprefix tests/unit/prepclient/test_,session.py delivery.py timing.py) tests/unit/transform/test_boxes.py \
-		$(addprefix tests/unit/source/test_,arrays.py coco.py tf_record.py voc.py) $(PYTEST_ARGS)
+	$(PYTEST) -n 2 --cov --hypothesis-profile=ci $(COVERING) $(PYTEST_ARGS)
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .

@@ -118,8 +118,9 @@ class InlineMaker:
         Returns:
             (position, sample index, reason) of rows that hold a replacement.
         """
-        self._stream.prefetch(start, stop - start, ())
-        bad = _fill(self._stream, self._pipeline, arrays, start, stop - start)
+        target = Target.of(self._pipeline, _Arrays(arrays))
+        self._stream.prefetch(start, stop - start, [target])
+        bad = _fill(self._stream, target, start, stop - start)
         return [(b.position, b.index, b.reason) for b in bad]
 
 
@@ -166,16 +167,14 @@ def remake(
         raise SourceError(f"the listing {index_path} has {len(opened)} samples, not {samples}")
     arrays = {field.name: np.zeros((1, *field.shape), field.dtype) for field in pipeline.fields}
     stream = Stream(opened, make_order(shuffle, samples, seed, shard, batch_rows, source.pattern), seed, quarantined)
-    bad = _fill(stream, pipeline, arrays, position, 1)
+    bad = _fill(stream, Target.of(pipeline, _Arrays(arrays)), position, 1)
     found = int(arrays[INDEX][0])
     path = printable(opened.name(found)) if found >= 0 else ""
     return Row({name: rows[0] for name, rows in arrays.items()}, found, path, [b.reason for b in bad])
 
 
-def _fill(
-    stream: Stream, pipeline: Pipeline, arrays: Mapping[str, npt.NDArray[Any]], position: int, count: int
-) -> list[BadRow]:
-    return fill(stream, [Target.of(pipeline, _Arrays(arrays))], position, count, lambda _position, _index: None).bad
+def _fill(stream: Stream, target: Target, position: int, count: int) -> list[BadRow]:
+    return fill(stream, [target], position, count, lambda _position, _index: None).bad
 
 
 class _Arrays:

@@ -37,6 +37,10 @@ _NOTHING = ("Identity", "PILToTensor", "RGB", "ToImage", "ToPureTensor")
 _TO_FLOATS = ("ToTensor", "ConvertImageDtype")
 _MODES = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}  # Pillow's numbers
 _IGNORED = ("inplace",)
+_INSTEAD = {
+    "LinearTransformation": "its matrix has as many rows as an image has values: take a product of each batch",
+}
+"""What is known, but better done elsewhere."""
 _BOXES: dict[str, Callable[[Any], Op]] = {
     "RandomIoUCrop": lambda given: RandomIoUCrop(
         given.min_scale, given.max_scale, given.min_aspect_ratio, given.max_aspect_ratio, given.options, given.trials
@@ -87,7 +91,7 @@ def _ops(field: str, transform: Any) -> list[Op]:
             return [_same(field, transform, OPS[name])]
     except SpecError as error:
         raise _refused(f"{field}.{error.field}", transform, f"{error.value!r} {error.reason}") from error
-    raise _refused(field, transform, "prepserver has no op that does the same")
+    raise _refused(field, transform, _INSTEAD.get(name, "prepserver has no op that does the same"))
 
 
 def _in_order(field: str, transforms: Iterable[object]) -> list[Op]:

@@ -31,7 +31,7 @@ def inner(field: str, value: object) -> Op:
         except SpecError as error:
             raise SpecError(f"{field}.{error.field}", error.value, error.reason) from None
     if not isinstance(value, Op) or not value.nests:
-        raise SpecError(field, value, "must be an op that names no column by itself, and neither Decode nor ToLayout")
+        raise SpecError(field, value, "must be an op that names no column by itself, and may stand in another")
     return value
 
 

@@ -22,6 +22,8 @@ class Op(Spec):
         moves: The op moves pixels, and with them everything on the same plane.
         needs_uint8: The op mixes pixel values, which must still be bytes.
         is_fixed: What the op makes of an image depends on the image alone and is again uint8, so a cache may hold it.
+        views: How many views of a sample it makes; 0 for as many as there are.
+        partners: How many other samples it mixes with each; which ones follows from the sample, the pass and the view.
         nests: The op can be part of another op: it names no column by itself, and a stage does it.
         paths: Parameters that are paths of files on the daemon's machine. What such a file holds is part of what the op
             is; the parameter ``code`` has its digest, see `Spec.with_code`.
@@ -32,6 +34,8 @@ class Op(Spec):
     moves: ClassVar[bool] = False
     needs_uint8: ClassVar[bool] = False
     is_fixed: ClassVar[bool] = False
+    views: ClassVar[int] = 0
+    partners: ClassVar[int] = 0
     nests: ClassVar[bool] = True
     paths: ClassVar[tuple[str, ...]] = ()
 

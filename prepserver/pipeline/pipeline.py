@@ -119,6 +119,7 @@ class Pipeline:
         offset = len(given) - len(rest)
         if len(rest) > MAX_OPS:
             raise SpecError("pipeline", len(rest), f"has more than {MAX_OPS} ops")
+        _check_rows(rest, views)
         record: Record = with_index(columns)
         for place, op in enumerate(rest, offset):
             if any(isinstance(kind, Image) and kind.layout is not None for kind in record.values()):
@@ -163,6 +164,16 @@ class Pipeline:
 
 def _wire(ops: Sequence[Op], views: int) -> list[dict[str, Any]]:
     return [*(op.to_wire() for op in ops), *([{"views": views}] if views > 1 else [])]
+
+
+def _check_rows(ops: Sequence[Op], views: int) -> None:
+    """Refuse ops that need other views, or mix samples twice."""
+    for op in ops:
+        if op.views not in (0, views):
+            raise SpecError("views", views, f"must be {op.views}: {type(op).__name__} makes so many of each sample")
+    mixing = [type(op).__name__ for op in ops if op.partners]
+    if len(mixing) > 1:
+        raise SpecError("pipeline", mixing, "mix samples, and only one op of a pipeline may")
 
 
 def _as_list(given: object) -> list[Any]:

@@ -1,7 +1,7 @@
 """Encoded bytes to rows: header, decode, ops on arrays. A row is a pure function of (data, pipeline, key)."""
 
 from prepserver.transform.draw import SampleKey
-from prepserver.transform.errors import BadFile, BadSample
+from prepserver.transform.errors import BadFile, BadSample, is_shortage
 from prepserver.transform.heads import HeadMaker
 from prepserver.transform.libtiff import hush as hush_libtiff
 from prepserver.transform.native import path
@@ -17,6 +17,7 @@ __all__ = [
     "RowMaker",
     "SampleKey",
     "hush_libtiff",
+    "is_shortage",
     "make_rows",
     "path",
     "row_makers",

@@ -34,13 +34,13 @@ class SampleKey:
 
 
 class Draws:
-    """The endless sequence of numbers of the op at `place` in the pipeline (`Decode` is 0) for one view of a sample."""
+    """The endless sequence of numbers of the op at `place` in a pipeline (`Decode` is 0) for one `view` of a sample."""
 
-    __slots__ = ("_block", "_key", "_place", "_words")
+    __slots__ = ("_block", "_key", "_place", "_words", "view")
 
     def __init__(self, key: SampleKey, place: int, view: int = 0) -> None:
         self._key = key
-        self._place = place_of(place, view)
+        self._place, self.view = place_of(place, view), view
         self._block = 0
         self._words: list[int] = []
 

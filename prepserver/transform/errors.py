@@ -23,6 +23,12 @@ class BadSample(Exception):
         self.failures: Mapping[int, str] = dict(failures or {})
 
 
+def is_shortage(error: Exception) -> bool:
+    """Say whether the process lacks a resource, or the pipeline a file: no row may depend on that."""
+    # torch says by a RuntimeError that it cannot allocate memory.
+    return isinstance(error, OSError | MemoryError | BadFile) or "allocate memory" in str(error)
+
+
 class BadFile(Exception):
     """A file that an op reads cannot be used, or its package is missing; the text says what to do.
 

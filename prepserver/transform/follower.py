@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from prepserver.pipeline.kinds import Kind, Size
 from prepserver.transform.moves import Move
-from prepserver.transform.stage import Array
+from prepserver.transform.stage import Array, Box
 
 
 class Follower(ABC):
@@ -36,6 +36,21 @@ class Follower(ABC):
     @abstractmethod
     def size(self) -> Size | None:
         """(height, width) in pixels of the plane that the value claims to lie on; None if it claims none."""
+
+    @abstractmethod
+    def moved(self, size: Size, moves: Sequence[Move]) -> dict[str, Any]:
+        """Return the values after the moves, by column, as a source would give them; arguments and errors as `make`."""
+
+    @classmethod
+    @abstractmethod
+    def joined(cls, parts: Sequence[Mapping[str, Any]], canvas: Size, places: Sequence[Box]) -> dict[str, Any]:
+        """Return the values of several planes side by side on a canvas.
+
+        Args:
+            parts: What `moved` returns for each.
+            canvas: (height, width) in pixels.
+            places: Where each plane lies on it.
+        """
 
     @abstractmethod
     def make(self, size: Size, moves: Sequence[Move], outs: Mapping[str, Array]) -> None:

@@ -8,6 +8,7 @@ from typing import ClassVar
 from prepserver.pipeline.ops.random_horizontal_flip import RandomHorizontalFlip
 from prepserver.pipeline.ops.random_vertical_flip import RandomVerticalFlip
 from prepserver.transform.draw import Draws
+from prepserver.transform.errors import BadSample
 from prepserver.transform.moves import Cut, Mirror, Scale
 from prepserver.transform.resize import flip, resize
 from prepserver.transform.scale import divisor, scale_for
@@ -28,14 +29,44 @@ class FlipStage(Stage):
     def __init__(self, op: RandomHorizontalFlip | RandomVerticalFlip, place: int) -> None:
         super().__init__(op, place)
         self._p = op.p
-        self._step = partial(_flipped, self.axis)
-        self._moves = (Mirror(self.axis),)
 
     def draw(self, height: int, width: int, draws: Draws) -> Drawn:
         """As `Stage.draw`."""
         if draws.uniform() < self._p:
-            return Drawn(self._step, height, width, moves=self._moves)
+            return flipped(self.axis, (height, width))
         return Drawn(None, height, width)
+
+
+def flipped(axis: int, full: tuple[int, int]) -> Drawn:
+    """Return the decision to mirror an image of the size `full`: `ROWS` or `COLUMNS`."""
+    return Drawn(partial(_flipped, axis), *full, moves=(Mirror(axis),))
+
+
+def corner(number: int, size: tuple[int, int], full: tuple[int, int]) -> Drawn:
+    """Return the decision to take a corner of an image, 0 to 3 by rows, or its middle, 4.
+
+    Raises:
+        BadSample: The image is smaller.
+    """
+    (height, width), (rows, columns) = size, full
+    if height > rows or width > columns:
+        raise BadSample(f"{rows}x{columns} pixels are too few for crops of {height}x{width}")
+    if number == 4:
+        return cut((centre(rows, height), centre(columns, width), height, width), full, "constant", (0.0,))
+    return cut(
+        ((number // 2) * (rows - height), (number % 2) * (columns - width), height, width), full, "constant", (0.0,)
+    )
+
+
+def centre(length: int, wanted: int) -> int:
+    """Return where the middle `wanted` pixels of `length` begin; below 0 if there are too few.
+
+    torchvision rounds half of a shortfall down and half of a surplus to even; an odd shortfall has its extra pixel at
+    the end.
+    """
+    if wanted > length:
+        return -((wanted - length) // 2)
+    return round((length - wanted) / 2.0)
 
 
 def cut(box: tuple[int, int, int, int], full: tuple[int, int], mode: str, fill: tuple[float, ...]) -> Drawn:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from prepserver.transform.elastic import Field
     from prepserver.transform.objects import Objects
 
 ROWS, COLUMNS = 0, 1
@@ -57,7 +58,19 @@ class Warp(NamedTuple):
     fill: tuple[float, ...] = (0.0,)
 
 
+class Displace(NamedTuple):
+    """Each pixel of the plane moved a little; its size stays.
+
+    Attributes:
+        field: Where each pixel looks.
+        fill: Value where the old plane has no point; see `Pad`.
+    """
+
+    field: Field
+    fill: tuple[float, ...] = (0.0,)
+
+
 Change = Callable[["Objects"], "Objects"]
 """What an op does to boxes and to what there is for each of them, and to nothing else."""
 
-Move = Cut | Scale | Mirror | Warp | Change
+Move = Cut | Scale | Mirror | Warp | Displace | Change

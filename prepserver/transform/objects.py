@@ -12,7 +12,7 @@ import numpy as np
 from prepserver.pipeline.kinds import Size
 from prepserver.transform import warp
 from prepserver.transform.draw import Draws
-from prepserver.transform.moves import COLUMNS, Cut, Mirror, Move, Scale, Warp
+from prepserver.transform.moves import COLUMNS, Cut, Displace, Mirror, Move, Scale, Warp
 from prepserver.transform.stage import Array, Drawn, Stage
 
 Pairs = tuple[tuple[int, int], ...]
@@ -50,7 +50,7 @@ class Objects:
 
     def moved(self, move: Move) -> Objects:
         """Return them after a move. A cut clamps boxes to its window, as in torchvision."""
-        if not isinstance(move, Cut | Scale | Mirror | Warp):
+        if not isinstance(move, Cut | Scale | Mirror | Warp | Displace):
             return move(self)
         points = {name: moved_points(each, move, self.size, self.pairs[name]) for name, each in self.points.items()}
         size = self.size
@@ -64,6 +64,8 @@ class Objects:
             case Warp(matrix, height, width):
                 size = (height, width)
                 boxes = clamped(_around(warp.warped_points(self.boxes[:, _CORNERS], matrix)), size)
+            case Displace(field):
+                boxes = clamped(_around(field.moved(np.ceil(self.boxes[:, _CORNERS]))), size)
             case Mirror(axis):
                 near, far = (0, 2) if axis == COLUMNS else (1, 3)
                 boxes = self.boxes.copy()
@@ -117,13 +119,15 @@ def moved_points(points: Array, move: Move, size: Size, pairs: Pairs = ()) -> Ar
     """
     points = points.copy()
     match move:
-        case Cut(_, _, height, width) | Warp(_, height, width):
-            if isinstance(move, Warp):
-                points[..., :2] = np.nan_to_num(warp.warped_points(points[..., :2], move.matrix), nan=-1)
-            else:
-                points[..., :2] -= floats(move.left, move.top)
-            outside = (points[..., :2] < 0) | (points[..., :2] >= floats(width, height))
-            points[..., 2][outside.any(-1)] = 0
+        case Cut(top, left, height, width):
+            points[..., :2] -= floats(left, top)
+            _hide(points, (height, width))
+        case Warp(matrix, height, width):
+            points[..., :2] = np.nan_to_num(warp.warped_points(points[..., :2], matrix), nan=-1)
+            _hide(points, (height, width))
+        case Displace(field):
+            points[..., :2] = field.moved(points[..., :2])
+            _hide(points, size)
         case Scale(height, width):
             points[..., :2] *= _ratios(size, (height, width), 1)
         case Mirror(axis):
@@ -135,6 +139,12 @@ def moved_points(points: Array, move: Move, size: Size, pairs: Pairs = ()) -> Ar
         case _:
             pass
     return points
+
+
+def _hide(points: Array, size: Size) -> None:
+    """Make points outside a plane invisible."""
+    outside = (points[..., :2] < 0) | (points[..., :2] >= floats(size[1], size[0]))
+    points[..., 2][outside.any(-1)] = 0
 
 
 def write_points(points: Array, out: Array) -> None:

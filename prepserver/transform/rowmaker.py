@@ -12,17 +12,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from prepserver.pipeline.kinds import Boxes, Image, Spatial
+from prepserver.pipeline.kinds import Boxes, Image, Size, Spatial
 from prepserver.pipeline.ops.decode import DEFAULT_MAX_PIXELS
 from prepserver.pipeline.ops.to_layout import ToLayout
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.pipeline.record import Record, RowField, with_index
 from prepserver.transform.draw import Draws, SampleKey
 from prepserver.transform.errors import BadSample
+from prepserver.transform.follower import Follower
 from prepserver.transform.moves import Move
 from prepserver.transform.objects import Objects
 from prepserver.transform.ops import stage_of
-from prepserver.transform.stage import Array, Box, Drawn, Step
+from prepserver.transform.stage import Array, Box, Drawn, Stage, Step
 from prepserver.transform.whole import WholeCrop, whole_crop
 
 _NOTHING = Drawn(None, 0, 0)
@@ -203,11 +204,8 @@ class RowMaker:
         moves: tuple[Move, ...] = ()
         mirrored: Step | None = None  # the previous step with this stage's flip included
         for number, stage in enumerate(self._stages[self._begin : end], self._begin):
-            draws = Draws(key, stage.place, self._view)
-            if stage.sees_boxes and objects is not None:
-                drawn = stage.draw_by(objects.after(moves), draws)
-            else:
-                drawn = stage.draw(height, width, draws)
+            seen = objects.after(moves) if stage.sees_boxes and objects is not None else None
+            drawn = self._decided(stage, (height, width), seen, key)
             height, width = drawn.height, drawn.width
             if height * width > self._step_limit:
                 raise BadSample(f"would become {height}x{width} pixels on the way, more than {self._step_limit}")
@@ -227,6 +225,25 @@ class RowMaker:
                 steps.append((drawn.part, drawn.step))
             mirrored = drawn.mirrored
         return Plan(part, tuple(steps), scale, moves, (height, width))
+
+    def _decided(self, stage: Stage, size: Size, objects: Objects | None, key: SampleKey) -> Drawn:
+        draws = Draws(key, stage.place, self._view)
+        return stage.draw(*size, draws) if objects is None else stage.draw_by(objects, draws)
+
+    def follow(self, number: int, follower: Follower, size: Size, plan: Plan, outs: Sequence[Array]) -> None:
+        """Carry out the plan for one of `followers`.
+
+        Args:
+            number: Its place there.
+            follower: A sample's value.
+            size: (height, width) of the plane before the plan.
+            plan: From `plan`, for this sample.
+            outs: The rows of the maker's fields.
+
+        Raises:
+            BadSample: The value cannot be decoded.
+        """
+        follower.make(size, plan.moves, {name: outs[out] for name, out in self.followers[number].outs})
 
     def render(self, plan: Plan, image: Array, out: Array, column: ImageColumn | None = None) -> None:
         """Carry out the plan for one image.

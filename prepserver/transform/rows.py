@@ -187,8 +187,7 @@ class _Rows:
                 if size is not None:
                     self._same_plane(place, f"its {column}", size)
                 self._step(place)
-                made = {name: outs[out] for name, out in maker.followers[number].outs}
-                follower.make(self._size[place], self._plans[place].moves, made)
+                maker.follow(number, follower, self._size[place], self._plans[place], outs)
             except BadSample as error:
                 self._failures[place] = f"{column}: {error.reason}"
             finally:

@@ -8,11 +8,12 @@ its input, and it never changes its input: several row makers read the same deco
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from prepserver.pipeline.kinds import Size
 from prepserver.pipeline.op import Op
 from prepserver.pipeline.record import Record
 from prepserver.transform.draw import Draws
@@ -56,6 +57,14 @@ def around(boxes: Iterable[Box]) -> Box:
     """Return the smallest rectangle around all `boxes`, at least one."""
     tops, lefts, bottoms, rights = zip(*boxes, strict=True)
     return Box(min(tops), min(lefts), max(bottoms), max(rights))
+
+
+def tiled(parts: Sequence[Array], canvas: Size, places: Sequence[Box]) -> Array:
+    """Return pixels, (H, W) or (H, W, C), side by side on a canvas, (height, width), which the places cover."""
+    result: Array = np.empty((*canvas, *parts[0].shape[2:]), parts[0].dtype)
+    for part, place in zip(parts, places, strict=True):
+        place.of(result)[...] = part
+    return result
 
 
 class Drawn(NamedTuple):
@@ -151,6 +160,36 @@ class ValueStage(Stage):
     @abstractmethod
     def step(self, image: Array, into: Array | None) -> Array:
         """Return the image with its values changed; a `Step`."""
+
+
+class Mix(NamedTuple):
+    """What is decided for one row.
+
+    Attributes:
+        partners: Indices of the other samples.
+        canvas: (height, width) of what the parts make together.
+        places: Where each part lies on it: the row's own sample, then the partners. They cover it.
+    """
+
+    partners: tuple[int, ...]
+    canvas: Size
+    places: tuple[Box, ...]
+
+
+class MixStage(Stage):
+    """A stage that makes one sample of several."""
+
+    @abstractmethod
+    def mix(self, samples: int, draws: Draws) -> Mix:
+        """Decide for one row of a source with so many samples."""
+
+    @abstractmethod
+    def draw_part(self, height: int, width: int, number: int, mix: Mix) -> Drawn:
+        """Decide for a part of this size, 0 for the row's own sample; the result has the size of its place."""
+
+    def draw(self, height: int, width: int, draws: Draws) -> Drawn:
+        """As `Stage.draw`; it is asked for parts."""
+        raise NotImplementedError
 
 
 def delivered(result: Array, into: Array | None) -> Array:

@@ -7,7 +7,7 @@ same bytes on every CPU. `prepserver.transform.native` gives the same bytes in a
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
@@ -21,6 +21,9 @@ _BAND_PIXELS = 1 << 16
 
 Matrix = tuple[float, ...]
 """As `Warp.matrix`."""
+
+Shown = Callable[[int, int], tuple[Array, Array]]
+"""From the first of some rows of a result and their number to x and y of the points that their pixels show."""
 
 
 def warped(matrix: Matrix, size: tuple[int, int], interpolation: str, fill: tuple[float, ...]) -> Drawn:
@@ -59,11 +62,18 @@ def warp(
     compiled = kernels()
     if compiled is not None and compiled.warp(image, matrix, interpolation == "bilinear", colour.tobytes(), result):
         return result
-    rows = max(1, _BAND_PIXELS // size[1])
-    for top in range(0, size[0], rows):
+    return sampled(image, partial(_shown, matrix, size[1]), interpolation, fill, result)
+
+
+def sampled(image: Array, shown: Shown, interpolation: str, fill: tuple[float, ...], result: Array) -> Array:
+    """Return `result`, (h, w, C), filled with the points of `image` that its pixels show; arguments as for `warp`."""
+    rows = max(1, _BAND_PIXELS // result.shape[1])
+    for top in range(0, len(result), rows):
         band = result[top : top + rows]
-        across, down, inside = _shown(matrix, top, band.shape[0], size[1], image.shape[:2])
-        band[...] = colour
+        across, down = shown(top, len(band))
+        inside = (across >= 0.0) & (across < image.shape[1]) & (down >= 0.0) & (down < image.shape[0])
+        across, down = across[inside], down[inside]
+        band[...] = np.array(fill, np.uint8)
         if interpolation == "nearest":
             band[inside] = image[down.astype(np.intp), across.astype(np.intp)]
         else:
@@ -71,8 +81,8 @@ def warp(
     return result
 
 
-def _shown(matrix: Matrix, top: int, rows: int, columns: int, full: tuple[int, int]) -> tuple[Array, Array, Array]:
-    """Return x and y of the points that rows of the result show, of those inside the image, and which those are."""
+def _shown(matrix: Matrix, columns: int, top: int, rows: int) -> tuple[Array, Array]:
+    """Return x and y of the points that rows of the result show."""
     a, b, c, d, e, f, g, h = matrix
     x = np.arange(columns) + 0.5
     y = (np.arange(top, top + rows) + 0.5)[:, None]
@@ -81,8 +91,7 @@ def _shown(matrix: Matrix, top: int, rows: int, columns: int, full: tuple[int, i
         with np.errstate(all="ignore"):
             w = g * x + (h * y + 1.0)
             across, down = across / w, down / w
-    inside = (across >= 0.0) & (across < full[1]) & (down >= 0.0) & (down < full[0])
-    return across[inside], down[inside], inside
+    return across, down
 
 
 def _blended(image: Array, across: Array, down: Array) -> Array:

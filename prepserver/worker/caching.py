@@ -86,6 +86,12 @@ class Caching:
             cache.put(index, stamp, record)
         return record
 
+    def ready(self, index: int, target: int, read: Callable[[Source, int], Record]) -> Ready:
+        """A sample for one target, from its caches, or read, and kept if there is room."""
+        stamp = self.stamp(index)
+        found = self.hits(index, stamp, (target,))
+        return found[0] if found else self.keep(index, stamp, self.read(index, stamp, read), (target,))[0]
+
     def hits(self, index: int, stamp: int | None, where: tuple[int, ...]) -> list[Ready]:
         """What caches hold of a sample after the heads of pipelines."""
         found: list[Ready] = []

@@ -11,7 +11,7 @@ import errno
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -32,10 +32,13 @@ from prepserver.transform import (
     HeadMaker,
     RowMaker,
     SampleKey,
+    is_shortage,
     make_rows,
     row_makers,
 )
+from prepserver.transform.mixing import Mixer, mixers
 from prepserver.worker.caching import Caching, Keeper, Ready, without
+from prepserver.worker.partners import Partners
 
 _log = logging.getLogger(__name__)
 
@@ -77,6 +80,7 @@ class Target(NamedTuple):
         head: What its pipeline has in common with others: see `prepserver.pipeline.caching`.
         tails: As `makers`, from the head on.
         cache: Holds samples after the head; None for no such cache.
+        mixers: One for each view, if rows are mixed of several samples (`prepserver.transform.mixing`).
     """
 
     makers: Sequence[RowMaker]
@@ -86,6 +90,7 @@ class Target(NamedTuple):
     head: Head
     tails: Sequence[RowMaker] = ()
     cache: Keeper | None = None
+    mixers: Sequence[Mixer] = ()
 
     @property
     def only_takes(self) -> bool:
@@ -98,7 +103,8 @@ class Target(NamedTuple):
         makers, head = row_makers(pipeline), head_of(pipeline)
         made = {field.name for maker in makers for field in maker.fields}
         taken = [field for field in pipeline.fields if field.name not in made]
-        return cls(makers, taken, rows, set(quarantined), head, row_makers(pipeline, head.count))
+        tails = row_makers(pipeline, head.count)
+        return cls(makers, taken, rows, set(quarantined), head, tails, mixers=mixers(pipeline, head.count))
 
     @property
     def head_maker(self) -> HeadMaker:
@@ -145,8 +151,14 @@ class Stream:
             return
         # What goes wrong here goes wrong again when the sample is read, and is reported there.
         with contextlib.suppress(Exception):
-            indices = (i for i in self.order.indices(position, count) if i != NO_SAMPLE)
-            self.source.prefetch([i for i in indices if not self._is_kept(i, targets)])
+            indices = [(p, i) for p, i in enumerate(self.order.indices(position, count), position) if i != NO_SAMPLE]
+            wanted = [i for p, index in indices for i in (index, *self._partners(p, index, targets))]
+            self.source.prefetch([i for i in wanted if not self._is_kept(i, targets)])
+
+    def _partners(self, position: int, index: int, targets: Sequence[Target]) -> Iterator[int]:
+        key = SampleKey(self.seed, position // self.order.n, index)
+        for mixer in (mixer for target in targets for mixer in target.mixers):
+            yield from mixer.parts.mix(self.order.samples, key).partners
 
     def _is_kept(self, index: int, targets: Sequence[Target]) -> bool:
         if self.cache is not None and self.cache.holds(index):
@@ -236,12 +248,16 @@ class _Filler:
         self._only_take = all(target.only_takes for target in targets)
         self._bad: list[BadRow] = []
         self._caches = Caching(stream, targets)
+        self._partners = Partners(stream, targets, self._caches, _read)
         self._read_ns = 0
         self._make_ns = 0
         self._cpu_ns = [0] * (len(targets) + 1)  # by target; the last place belongs to `DECODING`
         self._at, self._at_ns = DECODING, time.thread_time_ns()  # the current step and its start
-        for maker in (maker for target in targets for maker in target.makers):
-            maker.ops_ns = [0] * len(maker.ops_ns)
+        for target in targets:
+            for maker in target.makers:
+                maker.ops_ns = [0] * len(maker.ops_ns)
+            for maker, mixer in zip(target.makers, target.mixers, strict=False):
+                mixer.parts.ops_ns = mixer.headed.ops_ns = mixer.tail.ops_ns = maker.ops_ns
 
     def run(self, position: int, count: int) -> FillResult:
         indices = self._stream.order.indices(position, count)
@@ -377,15 +393,22 @@ class _Filler:
             self._at, self._at_ns = target, now_ns
 
     def _make(self, ready: Ready, key: SampleKey, position: int) -> dict[int, str]:
-        record, where, is_tail = ready
-        outs, whose = [], []
-        for t in where:
-            rows = self._targets[t].rows
-            for maker in self._targets[t].tails if is_tail else self._targets[t].makers:
-                outs.append((maker, [rows.row(field.name, position) for field in maker.fields]))
-                whose.append(t)
+        """Makes the rows of a sample; returns why some targets refuse it."""
+        alone = [(t,) for t in ready.where if self._targets[t].mixers]  # their rows have other samples in them
+        together = without(ready.where, [ready._replace(where=each) for each in alone])
+        refused: dict[int, str] = {}
+        for where in (*alone, together) if together else alone:
+            refused |= self._make_at_once(ready._replace(where=where), key, position)
+        return refused
+
+    def _make_at_once(self, ready: Ready, key: SampleKey, position: int) -> dict[int, str]:
+        where = ready.where
+        whose = [t for t in where for _ in self._targets[t].makers]
         try:
-            make_rows(record, key, outs, lambda place: self._begin(place if place == DECODING else whose[place]))
+            if self._targets[where[0]].mixers:
+                self._partners.make(where[0], ready, key, position, self._mark)
+            else:
+                self._make_rows(ready, key, position, whose)
         except BadSample as e:
             refused: dict[int, str] = {}
             for place, reason in sorted(e.failures.items()):
@@ -393,7 +416,7 @@ class _Filler:
             return refused
         except Exception as e:
             if len(where) == 1:
-                if _is_shortage(e):
+                if is_shortage(e):
                     name = self._stream.source.name(key.index)
                     raise LaneError(where[0], f"at {_reason(name, describe(e))}") from e
                 return self._is_unforeseen(e, where)
@@ -403,21 +426,22 @@ class _Filler:
         found: dict[int, str] = {}
         for t in where:
             self._begin(DECODING)
-            found |= self._make(Ready(record, (t,), is_tail), key, position)
+            found |= self._make_at_once(ready._replace(where=(t,)), key, position)
         return found
+
+    def _make_rows(self, ready: Ready, key: SampleKey, position: int, whose: Sequence[int]) -> None:
+        outs = [
+            (maker, [target.rows.row(field.name, position) for field in maker.fields])
+            for target in (self._targets[t] for t in ready.where)
+            for maker in (target.tails if ready.is_tail else target.makers)
+        ]
+        make_rows(ready.record, key, outs, lambda place: self._begin(place if place == DECODING else whose[place]))
 
     def _is_unforeseen(self, error: Exception, where: tuple[int, ...]) -> dict[int, str]:
         if not self._unforeseen:  # once for each position
             _log.warning("unexpected error", exc_info=error)
         self._unforeseen.update(where)
         return dict.fromkeys(where, describe(error))
-
-
-def _is_shortage(error: Exception) -> bool:
-    """Whether the process lacks a resource, or the pipeline a file: no row may depend on what is not the sample's."""
-    return isinstance(error, OSError | MemoryError | BadFile) or "allocate memory" in str(
-        error
-    )  # torch's is a RuntimeError
 
 
 def describe(error: Exception) -> str:

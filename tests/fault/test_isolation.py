@@ -14,7 +14,8 @@ from prepclient import InvalidSpec, Joining, PrepClient
 from prepserver.pipeline.ops import CenterCrop, ColorJitter, Op, Resize
 from prepserver.pipeline.sources import SourceSpec
 from tests.support.clients import OPS, inline_rows, read, rows_of
-from tests.support.server import Server, cli
+from tests.support.forked import cli
+from tests.support.server import Server
 from tests.support.tiny_images import photo_tree
 
 pytestmark = pytest.mark.fault

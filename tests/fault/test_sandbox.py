@@ -21,7 +21,8 @@ from prepserver.pipeline.sources import FileList, ImageFolder, SourceSpec
 from prepserver.worker.syscalls import call
 from tests.support import probes
 from tests.support.clients import OPS, inline_rows, read, rows_of
-from tests.support.server import Server, cli, environment
+from tests.support.forked import cli
+from tests.support.server import Server, environment
 from tests.support.tiny_images import photo_tree
 from tests.support.waiting import wait_until
 

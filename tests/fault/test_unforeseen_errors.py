@@ -12,8 +12,9 @@ from prepclient import Joining, PrepClient, PrepClientError, SyntheticImages
 from prepserver.cli import exits
 from tests.support import faulty_daemon
 from tests.support.clients import OPS, inline_rows, read, rows_of
+from tests.support.forked import cli
 from tests.support.honest import SOURCE, SPEC, honest_reader
-from tests.support.server import Server, cli
+from tests.support.server import Server
 
 pytestmark = pytest.mark.fault
 

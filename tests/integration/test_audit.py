@@ -19,7 +19,8 @@ from prepserver.audit.records import from_line, to_line
 from prepserver.cli import exits
 from prepserver.daemon import quarantine
 from tests.support.clients import OPS, ClientProcess, read
-from tests.support.server import Server, cli
+from tests.support.forked import cli
+from tests.support.server import Server
 from tests.support.tiny_images import photo_tree
 from tests.support.waiting import wait_until
 

@@ -13,7 +13,8 @@ from prepclient import BadSampleError, Concat, Filter, Mix, PrepClient, Repeat, 
 from prepserver.cli import exits
 from prepserver.pipeline.sources import SourceSpec
 from tests.support.clients import OPS, inline_rows, read, rows_of
-from tests.support.server import Server, cli
+from tests.support.forked import cli
+from tests.support.server import Server
 from tests.support.tiny_images import photo_tree
 from tests.support.waiting import wait_until
 

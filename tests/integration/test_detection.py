@@ -27,7 +27,8 @@ from prepserver.pipeline.ops import Op
 from prepserver.pipeline.source import SourceSpec
 from tests.support.detection import annotation, coco_tree, voc_tree
 from tests.support.device_client import DeviceClient
-from tests.support.server import Server, cli
+from tests.support.forked import cli
+from tests.support.server import Server
 
 pytestmark = pytest.mark.integration
 

@@ -81,7 +81,7 @@ def jobs(server: Server) -> dict[str, dict[str, Any]]:
     return {job["name"]: job for job in server.status()["jobs"]}
 
 
-@pytest.mark.parametrize(("ops", "batch_size"), [(OPS, 128), (OPS, 64), (OTHER_OPS, 100)])
+@pytest.mark.parametrize(("ops", "batch_size"), [(OPS, 64), (OTHER_OPS, 100)])
 def test_a_joiner_in_mid_block_begins_at_once_and_then_shares(
     new_server: Callable[..., Server], caplog: pytest.LogCaptureFixture, ops: list[Op], batch_size: int
 ) -> None:

@@ -15,7 +15,8 @@ from prepclient import ColorJitter, ImageFolder, Joining, Packed, PrepClient, Ra
 from prepserver.pipeline.source import SourceSpec
 from tests.support.complete import needs_jpegtran
 from tests.support.device_client import DeviceClient
-from tests.support.server import Server, cli
+from tests.support.forked import cli
+from tests.support.server import Server
 
 pytestmark = pytest.mark.integration
 

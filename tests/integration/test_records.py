@@ -12,7 +12,8 @@ import pytest
 from prepclient import Arrays, PrepClient, Sharding, TFRecord
 from prepserver.pipeline import kinds
 from prepserver.pipeline.source import SourceSpec
-from tests.support.server import Server, cli
+from tests.support.forked import cli
+from tests.support.server import Server
 from tests.support.tf_records import file_of
 
 pytestmark = pytest.mark.integration

@@ -2,32 +2,41 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import example, given, settings
 
 from prepclient import (
     CenterCrop,
     ColorJitter,
     Grayscale,
+    Mosaic,
     Normalize,
     Pad,
+    PadBoxes,
     PrepClient,
     RandomCrop,
     RandomHorizontalFlip,
     RandomResizedCrop,
     RandomVerticalFlip,
     Resize,
+    SanitizeBoxes,
     SyntheticImages,
     ToDtype,
     ToLayout,
 )
 from prepserver.pipeline.ops import Op
-from prepserver.pipeline.sources import ImageFolder
+from prepserver.pipeline.sources import Coco, ImageFolder
+from tests.support.augmentations import pipelines
 from tests.support.clients import OPS, Rows, inline_rows, read, rows_of
+from tests.support.detection import coco_tree
 from tests.support.odd_images import listed, odd_files, odd_tree
 from tests.support.server import Server
 
@@ -55,6 +64,11 @@ def servers() -> Iterator[list[Server]]:
 @pytest.fixture(scope="module")
 def odd(tmp_path_factory: pytest.TempPathFactory) -> ImageFolder:
     return odd_tree(tmp_path_factory.mktemp("odd"))
+
+
+@pytest.fixture(scope="module")
+def scenes(tmp_path_factory: pytest.TempPathFactory) -> Coco:
+    return coco_tree(tmp_path_factory.mktemp("coco"), 75)
 
 
 def served_rows(server: Server, source: Any, epochs: int = 1, ops: Any = OPS, **arguments: Any) -> Rows:
@@ -88,6 +102,31 @@ def test_every_pipeline_gives_the_same_rows_everywhere(servers: list[Server], od
     expected = inline_rows(odd, ops=ops, shuffle=True, batch_size=16, seed=3)
     for server in servers:
         assert served_rows(server, odd, ops=ops, shuffle=True, batch_size=16, seed=3) == expected
+
+
+@settings(max_examples=2, deadline=None)
+@given(made=pipelines(("image", "boxes")))
+@example(made=([Mosaic(16), RandomResizedCrop(16), RandomHorizontalFlip(), SanitizeBoxes(), PadBoxes(8)], 2))
+def test_any_pipeline_gives_the_same_rows_through_kills(
+    servers: list[Server], scenes: Coco, made: tuple[list[Op], int]
+) -> None:
+    ops, views = made
+    arguments: dict[str, Any] = {"views": views, "fields": "dict", "shuffle": True, "batch_size": 25, "seed": 3}
+    with PrepClient(scenes, ops, inline=True, **arguments) as client:
+        expected = [bytes_of(batch) for batch in client]
+    for server in (servers[0], servers[2]):
+        with PrepClient(scenes, ops, runtime_dir=server.runtime_dir, **arguments) as client:
+            batches = iter(client)
+            found = [bytes_of(next(batches))]
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(server.workers()[0], signal.SIGKILL)
+            found += [bytes_of(batch) for batch in batches]
+        assert found == expected
+
+
+def bytes_of(batch: dict[str, Any]) -> dict[str, list[bytes]]:
+    parts = {name: value if isinstance(value, tuple) else (value,) for name, value in batch.items()}
+    return {name: [part.contiguous().numpy().tobytes() for part in each] for name, each in parts.items()}
 
 
 @pytest.mark.parametrize("zero_copy", [False, True])

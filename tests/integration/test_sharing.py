@@ -22,7 +22,8 @@ from prepclient import (
 )
 from prepserver.pipeline.sources import ImageFolder
 from tests.support.clients import OPS, ClientProcess, Rows, inline_rows, read, rows_of
-from tests.support.server import Server, cli
+from tests.support.forked import cli
+from tests.support.server import Server
 from tests.support.tiny_images import photo_tree
 from tests.support.waiting import wait_until
 

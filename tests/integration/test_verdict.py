@@ -19,7 +19,8 @@ import torch
 
 from prepclient import CenterCrop, Joining, Plugin, PluginOp, PrepClient, kinds
 from prepserver.cli import exits
-from tests.support.server import Server, cli, environment
+from tests.support.forked import cli
+from tests.support.server import Server, environment
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.integration

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import multiprocessing
 import os
 import queue
 import signal
@@ -14,8 +13,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any
-from unittest.mock import patch
+from typing import Any
 
 import torch
 
@@ -25,6 +23,7 @@ from prepserver.pipeline.pipeline import Pipeline
 from prepserver.pipeline.sources import SourceSpec
 from tests.support import client_process, leaks
 from tests.support.client_process import rows_of
+from tests.support.forked import Forked
 from tests.support.server import environment
 from tests.support.waiting import PATIENCE_S
 
@@ -53,48 +52,6 @@ class ClientError(AssertionError):
         self.kind: str = answer["error"]
         self.text: str = answer["text"]
         self.answer = answer
-
-
-class Forked:
-    """A process forked from one that has imported everything: most of what a fresh interpreter computes is importing.
-
-    Attributes:
-        stdin: Of the process, as all that follow: what `subprocess.Popen` has, as far as tests use it.
-    """
-
-    _context = multiprocessing.get_context("forkserver")
-    _context.set_forkserver_preload([client_process.__name__])
-
-    def __init__(self, env: dict[str, str]) -> None:
-        pipes = [self._context.Pipe(duplex=False) for _ in range(3)]
-        theirs = (pipes[0][0], pipes[1][1], pipes[2][1])
-        ours = (pipes[0][1], pipes[1][0], pipes[2][0])
-        self._process = self._context.Process(target=client_process.main_with, args=(environment(**env), *theirs))
-        with patch.dict(os.environ, environment(), clear=True):  # the first one starts the process that is forked
-            self._process.start()
-        for end in theirs:
-            end.close()
-        files: list[IO[str]] = [
-            open(os.dup(end.fileno()), mode, encoding="utf-8")  # noqa: SIM115
-            for end, mode in zip(ours, "wrr", strict=True)
-        ]
-        for mine in ours:
-            mine.close()
-        self.stdin, self.stdout, self.stderr = files
-
-    @property
-    def pid(self) -> int:
-        assert self._process.pid is not None
-        return self._process.pid
-
-    def kill(self) -> None:
-        self._process.kill()
-
-    def wait(self, timeout_s: float | None = None) -> int:
-        self._process.join(timeout_s)
-        if self._process.exitcode is None:
-            raise subprocess.TimeoutExpired("a client", timeout_s or 0.0)
-        return self._process.exitcode
 
 
 class ClientProcess:

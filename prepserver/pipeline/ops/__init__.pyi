@@ -10,10 +10,13 @@ from prepserver.pipeline.ops.clamp_boxes import ClampBoxes as ClampBoxes
 from prepserver.pipeline.ops.color_jitter import ColorJitter as ColorJitter
 from prepserver.pipeline.ops.convert_boxes import ConvertBoxes as ConvertBoxes
 from prepserver.pipeline.ops.decode import Decode as Decode
+from prepserver.pipeline.ops.elastic_transform import ElasticTransform as ElasticTransform
+from prepserver.pipeline.ops.five_crop import FiveCrop as FiveCrop
 from prepserver.pipeline.ops.gaussian_blur import GaussianBlur as GaussianBlur
 from prepserver.pipeline.ops.gaussian_noise import GaussianNoise as GaussianNoise
 from prepserver.pipeline.ops.grayscale import Grayscale as Grayscale
 from prepserver.pipeline.ops.jpeg import JPEG as JPEG
+from prepserver.pipeline.ops.mosaic import Mosaic as Mosaic
 from prepserver.pipeline.ops.normalize import Normalize as Normalize
 from prepserver.pipeline.ops.only import Only as Only
 from prepserver.pipeline.ops.pad import Pad as Pad
@@ -49,6 +52,7 @@ from prepserver.pipeline.ops.random_zoom_out import RandomZoomOut as RandomZoomO
 from prepserver.pipeline.ops.resize import Resize as Resize
 from prepserver.pipeline.ops.sanitize_boxes import SanitizeBoxes as SanitizeBoxes
 from prepserver.pipeline.ops.scale_jitter import ScaleJitter as ScaleJitter
+from prepserver.pipeline.ops.ten_crop import TenCrop as TenCrop
 from prepserver.pipeline.ops.to_dtype import ToDtype as ToDtype
 from prepserver.pipeline.ops.to_layout import ToLayout as ToLayout
 from prepserver.pipeline.ops.tokenize import Tokenize as Tokenize
@@ -67,10 +71,13 @@ __all__ = [  # noqa: RUF022 -- in the order of their modules
     "ColorJitter",
     "ConvertBoxes",
     "Decode",
+    "ElasticTransform",
+    "FiveCrop",
     "GaussianBlur",
     "GaussianNoise",
     "Grayscale",
     "JPEG",
+    "Mosaic",
     "Normalize",
     "Only",
     "Pad",
@@ -106,6 +113,7 @@ __all__ = [  # noqa: RUF022 -- in the order of their modules
     "Resize",
     "SanitizeBoxes",
     "ScaleJitter",
+    "TenCrop",
     "ToDtype",
     "ToLayout",
     "Tokenize",

@@ -11,8 +11,8 @@ from prepserver.pipeline.kinds import Boxes, Keypoints, Kind, Size
 from prepserver.transform.errors import BadSample
 from prepserver.transform.follower import Follower
 from prepserver.transform.moves import Move
-from prepserver.transform.objects import Objects, write_points
-from prepserver.transform.stage import Array
+from prepserver.transform.objects import Objects, floats, write_points
+from prepserver.transform.stage import Array, Box
 
 
 class BoxesFollower(Follower):
@@ -48,6 +48,25 @@ class BoxesFollower(Follower):
     def objects(self, size: Size) -> Objects:
         """Return the boxes on a plane of this size in pixels, before any move."""
         return Objects(size, self._boxes, self._points, self._numbers, self._pairs)
+
+    def moved(self, size: Size, moves: Sequence[Move]) -> dict[str, Any]:
+        objects = self.objects(size).after(moves)
+        return {self._column: (objects.boxes, objects.size), **objects.points, **objects.numbers}
+
+    @classmethod
+    def joined(cls, parts: Sequence[Mapping[str, Any]], canvas: Size, places: Sequence[Box]) -> dict[str, Any]:
+        made: dict[str, Any] = {}
+        for name, first in parts[0].items():
+            if isinstance(first, tuple):
+                shifts = [floats(place.left, place.top, place.left, place.top) for place in places]
+                boxes = [part[name][0] + shift for part, shift in zip(parts, shifts, strict=True)]
+                made[name] = np.concatenate(boxes), canvas
+            elif np.ndim(first) == 3:
+                points = [part[name] + floats(at.left, at.top, 0) for part, at in zip(parts, places, strict=True)]
+                made[name] = np.concatenate(points)
+            else:
+                made[name] = np.concatenate([part[name] for part in parts])
+        return made
 
     def make(self, size: Size, moves: Sequence[Move], outs: Mapping[str, Array]) -> None:
         objects = self.objects(size).after(moves)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from prepserver.pipeline.kinds import Keypoints, Kind, Size
 from prepserver.transform.follower import Follower
 from prepserver.transform.kinds.boxes import checked_floats
 from prepserver.transform.moves import Cut, Move, Scale, Warp
-from prepserver.transform.objects import moved_points, write_points
-from prepserver.transform.stage import Array
+from prepserver.transform.objects import floats, moved_points, write_points
+from prepserver.transform.stage import Array, Box
 
 
 class KeypointsFollower(Follower):
@@ -19,7 +21,7 @@ class KeypointsFollower(Follower):
     kind = Keypoints
 
     def __init__(self, values: Mapping[str, Any], kinds: Mapping[str, Kind]) -> None:
-        (given,) = values.values()
+        ((self._column, given),) = values.items()
         points, size = given if isinstance(given, tuple) else (given, None)
         self._size: Size | None = size
         self._points = checked_floats(points, (3,))
@@ -28,10 +30,18 @@ class KeypointsFollower(Follower):
     def size(self) -> Size | None:
         return self._size
 
-    def make(self, size: Size, moves: Sequence[Move], outs: Mapping[str, Array]) -> None:
+    def moved(self, size: Size, moves: Sequence[Move]) -> dict[str, Any]:
         points = self._points
         for move in moves:
             points = moved_points(points, move, size)
             size = (move.height, move.width) if isinstance(move, Cut | Scale | Warp) else size
-        (out,) = outs.values()
-        write_points(points, out)
+        return {self._column: (points, size)}
+
+    @classmethod
+    def joined(cls, parts: Sequence[Mapping[str, Any]], canvas: Size, places: Sequence[Box]) -> dict[str, Any]:
+        (column,) = parts[0]
+        points = [part[column][0] + floats(place.left, place.top, 0) for part, place in zip(parts, places, strict=True)]
+        return {column: (np.concatenate(points), canvas)}
+
+    def make(self, size: Size, moves: Sequence[Move], outs: Mapping[str, Array]) -> None:
+        write_points(self.moved(size, moves)[self._column][0], outs[self._column])

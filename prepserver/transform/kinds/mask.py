@@ -10,9 +10,9 @@ import numpy as np
 from prepserver.pipeline.kinds import Kind, Mask, Size
 from prepserver.transform.errors import BadSample
 from prepserver.transform.follower import Follower
-from prepserver.transform.moves import Cut, Mirror, Move, Scale, Warp
+from prepserver.transform.moves import Cut, Displace, Mirror, Move, Scale, Warp
 from prepserver.transform.pillow import PillowImage
-from prepserver.transform.stage import Array
+from prepserver.transform.stage import Array, Box, tiled
 from prepserver.transform.warp import warp
 from prepserver.transform.window import window
 
@@ -23,7 +23,7 @@ class MaskFollower(Follower):
     kind = Mask
 
     def __init__(self, values: Mapping[str, Any], kinds: Mapping[str, Kind]) -> None:
-        (value,) = values.values()
+        ((self._column, value),) = values.items()
         self._classes: Array | None = value if isinstance(value, np.ndarray) else None
         self._image = None if self._classes is not None else PillowImage(bytes(value))
         self._failure = ""  # a mask that failed must not be loaded again: see `PillowImage`
@@ -35,15 +35,21 @@ class MaskFollower(Follower):
             return self._classes.shape[0], self._classes.shape[1]
         return self._image.height, self._image.width
 
-    def make(self, size: Size, moves: Sequence[Move], outs: Mapping[str, Array]) -> None:
+    def moved(self, size: Size, moves: Sequence[Move]) -> dict[str, Any]:
         if self._classes is None:
             self._load()
         assert self._classes is not None
         mask = self._classes[:, :, None]
         for move in moves:
             mask = _moved(mask, move)
-        (out,) = outs.values()
-        out[...] = mask[:, :, 0]
+        return {self._column: mask[:, :, 0]}
+
+    @classmethod
+    def joined(cls, parts: Sequence[Mapping[str, Any]], canvas: Size, places: Sequence[Box]) -> dict[str, Any]:
+        return {name: tiled([part[name] for part in parts], canvas, places) for name in parts[0]}
+
+    def make(self, size: Size, moves: Sequence[Move], outs: Mapping[str, Array]) -> None:
+        outs[self._column][...] = self.moved(size, moves)[self._column]
 
     def _load(self) -> None:
         if not self._failure and self._image is not None:
@@ -65,6 +71,8 @@ def _moved(mask: Array, move: Move) -> Array:
             return np.flip(mask, axis)
         case Warp(matrix, height, width, fill):
             return warp(mask, matrix, (height, width), "nearest", _class_of(fill), None)
+        case Displace(field, fill):
+            return field.look(mask, "nearest", _class_of(fill), None)
         case _:
             return mask
 

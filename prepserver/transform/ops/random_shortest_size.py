@@ -13,8 +13,13 @@ class RandomShortestSizeStage(Stage):
     _op: RandomShortestSize
 
     def draw(self, height: int, width: int, draws: Draws) -> Drawn:
-        op = self._op
-        ratio = op.min_size[draws.below(len(op.min_size))] / min(height, width)
+        return self._to(self._op.min_size[draws.below(len(self._op.min_size))], height, width)
+
+    def most_scale(self, height: int, width: int) -> int:
+        return self._to(min(self._op.min_size), height, width).scale
+
+    def _to(self, side: int, height: int, width: int) -> Drawn:
+        op, ratio = self._op, side / min(height, width)
         if op.max_size is not None:
             ratio = min(ratio, op.max_size / max(height, width))
         size = max(1, int(height * ratio)), max(1, int(width * ratio))

@@ -95,7 +95,7 @@ def test_arguments_come_in_the_order_of_torchvision() -> None:
         ("RandomResizedCrop", "write prepclient.RandomResizedCrop with the same arguments"),
         ("ToTensor", "dtype=torch.float32"), ("ToDtype", "dtype=torch.float32"), ("ToImage", "leave it out"),
         ("Normalize", r"normalize=\(mean, std\)"), ("Compose", "from_torchvision"),
-        ("ElasticTransform", "no equivalent"),
+        ("LinearTransformation", "no equivalent"),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("module", ["torchvision.transforms.v2._misc", "torchvision.transforms.transforms"])

@@ -41,6 +41,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "Normalize": (MEAN, STD), "GaussianBlur": (5,), "RandomRotation": (30,), "RandomAffine": (30,),
     "RandomPosterize": (3,), "RandomSolarize": (128,), "RandomAdjustSharpness": (2,), "JPEG": (50,),
     "RandomResize": (7, 9), "RandomShortestSize": (7,), "ScaleJitter": ((7, 9),),
+    "FiveCrop": (7,), "TenCrop": ((7, 9), True),
 }  # fmt: skip
 NESTING = ("RandomApply", "RandomChoice", "RandomOrder")
 ONLY_V2 = {
@@ -48,8 +49,8 @@ ONLY_V2 = {
     "RandomIoUCrop", "RandomShortestSize", "RandomZoomOut", "ScaleJitter", "ToDtype",
 }  # fmt: skip
 OURS = {
-    "Decode", "Only", "PluginOp", "ToLayout", "ClampBoxes", "ConvertBoxes", "PadBoxes", "PadKeypoints", "SanitizeBoxes",
-    "PadTokens", "Tokenize", "Truncate",
+    "Decode", "Mosaic", "Only", "PluginOp", "ToLayout", "ClampBoxes", "ConvertBoxes", "PadBoxes", "PadKeypoints",
+    "SanitizeBoxes", "PadTokens", "Tokenize", "Truncate",
 }  # fmt: skip
 NAMES = sorted(OPS.keys() - OURS - {*NESTING})
 
@@ -155,8 +156,12 @@ class Theirs:
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda t: t.Compose([t.RandomHorizontalFlip(), t.ElasticTransform()]), r"transform.transforms\[1\] \(Elastic"),
-        (lambda t: [t.RandomApply([t.FiveCrop(3)])], r"transform\[0\].transforms\[0\] \(FiveCrop\): .*no op"),
+        (lambda t: t.Compose([t.RandomHorizontalFlip(), t.ToPILImage()]), r"transform.transforms\[1\] \(ToPIL"),
+        (
+            lambda t: [t.RandomApply([t.FiveCrop(3)])],
+            r"transform\[0\].transforms\[0\] \(RandomApply\): FiveCrop.* stand in another",
+        ),
+        (lambda t: t.LinearTransformation(torch.eye(3), torch.zeros(3)), r"\(LinearTr.*: its matrix .* each batch"),
         (lambda t: t.Lambda(abs), r'PluginOp\("lambda"\).*docs/plugins.md'),
         (lambda t: Theirs(), r"transform \(Theirs\): is no transform of torchvision"),
         (lambda t: t.Resize(9, antialias=False), r"transform.antialias \(Resize\): False must be True"),

@@ -16,44 +16,23 @@ from PIL import Image as Picture
 
 from prepserver.pipeline.kinds import Image, Mask
 from prepserver.pipeline.ops import (
-    JPEG,
     OPS,
-    AugMix,
-    AutoAugment,
     CenterCrop,
-    ColorJitter,
-    GaussianBlur,
-    GaussianNoise,
     Grayscale,
     Only,
     Op,
-    Pad,
     RandAugment,
-    RandomAdjustSharpness,
     RandomAffine,
     RandomApply,
-    RandomAutocontrast,
-    RandomChannelPermutation,
     RandomChoice,
     RandomCrop,
-    RandomEqualize,
     RandomErasing,
-    RandomGrayscale,
     RandomHorizontalFlip,
-    RandomInvert,
     RandomOrder,
     RandomPerspective,
-    RandomPhotometricDistort,
-    RandomPosterize,
-    RandomResize,
-    RandomResizedCrop,
     RandomRotation,
-    RandomShortestSize,
-    RandomSolarize,
     RandomVerticalFlip,
-    RandomZoomOut,
     Resize,
-    ScaleJitter,
     ToDtype,
     ToLayout,
     TrivialAugmentWide,
@@ -62,45 +41,18 @@ from prepserver.pipeline.pipeline import Pipeline
 from prepserver.transform import RowMaker, SampleKey, make_rows, native, row_makers
 from prepserver.transform.ops import STAGES, stage_of
 from prepserver.transform.warp import affine, perspective, warp, warped_points
+from tests.support.augmentations import ANY
 
 Pixels = npt.NDArray[np.uint8]
 PathOf = Callable[..., AbstractContextManager[None]]
 COLUMNS = {"image": Image(), "mask": Mask()}
 
-MODE = st.sampled_from(["nearest", "bilinear"])
-SIMPLE = st.one_of(
-    st.sampled_from([
-        GaussianBlur(5), GaussianNoise(), Grayscale(3), RandomAutocontrast(), RandomChannelPermutation(),
-        RandomEqualize(), RandomErasing(), RandomErasing(1, value="random"), RandomGrayscale(0.5),
-        RandomHorizontalFlip(), RandomInvert(), RandomPhotometricDistort(), RandomVerticalFlip(), JPEG((1, 100)),
-        ColorJitter(0.4, 0.4, 0.4, 0.1), Resize((20, 30)), Pad(2), RandomResizedCrop(24), RandomResize(16, 30),
-        RandomShortestSize([16, 20], 30), ScaleJitter((20, 30), (0.5, 1.5)), CenterCrop(18),
-        RandomCrop(17, pad_if_needed=True), RandomZoomOut(9, (1, 2)),
-    ]),
-    st.builds(RandomPosterize, st.integers(0, 8)),
-    st.builds(RandomSolarize, st.floats(0, 256)),
-    st.builds(RandomAdjustSharpness, st.floats(0, 3)),
-    st.builds(RandAugment, st.integers(0, 4), st.integers(0, 30), interpolation=MODE, fill=st.integers(0, 255)),
-    st.builds(TrivialAugmentWide, interpolation=MODE),
-    st.builds(AutoAugment, st.sampled_from(["imagenet", "cifar10", "svhn"]), MODE),
-    st.builds(AugMix, st.integers(1, 10), st.integers(1, 3), all_ops=st.booleans(), interpolation=MODE),
-    st.builds(RandomRotation, st.floats(0, 180), MODE, st.booleans()),
-    st.builds(RandomAffine, st.just(30), st.just((0.2, 0.3)), st.just((0.5, 2)), st.just((5, 9, -4, 4)), MODE),
-    st.builds(RandomPerspective, st.floats(0, 1), st.just(0.9), MODE),
-)  # fmt: skip
-OP = st.one_of(
-    SIMPLE,
-    st.builds(RandomApply, st.lists(SIMPLE, min_size=1, max_size=3)),
-    st.builds(RandomChoice, st.lists(SIMPLE, min_size=1, max_size=3)),
-    st.builds(RandomOrder, st.lists(SIMPLE, min_size=1, max_size=3)),
-    st.builds(lambda op: RandomApply([RandomChoice([op, op], p=[1, 3])], p=0.9), SIMPLE),
-)
 LAST = st.sampled_from([(), (Grayscale(1),), (ToDtype("float32", scale=True), RandomErasing(1)), (ToLayout("CHW"),)])
 
 
 OF_OTHERS = {
-    "ClampBoxes", "ConvertBoxes", "PadBoxes", "PadKeypoints", "RandomIoUCrop", "RandomZoomOut", "SanitizeBoxes",
-    "PadTokens", "Tokenize", "Truncate",
+    "ClampBoxes", "ConvertBoxes", "FiveCrop", "Mosaic", "PadBoxes", "PadKeypoints", "PadTokens", "RandomIoUCrop",
+    "RandomZoomOut", "SanitizeBoxes", "TenCrop", "Tokenize", "Truncate",
 }  # fmt: skip
 
 
@@ -117,8 +69,8 @@ def rows_of(pipeline: Pipeline, record: dict[str, Any], key: SampleKey) -> dict[
     return made
 
 
-@settings(max_examples=30, deadline=None)
-@given(ops=st.lists(OP, min_size=1, max_size=4), last=LAST, seed=st.integers(0, 99))
+@settings(max_examples=15, deadline=None)
+@given(ops=st.lists(ANY, min_size=1, max_size=4), last=LAST, seed=st.integers(0, 99))
 def test_any_pipeline_makes_the_same_row_on_both_paths(
     path_of: PathOf, ops: list[Op], last: tuple[Op, ...], seed: int
 ) -> None:
@@ -143,12 +95,6 @@ def test_any_pipeline_makes_the_same_row_on_both_paths(
         assert np.array_equal(pixels, before)
         pixels = result
     assert np.array_equal(pixels.transpose(2, 0, 1) if maker._planar else pixels, made[0]["image"])
-
-
-def test_the_random_pipelines_have_all_ops() -> None:
-    elsewhere = {"Only", "PluginOp", "Normalize", "Decode", *OF_OTHERS}
-    text = repr(OP) + repr(LAST) + repr(SIMPLE)
-    assert [name for name in OPS if name not in elsewhere and f"{name}" not in text] == []
 
 
 @pytest.mark.parametrize(

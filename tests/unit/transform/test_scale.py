@@ -17,7 +17,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from prepserver.pipeline.ops import CenterCrop, Decode, Op, RandomHorizontalFlip, RandomResizedCrop, Resize
+from prepserver.pipeline.ops import (
+    CenterCrop,
+    Decode,
+    Mosaic,
+    Op,
+    PadBoxes,
+    PadKeypoints,
+    PadTokens,
+    RandomCrop,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    RandomShortestSize,
+    Resize,
+)
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.protocol.packed import IndexedScan
 from prepserver.transform import BadSample, RowMaker, SampleKey
@@ -30,6 +43,7 @@ from prepserver.transform.stage import Box
 from tests.support.images import make_rows
 from tests.support.photos import PILLOW_SUBSAMPLINGS, indexed, jpeg, pixels, saved
 from tests.support.resizing import float_resize
+from tests.support.scenes import COLUMNS, Scenes, encoded, rows_of, same, scene
 
 pytestmark = pytest.mark.once
 
@@ -360,3 +374,26 @@ def test_each_scale_is_decoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Encoded, "clean", counted)
     assert None not in made(data, makers, key)
     assert decoded == [(Box(115, 159, 205, 249), 1), (Box(0, 0, 320, 408), 2), (Box(0, 0, 320, 408), 4)]
+
+
+@pytest.mark.parametrize(
+    "ops",
+    [
+        [RandomResizedCrop(24, scale=(0.5, 1.0)), RandomHorizontalFlip()],
+        [RandomShortestSize([40, 45]), RandomCrop(32)],
+        [Mosaic(32), CenterCrop(40)],
+    ],
+)
+def test_what_follows_an_image_does_not_see_its_scale(ops: list[Op]) -> None:
+    """Boxes, masks and points of a JPEG that is decoded at a smaller scale are those of the same pixels in a PNG."""
+    pipeline = Pipeline.from_ops([*ops, PadBoxes(8), PadKeypoints(8), PadTokens(8)], 1, COLUMNS)
+    files = [file_of("420", 512, 640, seed) for seed in range(2)]
+    scenes = [scene(number, 512, 640) for number in range(2)]
+    whole = [encoded(decoded_at(file, 1)) for file in files]
+    images = list(zip(scenes, files, whole, strict=True))
+    sources = [Scenes([each[0] | {"image": each[which]} for each in images]) for which in (1, 2)]
+    jpegs, pngs = (rows_of(source.stream(), pipeline, 2)[0] for source in sources)
+    scaled, exact = jpegs.pop("image"), pngs.pop("image")
+    assert same(jpegs, pngs)
+    assert not np.array_equal(scaled, exact)
+    assert decibels(scaled, exact.astype(np.float64)) > 45

@@ -40,6 +40,7 @@ from prepserver.transform import BadSample, RowMaker, SampleKey
 from prepserver.worker.fill import BadRow, Stream, Target, fill
 from tests.golden import rows as golden
 from tests.support import photos
+from tests.support.augmentations import OTHER_SIZE
 from tests.support.caches import EXTENT_BYTES, Cache
 from tests.support.detection import coco_tree
 from tests.support.odd_images import odd_tree
@@ -159,8 +160,8 @@ def test_the_pipelines_of_the_golden_rows_have_them_with_a_cache(odd: World, new
 @given(st.integers(1, 6000), st.integers(1, 6000), st.integers(0, 99))
 def test_no_plan_has_a_scale_above_the_most(height: int, width: int, index: int) -> None:
     """Else a cache would hold an image at full size whose rows are made at a smaller scale."""
-    for each in golden.load()["rows"][::8]:
-        pipeline = Pipeline.from_wire(each["pipeline"])
+    pipelines = [Pipeline.from_wire(each["pipeline"]) for each in golden.load()["rows"][::8]]
+    for pipeline in [*pipelines, *(Pipeline.from_ops([op, CenterCrop(9)]) for op in OTHER_SIZE)]:
         maker = RowMaker(pipeline)
         if head_of(pipeline).count == 0 and height * width < maker.max_pixels:
             with contextlib.suppress(BadSample):

@@ -1,0 +1,118 @@
+"""Rows of several samples: the ops up to one that mixes are done to each sample, the ops after it to what it makes.
+
+Which samples those are follows from the row's own sample, its pass and view: a row stays a pure function of its
+position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from prepserver.pipeline.kinds import Size
+from prepserver.pipeline.pipeline import Pipeline
+from prepserver.transform.draw import Draws, SampleKey
+from prepserver.transform.follower import Follower
+from prepserver.transform.kinds import FOLLOWERS
+from prepserver.transform.objects import Objects
+from prepserver.transform.rowmaker import ImageColumn, Plan, RowMaker
+from prepserver.transform.rows import make_rows
+from prepserver.transform.stage import Array, Drawn, Mix, MixStage, Stage, tiled
+
+Part = dict[str, Any]
+"""A sample's columns on the image's plane, as a source would give them; images and masks are pixels."""
+
+
+class PartMaker(RowMaker):
+    """Makes the parts of one view: what the ops up to the one that mixes leave of a sample.
+
+    Args:
+        pipeline: One with an op that mixes.
+        view: Which of its views.
+        begin: As for `RowMaker`.
+    """
+
+    def __init__(self, pipeline: Pipeline, view: int, begin: int) -> None:
+        super().__init__(pipeline, view, begin)
+        self._at = mixing_place(pipeline) - 1  # among the stages
+        self.values, self.whole = (), None
+        self._number, self._mix, self._made = 0, Mix((), (0, 0), ()), Part()
+
+    def mix(self, samples: int, key: SampleKey) -> Mix:
+        """Return what is decided for a row."""
+        stage = self._stages[self._at]
+        assert isinstance(stage, MixStage)
+        return stage.mix(samples, Draws(key, stage.place, self._view))
+
+    def part(self, record: Mapping[str, Any], key: SampleKey, number: int, mix: Mix) -> Part:
+        """Return a part of a row.
+
+        Raises:
+            BadSample: The sample is bad for this pipeline.
+        """
+        self._number, self._mix, self._made = number, mix, {}
+        make_rows(record, key, [(self, [np.empty(0)] * len(self.fields))])
+        return self._made
+
+    def joined(self, parts: Sequence[Part], mix: Mix) -> Part:
+        """Return all parts as one."""
+        made: Part = {}
+        for image in self.images:
+            made[image.column] = tiled([part[image.column] for part in parts], mix.canvas, mix.places)
+        for follow in self.followers:
+            of_each = [{name: part[name] for name in follow.kinds} for part in parts]
+            follower = FOLLOWERS[type(follow.kinds[follow.column])]
+            made |= follower.joined(of_each, mix.canvas, mix.places)
+        return made
+
+    # What `make_rows` calls.
+
+    def plan(
+        self, height: int, width: int, key: SampleKey, objects: Objects | None = None, end: int | None = None
+    ) -> Plan:
+        """As `RowMaker.plan`, up to the stage that mixes."""
+        return super().plan(height, width, key, objects, self._at + 1)
+
+    def _decided(self, stage: Stage, size: Size, objects: Objects | None, key: SampleKey) -> Drawn:
+        if isinstance(stage, MixStage):
+            return stage.draw_part(*size, self._number, self._mix)
+        return super()._decided(stage, size, objects, key)
+
+    def render(self, plan: Plan, image: Array, out: Array, column: ImageColumn | None = None) -> None:
+        """Keep the pixels; `out` is not used."""
+        column = column or self.images[0]
+        self._made[column.column] = np.array(self.carried(plan, image, column))  # the decoder uses its buffer again
+
+    def follow(self, number: int, follower: Follower, size: Size, plan: Plan, outs: Sequence[Array]) -> None:
+        """Keep the values; `outs` is not used."""
+        self._made |= follower.moved(size, plan.moves)
+
+
+def mixing_place(pipeline: Pipeline) -> int:
+    """Return the place of the op that mixes; 0 if there is none."""
+    return next((place for place, op in enumerate(pipeline.ops) if op.partners), 0)
+
+
+class Mixer(NamedTuple):
+    """Makes one view of rows of several samples.
+
+    Attributes:
+        parts: Makes parts of samples as they are stored.
+        headed: Makes parts of samples from a cache, with the head of the pipeline done.
+        tail: Makes the row of what the parts make together.
+    """
+
+    parts: PartMaker
+    headed: PartMaker
+    tail: RowMaker
+
+
+def mixers(pipeline: Pipeline, head: int) -> tuple[Mixer, ...]:
+    """Return a mixer for each view of a pipeline with so many ops in its head; none if no op mixes samples."""
+    place = mixing_place(pipeline)
+    return tuple(
+        Mixer(PartMaker(pipeline, view, 0), PartMaker(pipeline, view, head), RowMaker(pipeline, view, place))
+        for view in range(pipeline.views if place else 0)
+    )

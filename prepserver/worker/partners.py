@@ -1,0 +1,83 @@
+"""Rows of several samples: reads the others, passes over bad ones, and has the row made of all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from prepserver.source import Record, SampleError, Source
+from prepserver.transform import BadSample, SampleKey, is_shortage, make_rows
+from prepserver.transform.mixing import Mixer, Part
+from prepserver.transform.stage import Mix
+from prepserver.worker.caching import Caching, Ready
+
+if TYPE_CHECKING:
+    from prepserver.worker.fill import Stream, Target
+
+TRIES = 9
+"""A partner and the next samples by index, of which the first good one is taken."""
+
+
+class Partners:
+    """The other samples of some lanes' rows.
+
+    Args:
+        stream: The samples.
+        targets: The lanes.
+        caches: Of both.
+        read: Reads a sample.
+    """
+
+    def __init__(
+        self, stream: Stream, targets: Sequence[Target], caches: Caching, read: Callable[[Source, int], Record]
+    ) -> None:
+        self._stream, self._targets, self._caches, self._read = stream, targets, caches, read
+
+    def make(self, t: int, ready: Ready, key: SampleKey, position: int, mark: Callable[[int, int], None]) -> None:
+        """Make the row of a position in a target.
+
+        Args:
+            t: The target's place.
+            ready: The row's own sample.
+            key: Its key.
+            position: The row's.
+            mark: As for `fill`; called before each partner is read, and again for the row's own sample.
+
+        Raises:
+            BadSample: The own sample is bad, or a partner and all that could take its place are.
+        """
+        for mixer in self._targets[t].mixers:
+            mix = mixer.parts.mix(self._stream.order.samples, key)
+            parts = [_part(mixer, ready, key, 0, mix)]
+            for number, partner in enumerate(mix.partners, 1):
+                parts.append(self._partner(mixer, t, partner, key, number, mix, lambda i: mark(position, i)))
+            mark(position, key.index)
+            record = {**ready.record, **mixer.parts.joined(parts, mix)}
+            rows = [self._targets[t].rows.row(field.name, position) for field in mixer.tail.fields]
+            make_rows(record, key, [(mixer.tail, rows)])
+
+    def _partner(
+        self, mixer: Mixer, t: int, partner: int, key: SampleKey, number: int, mix: Mix, mark: Callable[[int], Any]
+    ) -> Part:
+        reason = ""
+        for place in range(partner, partner + TRIES):
+            index = place % self._stream.order.samples
+            if index in self._stream.quarantined or index in self._targets[t].quarantined:
+                continue
+            mark(index)
+            try:
+                ready = self._caches.ready(index, t, self._read)
+                return _part(mixer, ready, SampleKey(key.seed, key.pass_, index), number, mix)
+            except SampleError as error:
+                reason = error.reason
+            except Exception as error:
+                if is_shortage(error):
+                    raise
+                reason = str(error)  # it is told at the partner's own place
+        reason = f"no partner can be had from sample {partner} on: {reason or 'quarantined'}"
+        raise BadSample(reason, {0: reason})
+
+
+def _part(mixer: Mixer, ready: Ready, key: SampleKey, number: int, mix: Mix) -> Part:
+    maker = mixer.headed if ready.is_tail else mixer.parts
+    return maker.part(ready.record, key, number, mix)

@@ -1,0 +1,154 @@
+"""Every op that augments images by chance: the one list that tests of specs, of rows and of daemons draw from."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from enum import Enum
+
+from hypothesis import strategies as st
+
+from prepserver.pipeline.ops import (
+    JPEG,
+    AugMix,
+    AutoAugment,
+    CenterCrop,
+    ClampBoxes,
+    ColorJitter,
+    ConvertBoxes,
+    Decode,
+    ElasticTransform,
+    FiveCrop,
+    GaussianBlur,
+    GaussianNoise,
+    Grayscale,
+    Mosaic,
+    Normalize,
+    Only,
+    Op,
+    Pad,
+    PadBoxes,
+    PadKeypoints,
+    PadTokens,
+    RandAugment,
+    RandomAdjustSharpness,
+    RandomAffine,
+    RandomApply,
+    RandomAutocontrast,
+    RandomChannelPermutation,
+    RandomChoice,
+    RandomCrop,
+    RandomEqualize,
+    RandomErasing,
+    RandomGrayscale,
+    RandomHorizontalFlip,
+    RandomInvert,
+    RandomIoUCrop,
+    RandomOrder,
+    RandomPerspective,
+    RandomPhotometricDistort,
+    RandomPosterize,
+    RandomResize,
+    RandomResizedCrop,
+    RandomRotation,
+    RandomShortestSize,
+    RandomSolarize,
+    RandomVerticalFlip,
+    RandomZoomOut,
+    Resize,
+    SanitizeBoxes,
+    ScaleJitter,
+    TenCrop,
+    ToDtype,
+    ToLayout,
+    TrivialAugmentWide,
+    Truncate,
+)
+
+
+class Policy(Enum):
+    """As torchvision's."""
+
+    SVHN = "svhn"
+
+
+SAME_SIZE: list[Op] = [
+    JPEG(50), JPEG((1, 100)), AugMix(chain_depth=0), AutoAugment(Policy.SVHN), ColorJitter(0.4, 0.4, 0.4, 0.1),
+    ElasticTransform(300, fill=7), GaussianBlur((3, 5), [1.0]), GaussianBlur(3, (1, 2)), GaussianNoise(), Grayscale(3),
+    RandAugment(),
+    RandomAdjustSharpness(2), RandomAffine(3, (0, 0.5), (1, 2), 5, fill=None),
+    RandomAffine(3, shear=(1, 2, 3, 4), center=(3, 4)), RandomAutocontrast(), RandomChannelPermutation(),
+    RandomEqualize(), RandomErasing(1, value="random"), RandomErasing(value=(1, 2, 3)), RandomGrayscale(0.5),
+    RandomHorizontalFlip(), RandomInvert(), RandomPerspective(), RandomPhotometricDistort(), RandomPosterize(3),
+    RandomRotation((3, 4)), RandomSolarize(9), RandomVerticalFlip(), TrivialAugmentWide(),
+]  # fmt: skip
+"""What keeps an image's height and width."""
+
+OTHER_SIZE: list[Op] = [
+    RandomResize(9, 12), RandomShortestSize(9), RandomShortestSize([9, 12], 20), ScaleJitter((9, 12), (0.5, 1.5)),
+    RandomRotation(3, expand=True), RandomZoomOut(9, (1, 2)),
+]  # fmt: skip
+"""What draws another height and width for each image."""
+
+_MODE = st.sampled_from(["nearest", "bilinear"])
+_ONE = st.one_of(
+    st.sampled_from([
+        *SAME_SIZE, *OTHER_SIZE,
+        Resize((20, 30)), Pad(2), RandomResizedCrop(24), CenterCrop(18), RandomCrop(17, pad_if_needed=True),
+    ]),
+    st.builds(RandomPosterize, st.integers(0, 8)),
+    st.builds(RandomSolarize, st.floats(0, 256)),
+    st.builds(RandomAdjustSharpness, st.floats(0, 3)),
+    st.builds(RandAugment, st.integers(0, 4), st.integers(0, 30), interpolation=_MODE, fill=st.integers(0, 255)),
+    st.builds(TrivialAugmentWide, interpolation=_MODE),
+    st.builds(AutoAugment, st.sampled_from(["imagenet", "cifar10", "svhn"]), _MODE),
+    st.builds(AugMix, st.integers(1, 10), st.integers(1, 3), all_ops=st.booleans(), interpolation=_MODE),
+    st.builds(RandomRotation, st.floats(0, 180), _MODE, st.booleans()),
+    st.builds(RandomAffine, st.just(30), st.just((0.2, 0.3)), st.just((0.5, 2)), st.just((5, 9, -4, 4)), _MODE),
+    st.builds(RandomPerspective, st.floats(0, 1), st.just(0.9), _MODE),
+    st.builds(ElasticTransform, st.floats(0, 500), st.sampled_from([0.0, 0.6, (5, 9)]), _MODE, st.integers(0, 255)),
+)  # fmt: skip
+_FEW = st.lists(_ONE, min_size=1, max_size=3)
+ANY = st.one_of(
+    _ONE,
+    st.builds(RandomApply, _FEW),
+    st.builds(RandomChoice, _FEW),
+    st.builds(RandomOrder, _FEW),
+    st.builds(lambda op: RandomApply([RandomChoice([op, op], p=[1, 3])], p=0.9), _ONE),
+)
+"""Any op on images with any parameters, in a container of ops or not."""
+
+_WITH_BOXES = st.one_of(
+    ANY,
+    st.sampled_from([
+        RandomIoUCrop(), RandomIoUCrop(trials=3), SanitizeBoxes(), ClampBoxes(), Only("image", RandomErasing(1)),
+        Resize((23, 30), "bicubic"),
+    ]),
+)  # fmt: skip
+_MIXED = st.sampled_from([(), (), (Mosaic(16),), (Mosaic((12, 20), (0.0, 2.0), (1, 2, 3), "bicubic"),)])
+_LAST = st.sampled_from([
+    (), (Grayscale(1),), (ToLayout("CHW"),),
+    (ToDtype("float32", scale=True), Normalize([0.5], [0.2]), RandomErasing(1)),
+])  # fmt: skip
+_VIEWS = st.sampled_from([((), 1), ((), 1), ((), 2), ((FiveCrop(9),), 5), ((TenCrop(8, True),), 10)])
+
+
+def pipelines(columns: Collection[str]) -> st.SearchStrategy[tuple[list[Op], int]]:
+    """Ops and views for samples with images, boxes and any other of these columns.
+
+    All ops are among them, but those that need code or a file of the daemon's owner.
+    """
+    ends: list[Op] = [PadBoxes(5, "largest"), ConvertBoxes("cxcywh", normalize=True)]
+    if "points" in columns:
+        ends.append(PadKeypoints(3))
+    if "tokens" in columns:
+        ends += [Truncate(3), PadTokens(4)]
+    return st.tuples(
+        st.sampled_from([(), (), (Decode(exif_orientation=False),)]),
+        st.lists(_WITH_BOXES, max_size=3), _MIXED, st.lists(_WITH_BOXES, max_size=2), _VIEWS,
+        st.sampled_from([(*ends,)]), _LAST,
+    ).map(
+        lambda parts: (
+            [*parts[0], *parts[1], *parts[2], *parts[3], Resize((16, 18)), *parts[4][0], *parts[5], *parts[6]],
+            parts[4][1],
+        )
+    )  # fmt: skip

@@ -1,0 +1,89 @@
+"""Processes forked from one that has imported everything: most of what a fresh interpreter computes is importing."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import IO
+from unittest.mock import patch
+
+from tests.support import client_process
+from tests.support.server import environment
+from tests.support.waiting import PATIENCE_S
+
+_CONTEXT = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload([client_process.__name__, *(f"prepserver.cli.{name}" for name in ("audit", "replay"))])
+
+
+def _start(process: BaseProcess) -> None:
+    with patch.dict(os.environ, environment(), clear=True):  # the first one starts the process that is forked
+        process.start()
+
+
+def cli(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+    """Runs ``prepserver`` with `arguments` to its end, as `tests.support.server.cli` does in a new interpreter."""
+    with tempfile.TemporaryDirectory() as folder:
+        said = [Path(folder) / name for name in ("out", "err")]
+        process = _CONTEXT.Process(target=_run, args=(environment(**more), os.getcwd(), arguments, *said))
+        _start(process)
+        process.join(PATIENCE_S)
+        if process.exitcode is None:
+            process.kill()
+            raise subprocess.TimeoutExpired(arguments, PATIENCE_S)
+        return subprocess.CompletedProcess(arguments, process.exitcode, *(path.read_text() for path in said))
+
+
+def _run(environment: dict[str, str], folder: str, arguments: Sequence[str], *said: Path) -> None:
+    from prepserver.cli import main
+
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(folder)
+    for number, path in enumerate((Path(os.devnull), *said)):
+        os.dup2(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), number)
+    sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w", buffering=1)  # noqa: SIM115
+    sys.exit(main(arguments))
+
+
+class Forked:
+    """A process forked from one that has imported everything: most of what a fresh interpreter computes is importing.
+
+    Attributes:
+        stdin: Of the process, as all that follow: what `subprocess.Popen` has, as far as tests use it.
+    """
+
+    def __init__(self, env: dict[str, str]) -> None:
+        pipes = [_CONTEXT.Pipe(duplex=False) for _ in range(3)]
+        theirs = (pipes[0][0], pipes[1][1], pipes[2][1])
+        ours = (pipes[0][1], pipes[1][0], pipes[2][0])
+        self._process = _CONTEXT.Process(target=client_process.main_with, args=(environment(**env), *theirs))
+        _start(self._process)
+        for end in theirs:
+            end.close()
+        files: list[IO[str]] = [
+            open(os.dup(end.fileno()), mode, encoding="utf-8")  # noqa: SIM115
+            for end, mode in zip(ours, "wrr", strict=True)
+        ]
+        for mine in ours:
+            mine.close()
+        self.stdin, self.stdout, self.stderr = files
+
+    @property
+    def pid(self) -> int:
+        assert self._process.pid is not None
+        return self._process.pid
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def wait(self, timeout_s: float | None = None) -> int:
+        self._process.join(timeout_s)
+        if self._process.exitcode is None:
+            raise subprocess.TimeoutExpired("a client", timeout_s or 0.0)
+        return self._process.exitcode

@@ -1,0 +1,41 @@
+"""Random pipelines of all ops, on everything that a sample may hold: the same rows whoever makes them, and how."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from prepserver.pipeline.ops import OPS, Op
+from prepserver.pipeline.pipeline import Pipeline
+from tests.support import augmentations
+from tests.support.augmentations import pipelines
+from tests.support.scenes import COLUMNS, Scenes, rows_of, same, scene
+
+PathOf = Callable[..., AbstractContextManager[None]]
+SOURCE = Scenes([scene(number, 26 + 3 * number, 40 - 2 * number, ("PNG", "JPEG")[number % 2]) for number in range(5)])
+SOME = {name: kind for name, kind in COLUMNS.items() if name != "joints"}  # ten views have 64 fields then
+ELSEWHERE = {"PluginOp", "Tokenize"}
+"""They need code or a file of the daemon's owner: tests of plug-ins and of text have them."""
+
+
+@settings(max_examples=12, deadline=None)
+@given(made=pipelines(SOME), cut=st.integers(1, 5))
+def test_any_pipeline_makes_the_same_rows_on_both_paths(path_of: PathOf, made: tuple[list[Op], int], cut: int) -> None:
+    pipeline = Pipeline.from_ops(*made, SOME)
+    assert Pipeline.from_wire(pipeline.to_wire(), SOME) == pipeline
+    with path_of("pure"):
+        rows, bad = rows_of(SOURCE.stream(), pipeline, cut, 6 - cut, start=3)
+    with path_of("native"):
+        again, bad_again = rows_of(SOURCE.stream(), pipeline, 6, start=3)
+    assert same(rows, again)
+    assert bad == bad_again
+
+
+def test_the_random_pipelines_have_all_ops() -> None:
+    drawn = Path(augmentations.__file__).read_text()
+    assert [n for n in OPS if n not in ELSEWHERE and not re.search(rf"\b{n}\(|builds\({n}\b", drawn)] == []
