@@ -19,6 +19,7 @@ from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.urls import canonical, is_url
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
+LOG_FORMATS = ("text", "json")
 SANDBOX_MODES = ("auto", "on", "off")
 MAX_FOLDERS = 32
 MAX_PLUGINS = 64
@@ -67,6 +68,7 @@ class Settings:
         cache_folders: Folders below which jobs may have caches on disk. They belong to the daemon's user.
         socket_group: Group that may connect, a name or a number; empty for the daemon's own.
         socket_mode: Mode of the attach socket. One that systemd made keeps the mode of its unit.
+        log_format: One of `LOG_FORMATS`.
     """
 
     workers: int = 0
@@ -91,6 +93,7 @@ class Settings:
     cache_folders: tuple[str, ...] = ()
     socket_group: str = ""
     socket_mode: int = 0o660
+    log_format: str = "text"
 
     @property
     def url_roots(self) -> tuple[str, ...]:
@@ -121,6 +124,8 @@ class Settings:
             raise ConfigError(f"socket_mode = {self.socket_mode:#o} is not in [0o600, 0o777] with 0o600 set")
         if self.log_level not in LOG_LEVELS:
             raise ConfigError(f"log_level = {self.log_level!r} is not one of {', '.join(LOG_LEVELS)}")
+        if self.log_format not in LOG_FORMATS:
+            raise ConfigError(f"log_format = {self.log_format!r} is not one of {', '.join(LOG_FORMATS)}")
         if self.sandbox not in SANDBOX_MODES:
             raise ConfigError(f"sandbox = {self.sandbox!r} is not one of {', '.join(SANDBOX_MODES)}")
 
@@ -129,9 +134,10 @@ def load_settings(file: Path | None, flags: Mapping[str, Any]) -> Settings:
     """Settings from `file` (TOML with the names below, all optional), overridden by `flags`.
 
     ``workers`` ("auto" or a number), ``memory`` and ``worker_memory`` ("auto", bytes, or with a unit such as "8G"),
-    ``runtime_dir``, ``cache_dir``, ``log_level``, ``chunk_rows``, ``sample_timeout_s``, ``drain_s``, ``nice``,
-    ``sandbox``, ``socket_group``, ``socket_mode``; ``roots`` in the table ``[sources]``; ``load`` and ``read`` in
-    ``[plugins]``; ``memory``, ``disk`` and ``folders`` in ``[cache]``; ``memory_per_uid``, ``jobs_per_uid`` and
+    ``runtime_dir``, ``cache_dir``, ``log_level``, ``log_format``, ``chunk_rows``, ``sample_timeout_s``, ``drain_s``,
+    ``nice``, ``sandbox``, ``socket_group``, ``socket_mode``; ``roots`` in the table ``[sources]``; ``load`` and
+    ``read`` in ``[plugins]``;
+    ``memory``, ``disk`` and ``folders`` in ``[cache]``; ``memory_per_uid``, ``jobs_per_uid`` and
     ``streams_per_uid`` in ``[limits]``. In `flags`, these have the names that `_OF_FLAGS` gives.
 
     Raises:
@@ -212,6 +218,7 @@ _KINDS: dict[str, type | tuple[type, ...]] = {
     "runtime_dir": str,
     "cache_dir": str,
     "log_level": str,
+    "log_format": str,
     "chunk_rows": int,
     "sample_timeout_s": (int, float),
     "drain_s": (int, float),

@@ -3,15 +3,18 @@
 They are always on, so a run without them is one of another commit (`versus`), and they cost less than two runs differ.
 So each part is measured by itself, in microseconds of a thread's CPU time, and set against the least work that it
 counts: in a worker the clocks around the ops of a row, against that row (a photo to 224 pixels); in the daemon its work
-for a chunk of 64 rows, against these rows, and once a second for a worker and a job; in the client its work in a step.
+for a chunk of 64 rows, against these rows, and once a second for a worker and a job, and for what
+reports keep of a job; in the client its work in a step.
 Five rounds.
 """
 
 from __future__ import annotations
 
 import os
+import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 
@@ -31,6 +34,7 @@ def measure(run: Run) -> Figures:
     from prepserver.pipeline.sources import SyntheticImages
     from prepserver.protocol.work import Filled
     from prepserver.telemetry import cores
+    from prepserver.telemetry.history import HistoryFile, Slice
     from prepserver.telemetry.stages import Stages
     from prepserver.transform import SampleKey, make_rows, row_makers
 
@@ -42,6 +46,11 @@ def measure(run: Run) -> Figures:
     photos = [path.read_bytes() for path, _ in run.photos.files[:50]]
     stages, wire = Stages(), {1: pipeline.to_wire()}
     report = Filled(1, [], 10**6, 10**8, 0, [], [10**6] * _OPS, time.monotonic_ns())
+
+    folder = tempfile.TemporaryDirectory()
+    history = HistoryFile(Path(folder.name) / "job.log", {}, 1, fresh=True)
+    track = history.begin({}, 1)
+    names = ("images", "wait", "copy", "own", "busy", "workers", "ring", "ranks", "gpu", "gpus")
 
     def step() -> None:
         for _ in range(4):
@@ -56,10 +65,12 @@ def measure(run: Run) -> Figures:
         "clock": (20_000, lambda _: time.monotonic_ns()),
         "chunk": (2_000, lambda _: stages.filled(1, _CHUNK_ROWS, wire, report)),
         "thread": (1_000, lambda _: cores.ran_and_waited_s(os.getpid())),
+        "history": (3_000, lambda n: history.add(track, Slice(float(n), 1.0, dict.fromkeys(names, 0.1234)), None)),
         "cores": (200, lambda _: (cores.usable(), cores.busy_s())),
         "step": (5_000, lambda _: step()),
     }
     rounds = [[{name: _us(*call) for name, call in calls.items()}] for _ in range(run.rounds(5))]
+    folder.cleanup()
     return {"rounds": rounds}
 
 
@@ -79,7 +90,8 @@ def sheets(result: Figures) -> list[Sheet]:
     sheet = Sheet("The counters' own time, microseconds of CPU", ("what", "found", "target", "reached"))
     for name, words in (
         ("row", "a row, for comparison"), ("clock", "reading the clock"), ("chunk", "the daemon, for a chunk"),
-        ("thread", "the daemon, once a second for each worker and job"), ("cores", "the daemon, once a second"),
+        ("thread", "the daemon, once a second for each worker and job"),
+        ("history", "the daemon's log thread, once a second for each job"), ("cores", "the daemon, once a second"),
     ):  # fmt: skip
         sheet.rows.append((words, spread(of[name], ".2f"), "", ""))
     sheet.rows.append(

@@ -151,11 +151,12 @@ class Feed:
     def release(self, session: Session) -> None:
         """Passes on that `session.released_upto` has moved."""
 
-    def about_job(self, totals: Totals) -> dict[str, Any]:
+    def about_job(self, totals: Totals, since_ns: int | None = None) -> dict[str, Any]:
         """What is known about this job now: ``sharing_factor`` and ``verdict``; empty if nothing is.
 
         Args:
             totals: What its training loop has received.
+            since_ns: If given, also the ``chunks`` that workers have made since then (`time.monotonic_ns`).
         """
         raise NotImplementedError
 
@@ -372,11 +373,12 @@ class ServedFeed(Feed):
             Release(session.released_upto, totals.wait_ns, totals.batches, totals.copy_ns, totals.own_ns)
         )
 
-    def about_job(self, totals: Totals) -> dict[str, Any]:
+    def about_job(self, totals: Totals, since_ns: int | None = None) -> dict[str, Any]:
         """See `Feed`. Asks the daemon, which takes some milliseconds."""
         try:
-            jobs = ask_status(self._runtime_dir, _STATUS_S)["jobs"]
-            return next((dict(job) for job in jobs if job["id"] == self._job_id), {})
+            found = ask_status(self._runtime_dir, _STATUS_S, since_ns)
+            job = next((dict(job) for job in found["jobs"] if job["id"] == self._job_id), {})
+            return job | ({"chunks": found["chunks"]} if since_ns is not None and job else {})
         except (PrepClientError, LookupError, TypeError, ValueError) as e:
             log.debug("the daemon does not say how this job does: %s", e)  # a statistic is no reason to fail
             return {}

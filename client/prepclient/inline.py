@@ -115,7 +115,7 @@ class InlineFeed(Feed):
             if session.upcoming.stop <= session.released_upto + self.layout.rows:
                 self._fill(session)
 
-    def about_job(self, totals: Totals) -> dict[str, Any]:
+    def about_job(self, totals: Totals, since_ns: int | None = None) -> dict[str, Any]:
         """See `Feed`."""
         spent_s = [ns / 1e9 for ns in (totals.wait_ns, totals.copy_ns, totals.own_ns)]
         return {"sharing_factor": 1.0, "verdict": self._maker.verdict(totals.batches, totals.images, *spent_s)}

@@ -327,13 +327,13 @@ def connect(runtime_dir: Path) -> socket.socket:
     return sock
 
 
-def ask_status(runtime_dir: Path, timeout_s: float) -> dict[str, Any]:
-    """The daemon's state, as ``prepserver status --json`` prints it.
+def ask_status(runtime_dir: Path, timeout_s: float, since_ns: int | None = None) -> dict[str, Any]:
+    """The daemon's state, as ``prepserver status --json`` prints it; with what was done since a time, if one is given.
 
     Raises:
         PrepClientError: No daemon runs, or it gives no valid answer within `timeout_s`.
     """
-    connection, answer = ask(runtime_dir, AskStatus(__version__), timeout_s)
+    connection, answer = ask(runtime_dir, AskStatus(__version__, since_ns), timeout_s)
     with contextlib.closing(connection):
         if not isinstance(answer, Status):
             raise unexpected(answer)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from prepserver.audit.records import VERSION, BrokenLine, Job, Progress, Record, from_line, parse, to_line
+from prepserver.telemetry import history
 
 FOLDER = "audit"
 """In the state directory."""
@@ -185,7 +186,7 @@ def _tidy(folder: Path, new: Path, owner: int) -> None:
         most = max(held, key=lambda uid: (held[uid], uid == owner))
         old = next(path for path in reversed(uids) if uids[path] == most)
         del uids[old]
-        for path in (old, aside(old)):
+        for path in (old, aside(old), *history.paths(old)):
             path.unlink(missing_ok=True)
 
 

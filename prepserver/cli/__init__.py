@@ -1,4 +1,4 @@
-"""The command line: ``prepserver start | status | top | doctor | stop | quarantine | audit | replay | pack | ...``.
+"""The command line: ``prepserver start | status | top | stop | audit | replay | pack | ...``.
 
 Data goes to stdout, everything else to stderr. Each command imports what it needs when it runs: asking a
 daemon for its state must not wait for torch.
@@ -59,8 +59,8 @@ def command_line() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action=VersionAction, help="print release, commit, kernels and codecs, and exit")
     commands = parser.add_subparsers(metavar="COMMAND", dest="command", required=True)
-    for add in (_add_start, _add_status, _add_top, _add_doctor, _add_stop, _add_quarantine, _add_audit, _add_replay,
-                add_pack, _add_demo, _add_completion):  # fmt: skip
+    for add in (_add_start, _add_status, _add_top, _add_metrics, _add_doctor, _add_stop, _add_quarantine, _add_audit,
+                _add_replay, _add_report, _add_compare, _add_trace, add_pack, _add_demo, _add_completion):  # fmt: skip
         add(commands)
     return parser
 
@@ -93,9 +93,10 @@ def _add_start(commands: _Commands) -> None:
         "Runs the daemon in the foreground and logs to stderr. After SIGTERM or Ctrl-C it gives jobs drain_s seconds "
         "(default 5) to finish, then ends everything within 3 s more; a second signal skips the wait.",
         "Settings come from the command line, then --config, then defaults. The file is TOML with workers, "
-        "memory, worker_memory, runtime_dir, cache_dir, log_level, chunk_rows, sample_timeout_s, drain_s, nice, "
-        "sandbox, socket_group, socket_mode, [sources] roots, [plugins] load and read, [cache] memory, disk and "
-        "folders, and [limits] memory_per_uid, jobs_per_uid, streams_per_uid. SIGHUP makes the daemon read it again. ",
+        "memory, worker_memory, runtime_dir, cache_dir, log_level, log_format, chunk_rows, sample_timeout_s, "
+        "drain_s, nice, sandbox, socket_group, socket_mode, [sources] roots, [plugins] load and read, [cache] memory, "
+        "disk and folders, and [limits] memory_per_uid, jobs_per_uid, streams_per_uid. SIGHUP makes the daemon "
+        "read it again. ",
     )  # fmt: skip
     p.add_argument("--workers", metavar="N|auto", help="worker processes (default auto: usable CPUs, less one)")
     p.add_argument(
@@ -131,6 +132,7 @@ def _add_start(commands: _Commands) -> None:
     )
     p.add_argument("--config", metavar="FILE.toml", type=Path, help="settings from a file")
     p.add_argument("--log-level", choices=("debug", "info", "warning", "error"), help="default info")
+    p.add_argument("--log-format", choices=("text", "json"), help="text for people (the default), or JSON lines")
     p.add_argument("--foreground", action="store_true", help="stay in the foreground; the default, for unit files")
     p.add_argument("-d", "--daemon", action="store_true", help="detach; returns when the daemon is ready")
     p.add_argument("--lifeline", metavar="PID", type=int, help=argparse.SUPPRESS)  # ends with this process
@@ -168,6 +170,21 @@ def _add_top(commands: _Commands) -> None:
     p.add_argument("--every", metavar="SECONDS", type=_within(float, 0.1, 86400), default=1.0, help="default 1")
     p.add_argument("--once", action="store_true", help="show it once")
     p.add_argument("--json", action="store_true", help="the daemon's whole state, a line each time; see status --json")
+    _add_places(p, None)
+
+
+def _add_metrics(commands: _Commands) -> None:
+    p = _add(
+        commands, "metrics", "prepserver.cli.metrics:metrics", "serve the daemon's figures to Prometheus",
+        "Serves the figures of `prepserver status` at /metrics, in Prometheus's format, and at /health whether the "
+        "daemon answers (200 or 503). It is a process of its own that asks the daemon at most once a second. Needs "
+        "the extra `metrics`. deploy/ has a unit, a Grafana dashboard and alert rules.",
+    )  # fmt: skip
+    p.add_argument(
+        "--listen", metavar="HOST:PORT|unix:PATH", default="127.0.0.1:9477",
+        help="where (default 127.0.0.1:9477, for this machine only). Whoever can connect sees the names of all jobs",
+    )  # fmt: skip
+    p.add_argument("--once", action="store_true", help="print the metrics instead, such as for a textfile collector")
     _add_places(p, None)
 
 
@@ -258,6 +275,42 @@ def _add_replay(commands: _Commands) -> None:
     )  # fmt: skip
     _add_plugin(p, "a plug-in of the daemon that the job used; repeatable")
     _add_places(p)
+
+
+def _add_report(commands: _Commands) -> None:
+    p = _add(
+        commands, "report", "prepserver.cli.report:report", "make a page of how a run went",
+        "Writes one HTML page, which needs nothing else, of what the daemon counted of a job: images/s, waiting, GPU "
+        "and stages over time, verdicts, configuration and versions. Works while the job runs and afterwards; the last "
+        "runs of a job are kept, and JOB~1 means the one before the last.",
+    )  # fmt: skip
+    p.add_argument("job", metavar="JOB", help="as for audit")
+    p.add_argument("-o", metavar="FILE.html", dest="output", type=Path, required=True, help="- for stdout")
+    _add_places(p)
+
+
+def _add_compare(commands: _Commands) -> None:
+    p = _add(
+        commands, "compare", "prepserver.cli.report:compare", "compare two runs",
+        "Shows the figures, stages and verdicts of two runs beside each other, and what differs in their "
+        "configuration. A and B are names of jobs, such as JOB~1 and JOB, or pages that `prepserver report` wrote.",
+    )  # fmt: skip
+    p.add_argument("a", metavar="A", help="JOB, JOB~1 for the run before its last, or FILE.html")
+    p.add_argument("b", metavar="B", help="the same")
+    p.add_argument("--json", action="store_true", help="everything, for machines")
+    _add_places(p)
+
+
+def _add_trace(commands: _Commands) -> None:
+    p = _add(
+        commands, "trace", "prepserver.cli.trace:trace", "record what workers and jobs do, for Perfetto",
+        "Records for some seconds which worker makes which rows when, and what each training loop does between two "
+        "messages, and writes a trace that ui.perfetto.dev shows. `client.timeline(...)` in a training script is more "
+        "exact about its own loop.",
+    )  # fmt: skip
+    p.add_argument("--seconds", metavar="S", type=_within(float, 0.0, 600), default=10.0, help="default 10")
+    p.add_argument("-o", metavar="FILE.json", dest="output", type=Path, required=True, help="Chrome's JSON format")
+    _add_places(p, None)
 
 
 def _add_demo(commands: _Commands) -> None:

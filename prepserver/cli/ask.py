@@ -19,8 +19,8 @@ class AskError(exits.CommandError):
     """The daemon gave no answer; the text says why."""
 
 
-def ask(runtime_dir: str | None, asked: AskStatus | AskStop) -> tuple[Any, Path]:
-    """Sends a question and waits for the answer.
+def ask(runtime_dir: str | None, asked: AskStatus | AskStop, answer_s: float = _ANSWER_S) -> tuple[Any, Path]:
+    """Sends a question and waits for the answer, for `answer_s` at most.
 
     Returns:
         The answer, see `prepserver.daemon.ask`, and the directory.
@@ -30,13 +30,13 @@ def ask(runtime_dir: str | None, asked: AskStatus | AskStop) -> tuple[Any, Path]
     """
     path = _find(runtime_dir)
     try:
-        answer = daemon_ask.ask(path / ATTACH_SOCKET, asked, _ANSWER_S)
+        answer = daemon_ask.ask(path / ATTACH_SOCKET, asked, answer_s)
     except PermissionError as e:
         raise AskError(f"no permission to talk to the daemon in {path}", exits.NO_PERMISSION) from e
     except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError) as e:
         raise AskError(f"no daemon runs in {path}", exits.NO_DAEMON) from e
     except (TimeoutError, BlockingIOError) as e:  # its answer, or its queue
-        raise AskError(f"the daemon in {path} did not answer within {_ANSWER_S:g} s", exits.FAILED) from e
+        raise AskError(f"the daemon in {path} did not answer within {answer_s:g} s", exits.FAILED) from e
     except (OSError, ValueError) as e:
         raise AskError(f"no proper answer from the daemon in {path}: {e}", exits.FAILED) from e
     if isinstance(answer, Refused):
@@ -44,13 +44,13 @@ def ask(runtime_dir: str | None, asked: AskStatus | AskStop) -> tuple[Any, Path]
     return answer, path
 
 
-def ask_status(runtime_dir: str | None) -> dict[str, Any]:
+def ask_status(runtime_dir: str | None, answer_s: float = _ANSWER_S) -> dict[str, Any]:
     """The daemon's state.
 
     Raises:
         AskError: See `ask`.
     """
-    found: dict[str, Any] = ask(runtime_dir, AskStatus(__version__))[0]
+    found: dict[str, Any] = ask(runtime_dir, AskStatus(__version__), answer_s)[0]
     return found
 
 

@@ -43,18 +43,8 @@ def open_log(arguments: argparse.Namespace) -> JobLog:
     Raises:
         CommandError: There is none, or it cannot be read.
     """
-    state_dir = find_state_dir(arguments)
-    folder = state_dir / logfile.FOLDER
+    folder, uid = find_log(arguments, arguments.job)
     try:
-        known = logfile.jobs(folder)
-        uids = [job.uid for job in known if job.job == arguments.job]
-        if not uids:
-            # its first line may be damaged
-            uids = [uid for uid in (os.getuid(),) if logfile.path_of(folder, arguments.job, uid).exists()]
-        if not uids:
-            names = ", ".join(repr(job.job) for job in known[:_JOBS_NAMED])
-            raise CommandError(f"no job {arguments.job!r} has a log in {folder}; it has logs of {names or 'no job'}")
-        uid = os.getuid() if os.getuid() in uids else uids[0]
         found = logfile.read(folder, arguments.job, uid)
     except PermissionError as e:
         raise CommandError(f"{e.filename}: only the daemon's own user may read it", NO_PERMISSION) from e
@@ -62,4 +52,25 @@ def open_log(arguments: argparse.Namespace) -> JobLog:
         raise CommandError(f"{folder}: {e.strerror}") from e
     stays, wrong = chains(found.records)
     trainings = [Training(chain) for chain in stays]
-    return JobLog(arguments.job, uid, state_dir, found.paths, [*found.wrong, *wrong], trainings)
+    return JobLog(arguments.job, uid, folder.parent, found.paths, [*found.wrong, *wrong], trainings)
+
+
+def find_log(arguments: argparse.Namespace, job: str) -> tuple[Path, int]:
+    """The folder of the logs, and the user whose job has that name: rather this one than another.
+
+    Raises:
+        CommandError: There is no log of that job, or it cannot be read.
+    """
+    folder = find_state_dir(arguments) / logfile.FOLDER
+    try:
+        known = logfile.jobs(folder)
+        uids = [each.uid for each in known if each.job == job]
+        if not uids:
+            # its first line may be damaged
+            uids = [uid for uid in (os.getuid(),) if logfile.path_of(folder, job, uid).exists()]
+        if not uids:
+            names = ", ".join(repr(each.job) for each in known[:_JOBS_NAMED])
+            raise CommandError(f"no job {job!r} has a log in {folder}; it has logs of {names or 'no job'}")
+    except PermissionError as e:
+        raise CommandError(f"{e.filename}: only the daemon's own user may read it", NO_PERMISSION) from e
+    return folder, os.getuid() if os.getuid() in uids else uids[0]

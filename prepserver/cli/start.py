@@ -17,18 +17,18 @@ from prepserver.cli.exits import ALREADY_RUNNING, FAILED, NO_PERMISSION, OK, USA
 from prepserver.cli.state import state_dir_of
 from prepserver.config import ConfigError, Settings, auto_workers, load_settings
 from prepserver.daemon.activation import ActivationError, check_place, take_attach_socket
-from prepserver.daemon.complaints import OneLine
 from prepserver.daemon.descriptors import DescriptorsShort, clients_allowed, raise_limit
 from prepserver.daemon.pool import NotConfined, PluginsBroken, PluginsChanged
 from prepserver.daemon.runtime_dir import AlreadyRunning, Door, RuntimeDir, RuntimeDirError
 from prepserver.daemon.server import Daemon
 from prepserver.memory.budget import machine_free_bytes
+from prepserver.telemetry.logs import log_to_stderr
 from prepserver.worker.launch import ZygoteError
 
 log = logging.getLogger("prepserver")
 
 _FLAGS = (
-    *("workers", "memory", "runtime_dir", "cache_dir", "log_level", "roots", "plugins", "plugin_read"),
+    *("workers", "memory", "runtime_dir", "cache_dir", "log_level", "log_format", "roots", "plugins", "plugin_read"),
     *("cache_memory", "cache_folders"),
 )
 _DETACHED_LOG = "daemon.log"
@@ -84,9 +84,7 @@ def _serve(
     lifeline: int | None,
     ready: Callable[[], None],
 ) -> int:
-    handler = logging.StreamHandler()
-    handler.setFormatter(OneLine("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    logging.basicConfig(level=settings.log_level.upper(), handlers=[handler])
+    log_to_stderr(settings.log_level, settings.log_format)
     workers = settings.workers or auto_workers()
     try:
         most_clients = clients_allowed(raise_limit(), workers)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from dataclasses import dataclass, field
 
 from prepserver.daemon.attach import Peer
 from prepserver.daemon.ledger import Ledger
 from prepserver.daemon.rings import Rings
 from prepserver.protocol.messages import Attach, Moved, Ready, Release, Sync
+from prepserver.protocol.trace import MOST_RELEASES, Heard
 from prepserver.schedule.actions import Announce, Move
 
 log = logging.getLogger(__name__)
@@ -30,6 +32,7 @@ class Attachment:
         since_s: When it attached, monotonic.
         copy_ns: Time for which its loop has waited for copies, as the client reports it.
         own_ns: Time that its loop took between two batches, as the client reports it.
+        heard: What it reported last, with the time.
     """
 
     cursor: int
@@ -39,11 +42,14 @@ class Attachment:
     since_s: float = field(default_factory=time.monotonic)
     copy_ns: int = 0
     own_ns: int = 0
+    heard: deque[Heard] = field(default_factory=lambda: deque(maxlen=MOST_RELEASES))
 
     def says(self, word: Release | Sync) -> None:
         """Notes the figures that come with a message; a Sync has none."""
         if isinstance(word, Release):
             self.copy_ns, self.own_ns = max(self.copy_ns, word.copy_ns), max(self.own_ns, word.own_ns)
+            heard = Heard(time.monotonic_ns(), word.batches, word.wait_ns, self.copy_ns, self.own_ns)
+            self.heard.append(heard)
 
 
 class Attachments(dict[int, Attachment]):

@@ -206,7 +206,7 @@ class Clients:
             case Attach():
                 self.questions.attach(peer, question)
             case AskStatus():
-                self.questions.status(peer)
+                self.questions.status(peer, question.since_ns)
             case AskStop():
                 self.questions.stop(peer)
 

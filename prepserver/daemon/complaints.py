@@ -53,14 +53,3 @@ class Complaints:
     def close(self) -> None:
         """Logs all counts."""
         self.tick(math.inf)
-
-
-class OneLine(logging.Formatter):
-    """Escapes control characters, because names come from clients: none may forge a line or control a terminal."""
-
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
-        """See `logging.Formatter`."""
-        return "".join(
-            c if c.isprintable() else c.encode("unicode_escape", "replace").decode()
-            for c in super().formatMessage(record)
-        )

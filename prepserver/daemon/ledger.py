@@ -1,4 +1,4 @@
-"""Logs what each job is given: the daemon's side of the audit.
+"""Logs what each job is given, the daemon's side of the audit, and beside it how the run went, for reports.
 
 The loop only queues numbers; a thread writes them, because a disk may be slow, full or gone and no job should wait for
 it. A write that fails ends the log of that job, with one warning.
@@ -6,6 +6,7 @@ it. A write that fails ends the log of that job, with one warning.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import logging
@@ -13,17 +14,18 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from prepserver.audit.logfile import LogFile
+from prepserver.audit.logfile import LogFile, path_of
 from prepserver.audit.records import MAX_BAD_ROWS, MAX_REASON_CHARS, Attached, Bad, Left, Progress, Rows
 from prepserver.pipeline.batches import batch_rows
 from prepserver.protocol.messages import Attach
 from prepserver.protocol.work import Indexed
+from prepserver.telemetry.history import HistoryFile, Slice
 
 log = logging.getLogger(__name__)
 
@@ -49,17 +51,23 @@ class _Stay:
     queued: bool = False
     number: int | None = None
     slot: tuple[int, int] | None = None
+    track: str | None = None
 
 
 @dataclass(slots=True)
 class _Log:
-    """A job's file, None if it failed; its attachments, and the numbers of its `Rows` lines."""
+    """A job's files, None if one failed; its attachments, and the numbers of its `Rows` lines."""
 
     file: LogFile | None = None
+    history: HistoryFile | None = None
     stays: int = 0
     rows: dict[str, int] = field(default_factory=dict)
 
     def close(self) -> None:
+        if self.history is not None:
+            history, self.history = self.history, None
+            with contextlib.suppress(OSError):
+                history.close()
         if self.file is not None:
             self.file.close()
             self.file = None
@@ -69,17 +77,32 @@ class _Log:
 class _Begin:
     rows: Rows
     attached: Attached
+    pid: int
 
 
-_Note = _Begin | Left | Bad | None
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What a rank did in a stretch of time, and what limits it, if that was found out just then."""
+
+    grown: Slice
+    verdict: dict[str, Any] | None
+
+
+_Note = _Begin | Counted | Left | Bad | None
 """What the thread writes next; None for progress only."""
 
 
 class Ledger:
-    """The logs of all jobs in `folder`, which is made when the first job comes."""
+    """The logs of all jobs.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        folder: Where they are; made when the first job comes.
+        about: The daemon and its machine, for reports.
+    """
+
+    def __init__(self, folder: Path, about: Mapping[str, Any] | None = None) -> None:
         self._folder = folder
+        self._about = dict(about or {})
         self._daemon = f"{os.getpid()}-{time.monotonic_ns()}"
         self._stays: dict[int, _Stay] = {}
         self._queue: queue.SimpleQueue[tuple[_Stay, _Note] | None] = queue.SimpleQueue()
@@ -92,8 +115,9 @@ class Ledger:
     # -- the loop's side ----------------------------------------------------------------------------
 
     def attached(
-        self, cursor: int, uid: int, attach: Attach, rows: Rows, epoch_start: int, position: int, first: int, ring: int
-    ) -> None:
+        self, cursor: int, uid: int, attach: Attach, rows: Rows, epoch_start: int, position: int, first: int, ring: int,
+        pid: int = 0,
+    ) -> None:  # fmt: skip
         """A rank has attached.
 
         Args:
@@ -105,6 +129,7 @@ class Ledger:
             position: Position at which its run of batches begins.
             first: Start of its own first batch.
             ring: Rows of its ring.
+            pid: Its process; 0 if that is not known.
         """
         stay = self._stays[cursor] = _Stay((attach.job, uid), first, first, first)
         attached = Attached(
@@ -112,7 +137,7 @@ class Ledger:
             epoch_start, position, attach.rounds, ring, attach.position is not None, attach.local_ranks,
             attach.batching,
         )  # fmt: skip
-        self._put(stay, _Begin(rows, attached))
+        self._put(stay, _Begin(rows, attached, pid))
 
     def announced(self, cursor: int, upto: int, bad: Sequence[tuple[int, int, str]]) -> None:
         """All rows below `upto` are announced to a rank, perhaps repeatedly; `bad` are those with a replacement."""
@@ -136,6 +161,11 @@ class Ledger:
             stay.back = upto
             self._touch(stay)
 
+    def counted(self, cursor: int, grown: Slice, verdict: dict[str, Any] | None = None) -> None:
+        """What a rank did in the last second or so."""
+        if (stay := self._stays.get(cursor)) is not None:
+            self._put(stay, Counted(grown, verdict))
+
     def left(self, cursor: int, at: int | None = None) -> None:
         """A rank has left; if it reported `at`, its training loop took the batches that start below."""
         stay = self._stays.pop(cursor, None)
@@ -158,7 +188,7 @@ class Ledger:
     def _put(self, stay: _Stay, note: _Note) -> None:
         if self._queue.qsize() < _MOST_QUEUED:
             self._queue.put((stay, note))
-            if note is not None:
+            if not isinstance(note, Counted | None):
                 self._more_than_progress.set()
         elif not self._is_full:
             self._is_full = True
@@ -190,6 +220,9 @@ class Ledger:
         if isinstance(note, _Begin):
             self._begin(stay, note)
             return
+        if isinstance(note, Counted):
+            self._count(stay, note)
+            return
         file = self._logs[stay.key].file if stay.key in self._logs else None
         if file is None or stay.number is None or stay.slot is None:
             return
@@ -211,6 +244,32 @@ class Ledger:
         number = each.file.append(dataclasses.replace(note.attached, rows=each.rows[what]))
         stay.slot = each.file.slot(Progress(number, stay.first, stay.first))
         stay.number = number
+        self._begin_history(each, stay, note, is_new)
+
+    def _begin_history(self, each: _Log, stay: _Stay, note: _Begin, is_new: bool) -> None:
+        job, uid = stay.key
+        try:
+            if is_new:
+                run = {"job": job, "uid": uid, "since": _now(), **self._about}
+                fresh = note.attached.epoch == 0 and not note.attached.resumed
+                each.history = HistoryFile(path_of(self._folder, job, uid), run, note.pid, fresh=fresh)
+            if each.history is not None:
+                shape = {name: getattr(note.attached, name) for name in ("batch_size", "world_size", "drop_last")}
+                stay.track = each.history.begin(dataclasses.asdict(note.rows) | shape, note.pid)
+        except OSError as e:
+            self._fail_history(each, stay, e)
+
+    def _count(self, stay: _Stay, note: Counted) -> None:
+        each = self._logs.get(stay.key)
+        if each is not None and each.history is not None and stay.track is not None:
+            try:
+                each.history.add(stay.track, note.grown, note.verdict)
+            except OSError as e:
+                self._fail_history(each, stay, e)
+
+    def _fail_history(self, each: _Log, stay: _Stay, why: OSError) -> None:
+        each.history = None
+        log.warning("no report of job %r from now on: %s", stay.key[0], why.strerror or why)
 
     def _leave(self, stay: _Stay) -> None:
         each = self._logs.get(stay.key)

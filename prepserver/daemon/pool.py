@@ -99,6 +99,7 @@ class WorkerPool:
         plugins: See `Settings`.
         plugin_read: See `Settings`.
         url_roots: See `Settings`.
+        log_format: Of the children.
         worker_bytes: What a worker may allocate for itself; 0 for no limit.
     """
 
@@ -106,6 +107,7 @@ class WorkerPool:
         self, poll: Poll, events: PoolEvents, workers: int, sample_timeout_s: float, nice: int, log_level: str,
         sandbox: str = "auto",
         plugins: Sequence[str] = (), plugin_read: Sequence[str] = (), url_roots: Sequence[str] = (),
+        log_format: str = "text",
         worker_bytes: int = 0,
     ) -> None:  # fmt: skip
         self._poll = poll
@@ -115,7 +117,7 @@ class WorkerPool:
         self._url_roots = tuple(url_roots)
         remote = (self._url_roots, sample_timeout_s / 2)
         self._make_zygote: Callable[[], Zygote] = lambda: Zygote(
-            nice, log_level.upper(), sandbox, plugins, plugin_read, *remote, worker_bytes
+            nice, log_level.upper(), sandbox, plugins, plugin_read, *remote, log_format, worker_bytes
         )
         self._zygote = self._make_zygote()
         self._plugins: work.Plugins = []
@@ -196,6 +198,11 @@ class WorkerPool:
         if seat is not None and seat.child is not None and seat.killed_s is None:
             seat.killed_s, seat.blameless = time.monotonic(), True
             seat.child.kill()
+
+    def who(self, worker: int) -> tuple[int, int]:
+        """Number and pid of a worker; 0 for a pid that is not known any more."""
+        seat = self._by_worker.get(worker)
+        return (-1, 0) if seat is None or seat.child is None else (seat.number, seat.child.pid or 0)
 
     def at_sample(self, index: int) -> list[tuple[int, int]]:
         """Workers that are working on sample `index` of any source, each with its task."""

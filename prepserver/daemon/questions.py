@@ -54,8 +54,8 @@ class House(Protocol):
     def codes(self) -> Codes:
         """The plug-ins that a question may name."""
 
-    def snapshot(self) -> dict[str, Any]:
-        """Its state."""
+    def snapshot(self, since_ns: int | None) -> dict[str, Any]:
+        """Its state, and for traces what was done since then."""
 
     def rows_per_s(self) -> float:
         """Rate at which the busy pool fills rows."""
@@ -230,8 +230,9 @@ class Questions:
         ring = self._rings.held[admit.lane]
         rows = rows_of(attach, question.asked.source, question.asked.pipeline.to_wire(), listing)
         self._ledger.attached(
-            admit.cursor, peer.uid, attach, rows, admit.epoch_start, admit.position, admit.first, ring.layout.rows
-        )
+            admit.cursor, peer.uid, attach, rows, admit.epoch_start, admit.position, admit.first, ring.layout.rows,
+            peer.pid,
+        )  # fmt: skip
         try:
             given = peer.give(ring.fd)
         except OSError:  # the client is gone
@@ -250,9 +251,9 @@ class Questions:
             attach.world_size, peer.pid, listing.samples, admit.position, admit.lane,
         )  # fmt: skip
 
-    def status(self, peer: Peer) -> None:
+    def status(self, peer: Peer, since_ns: int | None) -> None:
         """Handles a question for the daemon's state."""
-        data = json.dumps(self._house.snapshot()).encode()
+        data = json.dumps(self._house.snapshot(since_ns)).encode()
         try:
             fd = os.memfd_create("prepserver-status", os.MFD_CLOEXEC)
         except OSError as e:

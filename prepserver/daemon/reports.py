@@ -55,7 +55,7 @@ class Reports:
         task = self._coordinator.workers.tasks.get(message.task)
         self._driver.happened(ChunkMade(worker, message.task, bad, took))
         if task is not None:
-            self._watch.filled(task.stream, task.chunk.count, task.chunk.lanes, message)
+            self._watch.filled(task, message)
 
     def _say_once(self, row: BadRow) -> None:
         """Logs a bad sample once: it comes again in every pass."""

@@ -18,6 +18,7 @@ from typing import Any
 from prepserver.audit import logfile
 from prepserver.config import ConfigError, Settings
 from prepserver.daemon import quarantine
+from prepserver.daemon.about import about
 from prepserver.daemon.access import Access
 from prepserver.daemon.attach import Listener
 from prepserver.daemon.attachments import Attachments
@@ -105,16 +106,17 @@ class Daemon:
         self._notifier = Notifier()
         self._state_dir = state_dir if state_dir is not None else cache_dir
         self._quarantine = Quarantine(self._state_dir / quarantine.FOLDER)
-        self._ledger = Ledger(self._state_dir / logfile.FOLDER)
+        self._ledger = Ledger(self._state_dir / logfile.FOLDER, about(settings, workers, memory_bytes))
         access = Access.of(settings, os.getuid())
         self._attachments = Attachments(self._rings, self._ledger)
         self._driver = Driver(self._coordinator, self._rings, self._caches, self._attachments, self._quarantine, access)
-        self._watch = Watch(self._coordinator, self._attachments, self._gpus)
+        self._watch = Watch(self._coordinator, self._attachments, self._gpus, self._ledger)
         reports = Reports(self._driver, self._coordinator, self._quarantine, self._watch)
         self._pool = self._driver.pool = self._watch.pool = WorkerPool(
             self._poll, reports, workers, settings.sample_timeout_s,
             settings.nice, settings.log_level, settings.sandbox, settings.plugins, settings.plugin_read,
-            settings.url_roots, settings.worker_memory_bytes or (0 if settings.plugins else worker_bytes(workers)),
+            settings.url_roots, settings.log_format,
+            settings.worker_memory_bytes or (0 if settings.plugins else worker_bytes(workers)),
         )  # fmt: skip
         self._caches.tell = self._pool.broadcast
         self._listings = Listings(self._pool, cache_dir, time.monotonic)
@@ -291,13 +293,18 @@ class Daemon:
             log.error("stopped, but a worker waits in the kernel and ends only when its storage answers")
         return clean
 
-    def snapshot(self) -> dict[str, Any]:
-        """All that `prepserver status` shows."""
-        return snapshot(
+    def snapshot(self, since_ns: int | None = None) -> dict[str, Any]:
+        """All that `prepserver status` shows, and for traces what was done since then."""
+        found = snapshot(
             started_s=self._started_s, runtime_dir=str(self._dir.path), state="stopping" if self.stops else "running",
             coordinator=self._coordinator, attachments=self._attachments, pool=self._pool, rings=self._rings,
             caches=self._caches, watch=self._watch, gpus=self._gpus, state_dir=str(self._state_dir),
         )  # fmt: skip
+        if since_ns is not None:
+            found["chunks"] = self._watch.chunks_since(since_ns)
+            for job in found["jobs"]:
+                job["heard"] = [each for each in self._attachments[job["id"]].heard if each.at_ns >= since_ns]
+        return found
 
     def rows_per_s(self) -> float:
         """Rate of the pool; before any measurement, a guess for ordinary photos."""

@@ -139,6 +139,7 @@ def _job(attachment: Attachment, coordinator: Coordinator, watch: Watch, now_s: 
         "position": cursor.released,
         "ready_rows": max(0, cursor.announced - cursor.released),
         "batches": cursor.batches,
+        "images": cursor.batches * attachment.attach.batch_size,
         "sharing_factor": _sharing_factor(stream),
         "images_per_s": _rounded(watch.rates.per_s(("images", attachment.cursor))),
         "wait_s": round(cursor.wait_ns / 1e9, 3),

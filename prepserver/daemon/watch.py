@@ -6,22 +6,29 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, deque
+from datetime import UTC, datetime
 from typing import Any
 
 from prepserver.daemon.attachments import Attachment, Attachments
 from prepserver.daemon.gpus import Gpus
+from prepserver.daemon.ledger import Ledger
 from prepserver.daemon.pool import WorkerPool
+from prepserver.protocol.trace import MOST_CHUNKS, MadeChunk
 from prepserver.protocol.work import Filled
 from prepserver.schedule.coordinator import Coordinator
 from prepserver.schedule.lag import holding_back
 from prepserver.schedule.records import Cursor
 from prepserver.schedule.stream import Stream
+from prepserver.schedule.workers import Task
 from prepserver.telemetry import cores
+from prepserver.telemetry.history import Slice
 from prepserver.telemetry.page import NO_TASK
 from prepserver.telemetry.rates import Key, Rates
 from prepserver.telemetry.stages import Stages
-from prepserver.telemetry.verdict import Facts
+from prepserver.telemetry.verdict import Facts, judge
+
+_JUDGED_EVERY = 10  # seconds, which are as many as its figures cover
 
 
 class Watch:
@@ -32,7 +39,7 @@ class Watch:
         cores: Cores that the daemon and its workers may use.
     """
 
-    def __init__(self, coordinator: Coordinator, attachments: Attachments, gpus: Gpus) -> None:
+    def __init__(self, coordinator: Coordinator, attachments: Attachments, gpus: Gpus, ledger: Ledger) -> None:
         self.rates = Rates()
         self.cores = cores.usable()
         self.pool: WorkerPool  # the pool is made later
@@ -40,12 +47,21 @@ class Watch:
         self._attachments = attachments
         self._gpus = gpus
         self._stages = Stages()
+        self._ledger = ledger
+        self._chunks: deque[MadeChunk] = deque(maxlen=MOST_CHUNKS)
+        self._counted: dict[Key, float] = {}
+        self._marked_s = 0.0
+        self._marks = 0
         self._waits: Counter[tuple[int, str]] = Counter()  # (cursor, cause) -> ticks at which it waited for that
 
     # -- counting -----------------------------------------------------------------------------------
 
-    def filled(self, stream: int, rows: int, lanes: tuple[int, ...], made: Filled) -> None:
+    def filled(self, task: Task, made: Filled) -> None:
         """Counts a chunk whose rows have been announced."""
+        stream, rows, lanes = task.stream, task.chunk.count, task.chunk.lanes
+        number, pid = self.pool.who(task.worker)
+        times_ns = (made.began_ns, made.at_ns, time.monotonic_ns(), made.read_ns)
+        self._chunks.append(MadeChunk(number, pid, stream, task.chunk.position, rows, *times_ns))
         found = self._coordinator.table.streams.get(stream)
         if found is not None and all(lane in found.lanes for lane in lanes):
             self._stages.filled(stream, rows, {lane: found.lanes[lane].pipeline for lane in lanes}, made)
@@ -62,7 +78,40 @@ class Watch:
     def mark(self, now_s: float) -> None:
         """Notes all counts; call it about once a second."""
         self.cores = cores.usable()
-        self.rates.mark(now_s, self._coordinator.rows_made, self._counts())
+        counts = self._counts()
+        self.rates.mark(now_s, self._coordinator.rows_made, counts)
+        self._write_down(now_s - self._marked_s, counts)
+        self._marked_s, self._counted, self._marks = now_s, counts, self._marks + 1
+
+    def _write_down(self, span_s: float, counts: dict[Key, float]) -> None:
+        """Notes for reports what each rank did since the last mark; what limits it, in turns."""
+
+        def grown(name: str, number: int) -> float:
+            return counts[name, number] - self._counted[name, number] if (name, number) in self._counted else 0.0
+
+        at_s = round(datetime.now(UTC).timestamp() - span_s, 3)
+        busy_s = sum(grown(name, ticket) for name, ticket in counts if name == "busy")
+        pool = {"busy": min(busy_s, len(self.pool.seats) * span_s), "workers": len(self.pool.seats) * span_s}
+        for number, attachment in self._attachments.items():
+            if ("images", number) not in self._counted or ("images", number) not in counts:
+                continue
+            names = (("images", "images"), ("wait", "waited"), ("copy", "copied"), ("own", "own"))
+            sums = {of: grown(name, number) for of, name in names} | pool
+            cursor = self._coordinator.table.cursor(number)
+            lane = self._coordinator.table.stream_of(number).lanes[cursor.lane]
+            sums |= {"ring": span_s * max(0, cursor.announced - cursor.released) / lane.rows, "ranks": span_s}
+            gpu = self._gpu_busy(attachment.peer.pid)
+            if gpu is not None:
+                sums |= {"gpu": span_s * gpu, "gpus": span_s}
+            verdict = None
+            if (number + self._marks) % _JUDGED_EVERY == 0:
+                facts = self.facts(attachment)
+                verdict = judge(facts).to_plain()
+                sums[f"verdict {verdict['verdict']}"] = _JUDGED_EVERY
+                row_s = sum(facts.stages.values()) or 1.0
+                for name, stage_s in facts.stages.items():
+                    sums[f"stage {name}"] = stage_s / row_s * facts.used * _JUDGED_EVERY
+            self._ledger.counted(number, Slice(at_s, span_s, sums), verdict)
 
     def _counts(self) -> dict[Key, float]:
         table = self._coordinator.table
@@ -89,6 +138,10 @@ class Watch:
         self._waits = Counter({key: times for key, times in self._waits.items() if key[0] in self._attachments})
         found |= {(f"waits {cause}", number): float(times) for (number, cause), times in self._waits.items()}
         return found
+
+    def chunks_since(self, since_ns: int) -> list[MadeChunk]:
+        """The chunks that workers finished since then, as far as they are remembered."""
+        return [chunk for chunk in self._chunks if chunk.ended_ns >= since_ns]
 
     # -- reading ------------------------------------------------------------------------------------
 

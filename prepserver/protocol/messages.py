@@ -191,9 +191,15 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class AskStatus:
-    """Asks for the daemon's state as JSON."""
+    """Asks for the daemon's state as JSON.
+
+    Attributes:
+        version: Version of the client's package.
+        since_ns: Also ask when chunks were made and what ranks reported, from this time on (`time.monotonic_ns`).
+    """
 
     version: Word
+    since_ns: Nanoseconds | None = None
 
 
 @dataclass(frozen=True, slots=True)

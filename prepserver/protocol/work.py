@@ -169,6 +169,7 @@ class Filled:
         lanes_ns: CPU time of rendering for each lane; empty for a task of one lane.
         ops_ns: Time in each op of each lane, one after the other; part of `make_ns`. Empty if they are too many.
         at_ns: When the worker sent it (`time.monotonic_ns`); 0 if it did not say.
+        began_ns: When the worker began with it; 0 if it did not say.
     """
 
     task: Count
@@ -179,6 +180,7 @@ class Filled:
     lanes_ns: Annotated[list[Nanoseconds], Size(MAX_LANES)] = field(default_factory=list)
     ops_ns: Annotated[list[Nanoseconds], Size(MAX_OPS_NS)] = field(default_factory=list)
     at_ns: Nanoseconds = 0
+    began_ns: Nanoseconds = 0
 
 
 @dataclass(frozen=True, slots=True)

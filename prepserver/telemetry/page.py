@@ -78,10 +78,11 @@ class StatsPage:
         words = np.frombuffer(buffer, dtype=np.uint8).data.cast("q")
         self._words = words if writable else words.toreadonly()  # a TypeError and not a SIGSEGV
 
-    def begin_task(self, task: int) -> None:
-        """The worker begins `task`."""
-        self._words[_TASK_NS] = time.monotonic_ns()
+    def begin_task(self, task: int) -> int:
+        """The worker begins `task`; returns the time (`time.monotonic_ns`)."""
+        began_ns = self._words[_TASK_NS] = time.monotonic_ns()
         self._words[_TASK] = task
+        return began_ns
 
     def begin_sample(self, position: int, index: int) -> None:
         """The worker begins to read sample `index` for the row of `position`; the deadline runs from now."""

@@ -104,6 +104,7 @@ class Zygote:
         plugin_read: Folders that children may read for it.
         url_roots: URLs below which children may read; without any, they have no network.
         read_deadline_s: Longest time for one such read.
+        log_format: Of what the children log; see `prepserver.telemetry.logs`.
         worker_bytes: What a worker may allocate for itself; 0 for no limit.
 
     Attributes:
@@ -124,6 +125,7 @@ class Zygote:
         plugin_read: Sequence[str] = (),
         url_roots: Sequence[str] = (),
         read_deadline_s: float = 15.0,
+        log_format: str = "text",
         worker_bytes: int = 0,
     ) -> None:
         self._nice = nice
@@ -132,7 +134,7 @@ class Zygote:
             *(part for name in plugins for part in ("--plugin", name)),
             *(part for folder in plugin_read for part in ("--read", folder)),
             *(part for url in url_roots for part in ("--url", url)),
-            *("--read-deadline", str(read_deadline_s)),
+            *("--read-deadline", str(read_deadline_s), "--log-format", log_format),
             *("--worker-bytes", str(worker_bytes)),
         ]
         self._log_level = log_level

@@ -248,7 +248,7 @@ class _Worker:
         told, lanes = self._streams[task.stream], [self._lanes[lane] for lane in task.lanes]
         # ORDER: before the first byte of any dataset or index is read.
         self._seal.close(place for each in self._streams.values() for place in each.add.places)
-        self._page.begin_task(task.task)
+        began_ns = self._page.begin_task(task.task)
         self._filled = task.lanes
         if told.opened is None:
             told.opened = self._open_stream(told)
@@ -281,7 +281,7 @@ class _Worker:
             bad, lanes_ns = _bad_rows(made.bad, task.lanes), list(made.targets_ns)
             filled = work.Filled(
                 task.task, bad, made.read_ns, made.make_ns, made.shared_ns, lanes_ns, _flat(made.ops_ns),
-                time.monotonic_ns(),
+                time.monotonic_ns(), began_ns,
             )  # fmt: skip
             send(self._sock, filled)
         self._tasks_since_collect += 1

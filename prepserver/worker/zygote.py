@@ -29,6 +29,7 @@ from typing import NoReturn
 
 from prepserver.protocol import work
 from prepserver.protocol.work import TO_ZYGOTE, Exited, Ready, Spawn, Spawned, SpawnFailed
+from prepserver.telemetry.logs import log_to_stderr
 from prepserver.worker.channel import ChannelClosed, close_all, receive, send
 from prepserver.worker.lifeline import die_with
 from prepserver.worker.sandbox import NETWORK_CALLS, Parts, Seal, confine, find_out, limit_data
@@ -55,9 +56,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         return
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the daemon decides
     faulthandler.enable()
-    logging.basicConfig(
-        level=args.log_level, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    log_to_stderr(args.log_level, args.log_format)
     _load()
     plugins, broken = _load_plugins(args.plugin)
     broken = broken or _load_remote(args.url, args.read_deadline)
@@ -77,6 +76,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--parent", type=int, required=True, help="the daemon's pid")
     parser.add_argument("--nice", type=int, required=True)
     parser.add_argument("--log-level", default="INFO")
+    parser.add_argument("--log-format", default="text")
     parser.add_argument("--sandbox", default="auto")
     parser.add_argument("--plugin", action="append", default=[], help="what is loaded of the owner's code")
     parser.add_argument("--read", action="append", default=[], help="a folder that children may read for it")

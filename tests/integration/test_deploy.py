@@ -21,7 +21,7 @@ from prepserver.protocol.places import SYSTEM_RUNTIME_DIR
 pytestmark = pytest.mark.integration
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
-UNITS = ("prepserver.service", "prepserver.socket")
+UNITS = ("prepserver.service", "prepserver.socket", "prepserver-metrics.service")
 EXPOSURE_MOST = 2.0
 
 needs_systemd = pytest.mark.skipif(

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from prepserver.daemon.complaints import Complaints, OneLine
+from prepserver.daemon.complaints import Complaints
 
 
 def test_a_user_gets_some_lines_and_then_a_count(caplog: pytest.LogCaptureFixture) -> None:
@@ -24,8 +24,3 @@ def test_a_user_gets_some_lines_and_then_a_count(caplog: pytest.LogCaptureFixtur
     assert [record.getMessage() for record in caplog.records] == ["80 more warnings about uid 1000 were not logged"]
     complaints.warn(1000, "again")
     assert caplog.records[-1].getMessage() == "again"
-
-
-def test_a_name_forges_no_line_and_drives_no_terminal() -> None:
-    record = logging.LogRecord("x", logging.INFO, __file__, 1, "no %s", ("a\n\x1b[2J\udcffé",), None)
-    assert OneLine("%(levelname)s %(message)s").format(record) == "INFO no a\\n\\x1b[2J\\udcffé"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -82,6 +84,27 @@ def test_progress_gives_all_batches_and_shows_totals(capfd: pytest.CaptureFixtur
         for wrong in (0, "many"):
             with pytest.raises(InvalidSpec, match="epochs"):
                 train.progress(wrong)  # type: ignore[arg-type]
+
+
+def test_a_timeline_has_so_many_steps_and_no_more(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    with inline() as train:
+        train.timeline(path, steps=4)
+        for _ in train:
+            assert not path.exists()
+        list(train)
+        spans = [each for each in json.loads(path.read_text())["traceEvents"] if each["ph"] == "X"]
+        names = [each["name"] for each in spans]
+        assert names.count("next") == names.count("copying") == 4
+        assert names.count("computing") == 2  # not between epochs, and not after the last one
+        assert [each["args"]["start"] for each in spans if each["name"] == "next"] == [0, 4, 8, 12]
+        with pytest.raises(InvalidSpec, match="steps"):
+            train.timeline(path, steps=0)
+        train.timeline(tmp_path / "no" / "folder.json", steps=1)
+        assert len(list(train)) == 3  # a file that cannot be written ends no training
+        path.unlink()
+        train.timeline(path)
+    assert not path.exists()  # nothing was recorded
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,166 @@
+"""``prepserver metrics``: serves the daemon's figures to Prometheus, from a process of its own.
+
+It asks the daemon as `prepserver status` does, at most once a second. Whatever a scraper does, and whatever happens to
+this process, the daemon does not notice; and a daemon whose loop stands still is seen as one that does not answer.
+One connection is served at a time, and each has a deadline.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import http.server
+import importlib.util
+import json
+import os
+import socket
+import socketserver
+import stat
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from prepserver.cli import exits
+from prepserver.cli.ask import AskError, ask_status
+
+UNIX = "unix:"
+_ANSWER_S = 5.0  # half of Prometheus's usual timeout
+_SERVED_S = 10.0
+"""Longest time for one connection, its request and its answer."""
+_FRESH_S = 1.0
+_MOST_WAITING = 16
+
+
+class _State:
+    """What the daemon said last; a collector of prometheus_client."""
+
+    def __init__(self, runtime_dir: str | None) -> None:
+        self._runtime_dir = runtime_dir
+        self._asked_s = float("-inf")
+        self.found: dict[str, Any] | None = None
+        self.why = ""
+
+    def ask(self) -> dict[str, Any] | None:
+        """The daemon's state, at most `_FRESH_S` old; None if it does not answer, and `why` says why."""
+        if time.monotonic() - self._asked_s >= _FRESH_S:
+            try:
+                self.found, self.why = ask_status(self._runtime_dir, _ANSWER_S), ""
+            except AskError as e:
+                self.found, self.why = None, str(e)
+            self._asked_s = time.monotonic()
+        return self.found
+
+    def collect(self) -> Iterator[Any]:
+        """See prometheus_client."""
+        from prepserver.telemetry.metrics import metrics
+
+        yield from metrics(self.ask())
+
+    def exposed(self, accepts: str) -> tuple[bytes, str]:
+        """All metrics in the format that a scraper accepts, and that format's name."""
+        from prometheus_client.exposition import choose_encoder
+
+        encode, kind = choose_encoder(accepts)
+        return encode(self), kind
+
+
+def metrics(arguments: argparse.Namespace) -> int:
+    """Runs the command."""
+    if importlib.util.find_spec("prometheus_client") is None:
+        raise exits.CommandError("prometheus-client is missing: pip install 'prepserver[metrics]'")
+    state = _State(arguments.runtime_dir)
+    if arguments.once:
+        text = state.exposed("")[0].decode()
+        if state.found is None:
+            raise AskError(state.why, exits.NO_DAEMON)
+        sys.stdout.write(text)
+        return exits.OK
+    try:
+        server = _Server(arguments.listen, state)
+    except (OSError, OverflowError, ValueError) as e:
+        raise exits.CommandError(f"--listen {arguments.listen}: {e}", exits.USAGE) from e
+    with server:
+        sys.stderr.write(f"prepserver metrics: serves /metrics and /health on {arguments.listen}\n")
+        server.serve_forever()
+    return exits.OK
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    server: _Server
+    timeout = _SERVED_S
+
+    def setup(self) -> None:
+        super().setup()
+        # `timeout` is that of one read: somebody may send a byte now and then.
+        self._deadline = threading.Timer(_SERVED_S, _hang_up, (self.connection,))
+        self._deadline.daemon = True
+        self._deadline.start()
+
+    def finish(self) -> None:
+        self._deadline.cancel()
+        super().finish()
+
+    def do_GET(self) -> None:
+        path, state = self.path.partition("?")[0], self.server.state
+        if path == "/metrics":
+            body, kind = state.exposed(self.headers.get("Accept", ""))
+            self._answer(200, kind, body)
+        elif path == "/health":
+            found = state.ask()
+            health = {"state": found["state"] if found is not None else "down", "why": state.why}
+            is_well = health["state"] == "running"
+            self._answer(200 if is_well else 503, "application/json", json.dumps(health).encode() + b"\n")
+        else:
+            self._answer(404, "text/plain", b"/metrics or /health\n")
+
+    def _answer(self, code: int, kind: str, body: bytes) -> None:
+        self.send_response(code)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        """Says nothing: a line for each scrape is a line too many."""
+
+
+class _Server(socketserver.TCPServer):
+    """Listens at an address as the command line names it.
+
+    Raises:
+        ValueError, OSError, OverflowError: It cannot.
+    """
+
+    allow_reuse_address = True
+    request_queue_size = _MOST_WAITING
+
+    def __init__(self, listen: str, state: _State) -> None:
+        self.state = state
+        host, found, port = listen.rpartition(":")
+        if listen.startswith(UNIX):
+            path = Path(listen.removeprefix(UNIX))
+            with contextlib.suppress(FileNotFoundError):
+                if stat.S_ISSOCK(path.stat().st_mode):  # of one that was killed
+                    path.unlink()
+            self.address_family = socket.AF_UNIX
+            os.umask(0o117)  # for owner and group
+            super().__init__(str(path), _Handler)  # type: ignore[arg-type]  # typeshed knows only TCP here
+        elif found and port.isascii() and port.isdigit():
+            host = host.strip("[]")
+            self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            super().__init__((host, int(port)), _Handler)
+        else:
+            raise ValueError(f"HOST:PORT or {UNIX}PATH, such as 127.0.0.1:9477")
+
+    def handle_error(self, *peer: Any) -> None:
+        """A scraper that hangs up, or is hung up on, is no error."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(*peer)
+
+
+def _hang_up(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)

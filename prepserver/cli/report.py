@@ -1,0 +1,121 @@
+"""``prepserver report`` and ``compare``: how a run of a job went, on a page to send to somebody, or beside another."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from prepserver.audit.logfile import path_of
+from prepserver.cli import exits
+from prepserver.cli.joblog import find_log
+from prepserver.cli.run_page import data_of, page, reads_of, shown
+from prepserver.cli.table import console, table
+from prepserver.telemetry.history import RUNS_KEPT, History, Track, figures, joined, paths, read
+
+
+def report(arguments: argparse.Namespace) -> int:
+    """Runs the command."""
+    history = _run(arguments.job, arguments)
+    text = page(history)
+    try:
+        if str(arguments.output) == "-":
+            sys.stdout.write(text)
+        else:
+            arguments.output.write_text(text, encoding="utf-8")
+    except OSError as e:
+        raise exits.CommandError(f"{arguments.output}: {e.strerror}") from e
+    return exits.OK
+
+
+def compare(arguments: argparse.Namespace) -> int:
+    """Runs the command."""
+    runs = [_run(name, arguments) for name in (arguments.a, arguments.b)]
+    first, second = (history.by_images[0] for history in runs)
+    found: dict[str, Any] = {
+        "figures": _beside(figures(first.slices), figures(second.slices)),
+        "stages": _beside(_stages(first), _stages(second)),
+        "verdicts": [_verdict(first), _verdict(second)],
+        "differs": {
+            name: values
+            for name, values in _beside(_settings(runs[0], first), _settings(runs[1], second)).items()
+            if values[0] != values[1]
+        },
+    }
+    if arguments.json:
+        sys.stdout.write(json.dumps(found, indent=2) + "\n")
+        return exits.OK
+    out, heads = console(), ("", "A", "B", "change")
+    out.print(f"A: {arguments.a}\nB: {arguments.b}")
+    out.print(table("figures", heads, [
+        (name, *(("-" if value is None else shown(name, value)) for value in values), _change(name, *values))
+        for name, values in found["figures"].items()
+    ], gives_way=""))  # fmt: skip
+    out.print(table("a row, ms of a worker", heads, [
+        (name, *(("-" if value is None else f"{value:.3f}") for value in values), _change("ms", *values))
+        for name, values in found["stages"].items()
+    ], gives_way=""))  # fmt: skip
+    out.print(table("verdict", ("", "most of the time"), list(zip("AB", found["verdicts"], strict=True)), gives_way=""))
+    if found["differs"]:
+        rows = [(name, *values) for name, values in found["differs"].items()]
+        out.print(table("what differs", ("", "A", "B"), rows, gives_way="B"))
+    return exits.OK
+
+
+def _run(name: str, arguments: argparse.Namespace) -> History:
+    """The run that a job's name (``JOB``, ``JOB~1`` for the run before) or a page means."""
+    try:
+        if name.endswith(".html"):
+            history = data_of(Path(name).read_text(encoding="utf-8"))
+        else:
+            job, back = re.fullmatch(r"(.*?)(?:~(\d+))?", name, re.DOTALL).groups()  # type: ignore[union-attr]
+            if int(back or 0) >= RUNS_KEPT:
+                raise exits.CommandError(f"{name!r}: {RUNS_KEPT} runs of a job are kept, up to {job}~{RUNS_KEPT - 1}")
+            folder, uid = find_log(arguments, job)
+            history = read(paths(path_of(folder, job, uid))[int(back or 0)])
+    except FileNotFoundError as e:
+        raise exits.CommandError(f"nothing is kept of {name!r}: {e.filename} is not there") from e
+    except PermissionError as e:
+        raise exits.CommandError(f"{e.filename}: only the daemon's own user may read it", exits.NO_PERMISSION) from e
+    except (OSError, ValueError) as e:
+        raise exits.CommandError(f"{name}: {e}") from e
+    if not history.by_images:
+        raise exits.CommandError(f"{name!r} has taken too few batches for a report; it takes some seconds")
+    return history
+
+
+def _beside(a: dict[str, Any], b: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    return {name: (a.get(name), b.get(name)) for name in dict.fromkeys([*a, *b])}
+
+
+def _change(name: str, a: float | None, b: float | None) -> str:
+    if a is None or b is None or name == "duration":
+        return ""
+    if "images" in name or name == "ms":
+        return f"{100 * (b / a - 1):+.0f} %" if a else ""
+    return f"{100 * (b - a):+.0f} points"
+
+
+def _stages(track: Track) -> dict[str, float]:
+    """Milliseconds of a worker for a row that the job took, by stage."""
+    whole = joined(track.slices)
+    images = whole.sums.get("images", 0.0)
+    return {name: 1e3 * spent_s / images for name, spent_s in whole.named("stage ").items()} if images else {}
+
+
+def _verdict(track: Track) -> str:
+    titles = joined(track.slices).named("verdict ")
+    known = [title for title in titles if title != "not enough data"] or list(titles)
+    return known[0] if known else "not enough data"
+
+
+def _settings(history: History, track: Track) -> dict[str, Any]:
+    run = history.run
+    return {
+        **reads_of(track),
+        **{f"{part}.{name}": value for part in ("settings", "machine", "versions")
+           for name, value in run.get(part, {}).items()},
+    }  # fmt: skip

@@ -1,0 +1,46 @@
+"""What log lines look like: text for people, JSON for machines; the same in the daemon and in its children."""
+
+from __future__ import annotations
+
+import json
+import logging
+from datetime import UTC, datetime
+
+
+class OneLine(logging.Formatter):
+    """Escapes control characters, because names come from clients: none may forge a line or control a terminal."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+        """See `logging.Formatter`."""
+        return "".join(
+            c if c.isprintable() else c.encode("unicode_escape", "replace").decode()
+            for c in super().formatMessage(record)
+        )
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object on each line: ``time`` (UTC), ``level``, ``logger``, ``pid``, ``message``, and ``traceback``."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """See `logging.Formatter`."""
+        found = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(), "logger": record.name, "pid": record.process,
+            "message": record.getMessage(),
+        }  # fmt: skip
+        if record.exc_info:
+            found["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(found)
+
+
+def log_to_stderr(level: str, form: str) -> None:
+    """Makes all loggers of this process write to stderr.
+
+    Args:
+        level: From which level on, such as ``info``.
+        form: ``text`` or ``json``.
+    """
+    handler = logging.StreamHandler()
+    text = OneLine("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    handler.setFormatter(JsonLines() if form == "json" else text)
+    logging.basicConfig(level=level.upper(), handlers=[handler])

@@ -1,0 +1,182 @@
+"""The daemon's state as Prometheus metrics: one table from the figures of `prepserver status` to names, types and help.
+
+Names are in Prometheus's base units. A figure that an entry does not have, or that is not known now, has no sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+
+Entry: TypeAlias = Mapping[str, Any]
+State: TypeAlias = dict[str, Any]
+
+
+class _Figure(NamedTuple):
+    """A metric.
+
+    Attributes:
+        name: After ``prepserver_`` and the name of its group. One that ends with ``_total`` is a counter.
+        of: Its key in an entry of the state (with dots for nested ones), or what computes it.
+        help: Its meaning.
+        scale: What the figure is multiplied with.
+    """
+
+    name: str
+    of: str | Callable[[Entry], float | None]
+    help: str
+    scale: float = 1.0
+
+
+class _Group(NamedTuple):
+    """Metrics of all entries of one kind.
+
+    Attributes:
+        name: The kind; empty for the daemon itself.
+        labels: Names of the labels and their keys in an entry.
+        entries: Finds the entries in the state.
+        figures: Their metrics.
+    """
+
+    name: str
+    labels: Mapping[str, str]
+    entries: Callable[[State], Iterable[Entry]]
+    figures: tuple[_Figure, ...]
+
+
+def _listed(name: str) -> Callable[[State], Iterable[Entry]]:
+    return lambda state: state.get(name) or ()
+
+
+def _in_states(state: State) -> Iterator[Entry]:
+    for name in ("starting", "idle", "busy"):
+        yield {"state": name, "count": sum(worker["state"] == name for worker in state["workers"])}
+
+
+def _stages(state: State) -> Iterator[Entry]:
+    for stream in state["streams"]:
+        for stage, ms in stream.get("stages_ms_per_sample", {}).items():
+            yield {"id": stream["id"], "stage": stage, "ms": ms}
+
+
+def _verdicts(state: State) -> Iterator[Entry]:
+    for job in state["jobs"]:
+        if verdict := job.get("verdict"):  # daemons of other releases say less
+            yield {**job, "kind": verdict["kind"], "causes": ",".join(verdict["causes"]), "is": 1}
+
+
+def _quarantined(state: Entry) -> float:
+    everywhere = sum(map(len, state["quarantined"].values()))
+    return float(everywhere + sum(len(each["samples"]) for each in state.get("quarantined_for_pipelines", ())))
+
+
+def _percent(key: str) -> Callable[[Entry], float | None]:
+    return lambda entry: None if entry[key] is None else entry[key] / 100
+
+
+_JOB = {"job_name": "name", "rank": "rank", "id": "id"}
+"""Labels of a rank. Prometheus itself uses ``job``; ``id`` tells two clients of one name apart."""
+
+_GROUPS = (
+    _Group("", {}, lambda state: [state], (
+        _Figure("uptime_seconds", "uptime_s", "Time since the daemon started"),
+        _Figure("rows_filled_total", "rows_filled", "Rows made by the workers"),
+        _Figure("rows_per_second", "rows_per_s", "Rows made per second, over the last ten seconds"),
+        _Figure("cores_usable", "cores.usable", "Cores that the daemon and its workers may use"),
+        _Figure("cores_busy", "cores.busy", "Those of them that are busy with anything"),
+        _Figure("rings_bytes", "memory.rings_bytes", "Memory of all rings"),
+        _Figure("rings_budget_bytes", "memory.budget_bytes", "Budget of all rings"),
+        _Figure("caches_bytes", "memory.caches_bytes", "Memory of all caches"),
+        _Figure("caches_budget_bytes", "memory.caches_budget_bytes", "Budget of all caches in memory"),
+        _Figure("quarantined_samples", _quarantined, "Samples that are not tried again because workers died on them"),
+    )),
+    _Group("", {"state": "state"}, _in_states, (
+        _Figure("workers", "count", "Workers by what they do"),
+    )),
+    _Group("worker", {"worker": "number"}, _listed("workers"), (
+        _Figure("busy_ratio", "busy_fraction", "Fraction of a worker's time for which it makes rows"),
+        _Figure("starved_ratio", "starved_fraction", "Fraction for which it could run and has no core"),
+        _Figure("restarts_total", "restarts", "Workers that were replaced"),
+        _Figure("rows_total", "rows", "Rows made by the worker since it started"),
+        _Figure("bad_rows_total", "bad_rows", "Those of them that hold a replacement"),
+        _Figure("read_seconds_total", "read_s", "Time spent reading"),
+        _Figure("make_seconds_total", "make_s", "Time spent decoding and augmenting"),
+    )),
+    _Group("stream", {"stream": "id"}, _listed("streams"), (
+        _Figure("rows_filled_total", "rows_filled", "Rows of the stream that were made"),
+        _Figure("rows_delivered_total", "rows_delivered", "Rows of the stream that jobs took"),
+        _Figure("sharing_ratio", "sharing_factor", "Rows delivered for each row made"),
+        _Figure("announce_seconds", "announce_ms", "Mean time from a finished chunk to its announcement", 1e-3),
+    )),
+    _Group("stream", {"stream": "id", "stage": "stage"}, _stages, (
+        _Figure("stage_seconds", "ms", "Time of a worker for a row, by stage", 1e-3),
+    )),
+    _Group("job", _JOB, _listed("jobs"), (
+        _Figure("batches_total", "batches", "Batches that the job has taken"),
+        _Figure("images_total", "images", "Images that the job has taken"),
+        _Figure("images_per_second", "images_per_s", "Images that it takes, over the last ten seconds"),
+        _Figure("wait_seconds_total", "wait_s", "Time for which its loop has waited for rows"),
+        _Figure("copy_seconds_total", "copy_s", "Time for which its loop has waited for copies"),
+        _Figure("own_seconds_total", "own_s", "Time that its loop took between two batches"),
+        _Figure("wait_ratio", "wait_fraction", "Fraction of its time for which it waits, over the last ten seconds"),
+        _Figure("epoch", "epoch", "Its epoch"),
+        _Figure("epoch_ratio", "epoch_fraction", "How much of its epoch it has taken"),
+        _Figure("ring_ratio", "ring_fill", "Fill of its ring with rows that it has not taken"),
+        _Figure("lag_rows", "lag_rows", "Rows behind the first job of its stream"),
+        _Figure("lost_ratio", "verdict.lost_fraction", "Fraction of its time that the verdict says it loses"),
+    )),
+    _Group("job", {**_JOB, "verdict": "kind", "causes": "causes"}, _verdicts, (
+        _Figure("verdict", "is", "1 for the verdict on the job"),
+    )),
+    _Group("cache", {"cache": "id", "form": "form"}, _listed("caches"), (
+        _Figure("bytes", "bytes", "Size of a cache"),
+        _Figure("samples", "rows", "Samples that it holds"),
+        _Figure("hits_total", "hits", "Samples that came from it"),
+        _Figure("misses_total", "misses", "Samples that did not"),
+    )),
+    _Group("gpu", {"gpu": "index"}, _listed("gpus"), (
+        _Figure("utilisation_ratio", _percent("utilisation_percent"), "Utilisation by NVML"),
+        _Figure("memory_used_bytes", "memory_used_bytes", "Memory in use"),
+        _Figure("memory_total_bytes", "memory_total_bytes", "Memory"),
+        _Figure("power_watts", "power_w", "Power"),
+        _Figure("pcie_bytes_per_second", "pcie_bytes_per_s", "What it receives over PCIe"),
+    )),
+)  # fmt: skip
+
+
+def metrics(state: State | None) -> Iterator[Metric]:
+    """All metrics.
+
+    Args:
+        state: What `prepserver status --json` prints; None if no daemon answers.
+    """
+    yield GaugeMetricFamily("prepserver_up", "Whether the daemon answers", value=float(state is not None))
+    if state is None:
+        return
+    info = GaugeMetricFamily("prepserver_info", "1, with the daemon's version", labels=("version", "kernels"))
+    info.add_metric((state["version"], state["kernels"]["path"]), 1.0)
+    yield info
+    for group in _GROUPS:
+        entries = list(group.entries(state))
+        for figure in group.figures:
+            name = "_".join(filter(None, ("prepserver", group.name, figure.name)))
+            family: GaugeMetricFamily | CounterMetricFamily
+            kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+            family = kind(name, figure.help, labels=tuple(group.labels))
+            for entry in entries:
+                value = figure.of(entry) if callable(figure.of) else _found(entry, figure.of)
+                if value is not None:
+                    family.add_metric([str(entry[key]) for key in group.labels.values()], value * figure.scale)
+            yield family
+
+
+def _found(entry: Entry, key: str) -> float | None:
+    value: Any = entry
+    for part in key.split("."):
+        value = value.get(part)
+        if value is None:
+            return None
+    return float(value)
