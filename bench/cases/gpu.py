@@ -10,10 +10,12 @@ No machine without a GPU can answer these questions; they are asked in this orde
 5. a process is killed in mid-copy: how soon are its pages free, are they right when they are used again;
 6. is NVML there (run this inside the daemon's unit to know about the unit);
 7. a MIG slice: the rate of 1 again, with the slice's name;
-8. the device stage: images/s and host time per batch, plain and finished.
+8. the device stage: images/s and host time per batch, plain and finished;
+9. ops on batches: MixUp or CutMix with the normalization, as one kernel and op by op, as a share of a training step of
+   ResNet-50 (bf16, channels_last, batch 256), which should stay below 3 %.
 
 A check that fails says why, and the others go on. Without a CUDA device the case says so and exits with 0. On a machine
-that has only torch with CUDA, ``python tests/gpu/machine.py`` runs it.
+that has only torch with CUDA, ``python tests/gpu/machine.py`` runs it. The module is long because every check is here.
 """
 
 from __future__ import annotations
@@ -36,13 +38,16 @@ from typing import Any, TypeAlias
 import torch
 
 from bench.harness.case import Case, Figures, Run, say
+from bench.harness.resnet import resnet50
 from bench.harness.tables import Sheet
 
 try:
+    from prepclient import CutMix, MixUp, RandomChoice
     from prepclient.device import DeviceStage
     from prepclient.engine import cuda_device
-    from prepclient.finish import Finish, RowLook
+    from prepclient.finish import Finish, Finisher, drawing_of
     from prepclient.pinning import PORTABLE, HostPin, LibCuda, open_driver
+    from prepclient.rowlook import RowLook
 except ImportError as error:
     sys.exit(f"{error}. On a machine that has only torch: python tests/gpu/machine.py")
 
@@ -349,6 +354,60 @@ def drive(stage: DeviceStage, images: torch.Tensor, batches: int = 200) -> Facts
     return {"images_per_s": round(rate), "host_cpu_us_per_batch": round(statistics.median(host) * 1e6, 1)}
 
 
+def check_device_ops() -> Facts:
+    look, classes = RowLook(SHAPE), 1000
+    device = cuda_device("cuda")
+    rows = torch.randint(0, 256, (BATCH, *SHAPE), dtype=torch.uint8, device=device)
+    labels = torch.arange(BATCH) % classes
+    facts: Facts = {"batch": BATCH, "step_ms": ms_per_call(training_step(rows, labels.to(device), classes))}
+    ops = [RandomChoice([MixUp(classes), CutMix(classes)])]
+    for name, finish in (
+        ("normalized", Finish((MEAN, STD), torch.bfloat16)),
+        ("mixed_fused", Finish((MEAN, STD), torch.bfloat16, ops=ops)),
+        ("mixed_op_by_op", Finish((MEAN, STD), torch.bfloat16, ops=ops, compile=False)),
+    ):
+        finisher, drawing = Finisher(finish, look, device), drawing_of(0, [look], finish)
+        drawn: torch.Tensor | None = None
+        if drawing is not None:
+            start = time.thread_time()
+            drawn = drawing(0, 1 << 20, {"label": labels, "index": torch.arange(BATCH)}).to(device)
+            facts[f"{name}_host_us"] = round((time.thread_time() - start) * 1e6)
+        out = finisher.empty(BATCH)
+        facts[f"{name}_ms"] = ms_per_call(lambda f=finisher, o=out, d=drawn: f.fill(o, [rows], d))  # type: ignore[misc]
+        facts[f"{name}_share_of_step_percent"] = round(100 * facts[f"{name}_ms"] / facts["step_ms"], 2)
+    return facts | {"below_3_percent": facts["mixed_fused_share_of_step_percent"] < 3.0}
+
+
+def training_step(rows: torch.Tensor, labels: torch.Tensor, classes: int) -> Callable[[], None]:
+    model: Any = resnet50(classes).to(rows.device)
+    model = model.to(memory_format=torch.channels_last)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    images = rows.permute(0, 3, 1, 2).to(torch.bfloat16) / 255
+
+    def step() -> None:
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = torch.nn.functional.cross_entropy(model(images), labels)
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+
+    return step
+
+
+def ms_per_call(work: Callable[[], None], times: int = 30) -> float:
+    """Median time on the GPU, by events around each call; the first calls, which may compile, do not count."""
+    for _ in range(5):
+        work()
+    marks = [cuda.Event(enable_timing=True) for _ in range(times + 1)]
+    marks[0].record()
+    for mark in marks[1:]:
+        work()
+        mark.record()
+    cuda.synchronize()
+    ms: float = statistics.median(a.elapsed_time(b) for a, b in itertools.pairwise(marks))
+    return round(ms, 4)
+
+
 CHECKS: list[tuple[str, Callable[[], Facts]]] = [
     ("memfd, locked", check_memfd),
     ("read-only mapping", check_read_only),
@@ -358,6 +417,7 @@ CHECKS: list[tuple[str, Callable[[], Facts]]] = [
     ("NVML", check_nvml),
     ("MIG", check_mig),
     ("device stage", check_stage),
+    ("ops on batches", check_device_ops),
 ]
 
 

@@ -11,6 +11,8 @@ for images, labels in train:
 """
 
 from prepclient.client import PrepClient
+from prepclient.device_ops.cut_mix import CutMix
+from prepclient.device_ops.mix_up import MixUp
 from prepclient.engine import DeviceUnavailable
 from prepclient.errors import (
     BadSampleError,
@@ -45,11 +47,13 @@ from prepserver.pipeline.sources import *  # noqa: F403 -- all sources that ther
 __all__ = [
     "BadSampleError",
     "BatchTimeout",
+    "CutMix",
     "DeviceUnavailable",
     "ForkedClient",
     "InvalidSpec",
     "Joining",
     "MemoryRefused",
+    "MixUp",
     "NoPermission",
     "NoServer",
     "PinningWarning",

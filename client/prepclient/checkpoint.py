@@ -12,7 +12,9 @@ _VERSION = 1
 _MOST = 2**62
 
 
-def state_of(digest: str, place: Start, began: int | None, listing: Listing | None) -> dict[str, Any]:
+def state_of(
+    digest: str, place: Start, began: int | None, listing: Listing | None, device_ops: str = ""
+) -> dict[str, Any]:
     """As `PrepClient.state_dict` gives it.
 
     Args:
@@ -20,8 +22,9 @@ def state_of(digest: str, place: Start, began: int | None, listing: Listing | No
         place: Position of the training loop.
         began: Where epoch 0 began, or would have begun; negative if a later epoch began before that many samples.
         listing: The listing whose samples positions count, if known.
+        device_ops: Names the ops on batches; empty if there are none.
     """
-    return {
+    state = {
         "version": _VERSION,
         "spec": digest,
         "epoch": place.epoch,
@@ -30,17 +33,19 @@ def state_of(digest: str, place: Start, began: int | None, listing: Listing | No
         "start": began,
         "source": listing.state() if listing else None,
     }
+    return state | ({"device_ops": device_ops} if device_ops else {})
 
 
-def read_state(state: object, digest: str) -> tuple[Start, int | None, Listing | None]:
-    """The place, `began` and listing of a state.
+def read_state(state: object, digest: str) -> tuple[Start, int | None, Listing | None, str]:
+    """The place, `began`, listing and device ops of a state.
 
     Raises:
         InvalidSpec: Not such a state, or one of another stream.
     """
     names = {"version", "spec", "epoch", "epoch_start", "position"}
     # older states have no "source" and no "start"
-    if not isinstance(state, dict) or set(state) - {"source", "start"} != names or state["version"] != _VERSION:
+    others = {"source", "start", "device_ops"}
+    if not isinstance(state, dict) or set(state) - others != names or state["version"] != _VERSION:
         raise InvalidSpec(f"not a state of a PrepClient (version {_VERSION}): {state!r}", "state_dict")
     try:
         place = Start(whole("epoch", state["epoch"], 0, _MOST))
@@ -62,4 +67,4 @@ def read_state(state: object, digest: str) -> tuple[Start, int | None, Listing |
             "and num_shards too unless whole batches are shuffled",
             "state_dict",
         )
-    return place, began, listing
+    return place, began, listing, str(state.get("device_ops", ""))

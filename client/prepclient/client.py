@@ -29,6 +29,7 @@ from prepclient.errors import BadSampleError, InvalidSpec
 from prepclient.feed import Start
 from prepclient.finish import Finish, looks_of
 from prepclient.joining import Joining
+from prepclient.output import Output, converted, converter
 from prepclient.session import Handed, Session, Totals
 from prepclient.sharding import Sharding
 from prepclient.spec import VALID, Fields, OnError, check_cache, check_fields, make_spec, parted_columns
@@ -60,10 +61,11 @@ class PrepClient(Turns):
 
     Most scripts need no more arguments. They answer seven questions, in this order:
 
-    - What: `source`, `ops`, `views`, `fields`, `collate`, `normalize`, `dtype`, `memory_format`.
+    - What: `source`, `ops`, `views`, `fields`, `collate`, `device_ops`, `normalize`, `dtype`, `memory_format`,
+      `compile`.
     - How batched: `batch_size`, `shuffle`, `order`, `seed`, `drop_last`.
     - Which part, and with whom: `sharding`, `joining`.
-    - Where to: `device`, `prefetch`, `zero_copy`.
+    - Where to: `device`, `prefetch`, `zero_copy`, `output`.
     - What to keep: `cache`.
     - Which daemon: `job`, `runtime_dir`, `workers`, `inline`, `plugins`, `connect_s`, `reconnect_s`.
     - What on failure: `on_error`, `timeout_s`.
@@ -85,11 +87,17 @@ class PrepClient(Turns):
         collate: ``"batch"`` for one tensor of each column. ``"list"``, for boxes, gives what torchvision's detection
             models take: ``for images, targets in train``, a list of images and a list of dicts, whose boxes, labels
             and keypoints have no padding. It waits for the device at each batch.
-        normalize: ``(mean, std)`` per channel, computed on `device`.
-        dtype: Type of images: ``torch.float16``, ``torch.bfloat16`` or ``torch.float32``; uint8 rows are scaled by
-            1/255. None keeps the rows' type.
+        device_ops: Ops on the batch, computed on `device`: `MixUp`, `CutMix`, `RandomChoice` of the two,
+            `RandomErasing`, `ColorJitter`, `ToDtype`, `Normalize`, and `ToLayout` at the end. The same rows draw the
+            same numbers in every run. Jobs that differ only in these share all rows.
+        normalize: ``(mean, std)`` per channel, computed on `device`: short for ``ToDtype(torch.float32, scale=True),
+            Normalize(mean, std)`` at the end of `device_ops`.
+        dtype: Type of images: ``torch.float16``, ``torch.bfloat16`` or ``torch.float32``; uint8 is scaled by 1/255.
+            None keeps the type that `device_ops` and `normalize` leave.
         memory_format: Memory format of images: ``torch.channels_last`` (as uint8 rows have) or
             ``torch.contiguous_format``.
+        compile: Whether torch.compile fuses `device_ops`: None on a GPU only, False never, True on the CPU, too. Where
+            it does not work, a log line says why and the ops run one by one.
         batch_size: Rows in a batch of this process.
         shuffle: False for the source's order; True for cyclic blocks (each sample once per epoch, and other
             jobs may join at any block); ``"full"`` for a new permutation each epoch.
@@ -107,8 +115,10 @@ class PrepClient(Turns):
         device: None or ``"cpu"`` for host tensors; ``"cuda[:i]"`` copies batches to the GPU ahead.
         prefetch: Rows to have ready ahead of this job; None lets the daemon fill its ring.
         zero_copy: Lend memory, valid until the next step, instead of handing out fresh tensors: read-only views of the
-            ring on the CPU (a write is a segmentation fault), device buffers on a GPU. Has no effect where `normalize`,
-            `dtype` or `memory_format` make new tensors.
+            ring on the CPU (a write is a segmentation fault), device buffers on a GPU. Has no effect where
+            `device_ops`, `normalize`, `dtype` or `memory_format` make new tensors.
+        output: ``"torch"`` for tensors, ``"numpy"`` for arrays in the same memory (read-only with `zero_copy`), or
+            ``"jax"`` for jax's arrays, through dlpack, on the CPU or a GPU.
         cache: Keep samples with the daemon, for all jobs that read the same dataset: ``"encoded"`` as they are stored,
             ``"decoded"`` as uint8 images after the ops that draw no random numbers (`Resize`, `CenterCrop`, `Pad` and
             `Grayscale` at the start of `ops`), both in memory; or the path of a folder on the daemon's machine, for a
@@ -143,9 +153,11 @@ class PrepClient(Turns):
         views: int = 1,
         fields: Fields = "tuple",
         collate: Literal["batch", "list"] = "batch",
+        device_ops: Sequence[Op] = (),
         normalize: tuple[Sequence[float], Sequence[float]] | None = None,
         dtype: torch.dtype | None = None,
         memory_format: torch.memory_format | None = None,
+        compile: bool | None = None,  # torch's word
         # how batched
         batch_size: int = 1,
         shuffle: bool | str = False,
@@ -159,6 +171,7 @@ class PrepClient(Turns):
         device: str | torch.device | None = None,
         prefetch: int | None = None,
         zero_copy: bool = False,
+        output: Output = "torch",
         # what to keep
         cache: str | os.PathLike[str] | None = None,
         # which daemon
@@ -200,10 +213,12 @@ class PrepClient(Turns):
         self._parted = parted_columns(self.spec.pipeline)
         self._on_error = on_error
         try:
-            finish = Finish(normalize, dtype, memory_format)
+            is_fused = None if compile is None else flag("compile", compile)
+            finish = Finish(normalize, dtype, memory_format, device_ops, is_fused)
             looks = looks_of(self.spec.pipeline, finish)
         except SpecError as e:
             raise InvalidSpec(str(e), e.field) from e
+        self._device_ops = finish.digest
         service = Service(
             runtime_dir=path("runtime_dir", runtime_dir),
             workers=workers,
@@ -220,6 +235,7 @@ class PrepClient(Turns):
             self.spec, check_device(device), looks, finish, zero_copy=flag("zero_copy", zero_copy),
             has_valid=on_error == "mask",
         )  # fmt: skip
+        self._convert = converter(output, self._staging.device, self._staging.dtypes, zero_copy=zero_copy)
         self._attachment = Attachment(self.spec, service, self._staging)
         self._classes: tuple[str, list[str]] | None = None  # by the listing's content
         self._iterators = 0
@@ -408,13 +424,14 @@ class PrepClient(Turns):
         be the same, too.
         """
         at = self._attachment
-        return state_of(self.spec.digest, at.place, at.began, at.listing)
+        return state_of(self.spec.digest, at.place, at.began, at.listing, self._device_ops)
 
     @in_turn
     def load_state_dict(self, state: dict[str, Any], *, allow_changed: bool = False) -> None:
         """Goes on at the sample after `state_dict`.
 
-        If the dataset has other samples than then, the next use raises `SourceChanged`.
+        If the dataset has other samples than then, the next use raises `SourceChanged`. Other `device_ops` than then
+        change no row, so they are only logged.
 
         Args:
             state: From `state_dict`.
@@ -423,7 +440,11 @@ class PrepClient(Turns):
         Raises:
             InvalidSpec: Not a state, or one of another source, order, seed or pipeline.
         """
-        at, (place, began, listing) = self._attachment, read_state(state, self.spec.digest)
+        at, (place, began, listing, device_ops) = self._attachment, read_state(state, self.spec.digest)
+        if device_ops != self._device_ops:
+            log.warning(
+                "the state was taken with other device_ops: this job goes on with the same rows, and its own ops"
+            )
         at.detach()
         at.start, at.began, at.listing = place, began, listing
         at.allow_changed, at.goes_on = bool(allow_changed), place.position is not None
@@ -527,5 +548,7 @@ class PrepClient(Turns):
         for column, views in self._parted.items():
             fields[column] = tuple([fields.pop(view) for view in views])
         if self._targets is not None:
-            return self._targets(fields)
-        return fields if self._names is None else tuple(fields[name] for name in self._names)
+            batch: Any = self._targets(fields)
+        else:
+            batch = fields if self._names is None else tuple(fields[name] for name in self._names)
+        return batch if self._convert is None else converted(batch, self._convert)

@@ -15,9 +15,14 @@ from typing import Any, NamedTuple
 
 import torch
 
+from prepclient.batchops import Drawing
 from prepclient.delivery import Delivery
 from prepclient.engine import CudaEngine, Engine, cuda_device
-from prepclient.finish import Finish, Finisher, RowLook
+from prepclient.finish import Finish, Finisher
+from prepclient.rowlook import RowLook
+
+DRAWN = "-drawn"
+"""Among the small fields: what the ops on a batch drew. No column has this name."""
 
 _ALIGN_BYTES = 256  # so that a GPU reads each small field at full width
 
@@ -32,18 +37,22 @@ class Taken(NamedTuple):
 class _Packing:
     """Small fields (label, index) in one block, which one copy transfers."""
 
-    def __init__(self, fields: Mapping[str, torch.dtype], max_batch: int) -> None:
+    def __init__(self, fields: Mapping[str, torch.dtype], max_batch: int, drawn: int) -> None:
         self._spans: dict[str, tuple[int, int, torch.dtype]] = {}
+        self._drawn = drawn
         end = 0
-        for name, dtype in fields.items():
+        for name, dtype in [*fields.items(), *([(DRAWN, torch.float32)] if drawn else [])]:
             begin = math.ceil(end / _ALIGN_BYTES) * _ALIGN_BYTES
-            end = begin + max_batch * dtype.itemsize
+            end = begin + max_batch * dtype.itemsize * (drawn if name == DRAWN else 1)
             self._spans[name] = (begin, end, dtype)
         self.nbytes = end
 
     def views(self, block: torch.Tensor, n: int) -> dict[str, torch.Tensor]:
         """The first `n` elements of each field inside a block of `nbytes` bytes."""
-        return {name: block[begin:end].view(dtype)[:n] for name, (begin, end, dtype) in self._spans.items()}
+        views = {name: block[begin:end].view(dtype) for name, (begin, end, dtype) in self._spans.items()}
+        if self._drawn:
+            views[DRAWN] = views[DRAWN].view(-1, self._drawn)
+        return {name: view[:n] for name, view in views.items()}
 
 
 class DeviceStage:
@@ -74,8 +83,10 @@ class DeviceStage:
         small: Fields with one number per row, by name.
         zero_copy: Lend the device buffers (see above).
         engine: The device's streams and memory; CUDA's by default.
+        drawing: Draws for the ops on batches; None if nothing is drawn.
 
     Attributes:
+        drawing: As given. If there is one, batches are submitted with the small field `DRAWN`.
         small: Names of the small fields.
         delivery: Submitted batches and free host rows.
         engine: The device's streams and memory.
@@ -96,6 +107,7 @@ class DeviceStage:
         small: Mapping[str, torch.dtype],
         zero_copy: bool = False,
         engine: Engine[Any] | None = None,
+        drawing: Drawing | None = None,
     ) -> None:
         if max_batch < 1:
             raise ValueError(f"max_batch = {max_batch}: at least 1")
@@ -103,7 +115,8 @@ class DeviceStage:
         self._looks = tuple(looks)
         self._max_batch = max_batch
         self.small = tuple(small)
-        self._packing = _Packing(small, max_batch)
+        self.drawing = drawing
+        self._packing = _Packing(small, max_batch, drawing.width if drawing is not None else 0)
         self.delivery = Delivery(self.engine, depth)
         # Tensors made in the user's inference_mode could not be written outside of it.
         with torch.inference_mode(False):
@@ -202,15 +215,24 @@ class DeviceStage:
         if self._lends:
             return Taken(key, {**self._by_column(arrived, is_stored=True), **self._packing.views(block, n)})
         batches, fresh = [finisher.empty(n) for finisher in finishers], torch.empty_like(block)
+        small = self._packing.views(fresh, n)
+        drawn: Sequence[torch.Tensor | None] = [None] * len(batches)
+        if self.drawing is not None:
+            numbers = small.pop(DRAWN)
+            drawn, stored = self.drawing.split(numbers), small
+            small = {**small, **self.drawing.unwritten(small)}
 
         def finish() -> None:
-            for finisher, batch, rows in zip(finishers, batches, arrived, strict=True):
-                finisher.fill(batch, [rows])
             fresh.copy_(block)
+            for finisher, batch, rows, part in zip(finishers, batches, arrived, drawn, strict=True):
+                finisher.fill(batch, [rows], part)
+            if self.drawing is not None:
+                for name, soft in self.drawing.softened(stored, numbers).items():
+                    small[name].copy_(soft)
 
         self.engine.launch(finish)
         self.delivery.read()
-        return Taken(key, {**self._by_column(batches, is_stored=False), **self._packing.views(fresh, n)})
+        return Taken(key, {**self._by_column(batches, is_stored=False), **small})
 
     def _by_column(self, batches: Sequence[torch.Tensor], *, is_stored: bool) -> dict[str, Any]:
         left = iter(batches)

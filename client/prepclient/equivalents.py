@@ -52,6 +52,8 @@ _TRANSFORMS = {
     "ToPILImage": _DECODES,
     "RGB": _DECODES,
     "ToPureTensor": _DECODES,
+    "MixUp": "pass device_ops=[prepclient.MixUp(num_classes)], which mixes the batches",
+    "CutMix": "pass device_ops=[prepclient.CutMix(num_classes)], which mixes the batches",
 }
 
 

@@ -1,4 +1,4 @@
-"""The last step of a batch: normalise, cast and lay it out, on the CPU or a GPU.
+"""The last step of a batch: its device ops, then normalise, cast and lay it out, on the CPU or a GPU.
 
 Rows are stored as small as possible (uint8, HWC), because jobs share memory and the bus. Normalised floats take up to
 four times the bytes and cost a GPU microseconds, so they are made last. The caller decides on which stream the kernels
@@ -9,19 +9,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 
-from prepserver.pipeline.checks import mean_fits
+from prepclient.batchops import BatchOps, Drawing, batch_ops, placed
+from prepclient.device_ops import DEVICE_OPS
+from prepclient.rowlook import Layout, RowLook
+from prepserver.pipeline.checks import items, mean_fits
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import Image
-from prepserver.pipeline.pipeline import Pipeline
-from prepserver.pipeline.record import RowField
-
-Layout: TypeAlias = Literal["HWC", "CHW"]
+from prepserver.pipeline.op import Op
+from prepserver.pipeline.ops.normalize import Normalize
+from prepserver.pipeline.ops.to_dtype import ToDtype
+from prepserver.pipeline.ops.to_layout import ToLayout
+from prepserver.pipeline.pipeline import MAX_OPS, Pipeline
+from prepserver.pipeline.record import Record, RowField
+from prepserver.pipeline.spec import digest_of
 
 _CACHED_ELEMENTS = 1 << 18  # 1 MiB of float32
 
@@ -32,77 +37,19 @@ _FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 
 
 @dataclass(frozen=True, slots=True)
-class RowLook:
-    """Layout of a column's rows, as stored and as the user sees them.
-
-    Attributes:
-        shape: Stored shape of one row: ``(H, W, C)`` or ``(C, H, W)`` for an image.
-        dtype: Stored element type.
-        stored: Order of the stored axes.
-        seen: Order of the axes that the user sees. The default, CHW over stored HWC, is torch's ``channels_last``
-            and costs nothing.
-        views: Number of views; each view is a batch of its own.
-        name: Name of the column.
-        is_image: Whether it is normalised, cast and laid out; other columns are handed out as stored.
-    """
-
-    shape: tuple[int, ...]
-    dtype: torch.dtype = torch.uint8
-    stored: Layout = "HWC"
-    seen: Layout = "CHW"
-    views: int = 1
-    name: str = "image"
-    is_image: bool = True
-
-    @classmethod
-    def of(cls, field: RowField, views: int) -> RowLook:
-        """The layout of a field of a pipeline's rows."""
-        dtype, kind = getattr(torch, field.dtype), field.kind
-        if not isinstance(kind, Image):
-            return cls(field.shape, dtype, seen="HWC", views=views, name=field.column, is_image=False)
-        stored: Layout = "CHW" if kind.layout == "CHW" else "HWC"
-        seen: Layout = "HWC" if kind.layout == "HWC" else "CHW"
-        return cls(field.shape, dtype, stored, seen, views, field.column)
-
-    @property
-    def channels(self) -> int:
-        """Number of channels of a row."""
-        return self.shape[2] if self.stored == "HWC" else self.shape[0]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of one stored image."""
-        return math.prod(self.shape) * self.dtype.itemsize
-
-    def view(self, rows: torch.Tensor) -> torch.Tensor:
-        """Stored rows ``(n, *shape)`` in the axes that the user sees: a view, never a copy."""
-        if self.stored == self.seen:
-            return rows
-        return rows.permute(0, 3, 1, 2) if self.stored == "HWC" else rows.permute(0, 2, 3, 1)
-
-    def back(self, images: torch.Tensor) -> torch.Tensor:
-        """The inverse of :meth:`view`."""
-        if self.stored == self.seen:
-            return images
-        return images.permute(0, 2, 3, 1) if self.stored == "HWC" else images.permute(0, 3, 1, 2)
-
-    def together(self, batches: Sequence[torch.Tensor]) -> torch.Tensor | tuple[torch.Tensor, ...]:
-        """The batches of all views as a tuple, or the only one."""
-        return batches[0] if self.views == 1 else tuple(batches)
-
-
-@dataclass(frozen=True, slots=True)
 class Finish:
     """The last computation on images; nothing by default.
 
     Attributes:
-        normalize: ``(mean, std)``, one number per channel each, where 255 in uint8 is 1.0, as in torchvision: uint8
-            rows become ``(x / 255 - mean) / std``; float rows ``(x - mean) / std``.
-        dtype: ``torch.float16``, ``torch.bfloat16`` or ``torch.float32``. Without `normalize`, uint8 becomes
-            ``x / 255``, as with torchvision's ``ToDtype(scale=True)``. None is float32 with `normalize`, else the
-            stored type.
-        memory_format: ``torch.channels_last`` or ``torch.contiguous_format``; None keeps the stored order, which is
-            channels_last unless the pipeline changes it.
+        normalize: ``(mean, std)``, one number per channel each, where 255 in uint8 is 1.0, as in torchvision: short for
+            ``ToDtype(torch.float32, scale=True), Normalize(mean, std)`` after `ops`.
+        dtype: ``torch.float16``, ``torch.bfloat16`` or ``torch.float32``: short for ``ToDtype(dtype, scale=True)``
+            after all that. None is the type that the ops leave.
+        memory_format: ``torch.channels_last`` or ``torch.contiguous_format``, short for ``ToLayout("CHW")``; None keeps
+            the stored order, which is channels_last unless the pipeline changes it.
+        ops: Ops on the batch; a `ToLayout` at the end becomes `memory_format` and `layout`.
+        compile: Whether torch.compile fuses the ops; None where they run on a GPU.
+        layout: Order of the axes that the user sees; None for the pipeline's.
 
     Raises:
         SpecError: An invalid value; its field is the parameter's name.
@@ -111,6 +58,9 @@ class Finish:
     normalize: tuple[Sequence[float], Sequence[float]] | None = None
     dtype: torch.dtype | None = None
     memory_format: torch.memory_format | None = None
+    ops: Sequence[Op] = ()
+    compile: bool | None = None
+    layout: Layout | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         if self.normalize is not None:
@@ -123,6 +73,40 @@ class Finish:
         if self.memory_format not in (None, torch.channels_last, torch.contiguous_format):
             reason = "torch.channels_last or torch.contiguous_format"
             raise SpecError("memory_format", self.memory_format, reason)
+        ops = items("device_ops", self.ops, range(MAX_OPS + 1))
+        for place, op in enumerate(ops):
+            if type(op) not in DEVICE_OPS and not (isinstance(op, ToLayout) and place == len(ops) - 1):
+                there = ", ".join(sorted(each.__name__ for each in DEVICE_OPS))
+                reason = f"cannot be done on a batch: put it into ops, or choose among {there}, and ToLayout at the end"
+                raise SpecError(f"device_ops[{place}]", op, reason)
+        if ops and isinstance(ops[-1], ToLayout):
+            if self.memory_format is not None:
+                raise SpecError("memory_format", self.memory_format, "device_ops end with ToLayout: leave out one")
+            object.__setattr__(self, "layout", ops[-1].layout)
+            object.__setattr__(self, "memory_format", torch.contiguous_format)
+            ops = ops[:-1]
+        object.__setattr__(self, "ops", ops)
+
+    @property
+    def digest(self) -> str:
+        """Names the ops; empty if there are none."""
+        return digest_of([op.to_wire() for op in self.ops])[:16] if self.ops else ""
+
+    def ops_on(self, look: RowLook, device: torch.device) -> BatchOps:
+        """All ops for images of one column, those of `normalize` and of a scaling `dtype` too.
+
+        Raises:
+            SpecError: They do not fit.
+        """
+        ops: tuple[Op, ...] = tuple(self.ops)
+        is_scaled = self.dtype not in (None, torch.uint8) and batch_ops(ops, look.image, device).image.dtype == "uint8"
+        if self.normalize is not None or is_scaled:
+            ops = (*ops, ToDtype("float32", scale=True))
+        if self.normalize is not None:
+            if len(self.normalize[0]) not in (1, look.channels):
+                raise SpecError("normalize", self.normalize, f"the images have {look.channels} channels")
+            ops = (*ops, Normalize(*self.normalize))
+        return batch_ops(ops, look.image, device)
 
     def check_range(self, field: RowField) -> None:
         """Refuses a `normalize` that does not suit a field's values.
@@ -132,9 +116,11 @@ class Finish:
         """
         if self.normalize is None or not isinstance(field.kind, Image):
             return
-        if field.kind.top is None:
-            raise SpecError("normalize", self.normalize, "the pipeline has a Normalize already: leave out one of them")
-        mean_fits("normalize", self.normalize[0], 1.0 if field.dtype == "uint8" else field.kind.top)
+        image = batch_ops(tuple(self.ops), RowLook.of(field, 1).image, torch.device("cpu")).image
+        if image.top is None:
+            reason = "the pipeline has a Normalize already, or device_ops has: leave out one"
+            raise SpecError("normalize", self.normalize, reason)
+        mean_fits("normalize", self.normalize[0], 1.0 if image.dtype == "uint8" else image.top)
 
 
 def _checked_normalize(value: object) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -162,6 +148,12 @@ class Finisher:
         look: Layout of the column.
         device: Device of the batches.
 
+    Attributes:
+        dtype: Element type of a finished batch.
+        ops: The ops on the images; None for another column.
+        width: How many numbers the ops draw for a row.
+        is_plain: Whether a finished batch equals the stored rows in bits and strides.
+
     Raises:
         SpecError: `finish` does not fit the rows (number of channels, float rows cast to uint8,
             channels_last of images that are seen as HWC).
@@ -175,6 +167,7 @@ class Finisher:
         self._scratch: torch.Tensor | None = None
         self._scale: torch.Tensor | None = None
         self._bias: torch.Tensor | None = None
+        self._is_fused = device.type == "cuda" if finish.compile is None else finish.compile
         if finish.memory_format == torch.channels_last and look.seen == "HWC":
             raise SpecError("memory_format", finish.memory_format, "the pipeline's images are seen as HWC")
         stored = torch.empty((1, *look.shape), dtype=look.dtype, device="meta")
@@ -184,20 +177,19 @@ class Finisher:
         self._shape = one.shape[1:]
         self._strides = (one.numel(), *one.stride()[1:])
         self._keeps_order = self._strides[1:] == look.view(stored).stride()[1:]
-        full = 255.0 if look.dtype == torch.uint8 else 1.0
-        self.dtype = finish.dtype or look.dtype
-        if finish.normalize is not None:
-            mean, std = finish.normalize
-            if len(mean) not in (1, look.channels):
-                raise SpecError("normalize", finish.normalize, f"the images have {look.channels} channels")
-            self.dtype = finish.dtype or torch.float32
-            self._scale = self._per_channel([1.0 / (full * s) for s in std])
-            self._bias = self._per_channel([-m / s for m, s in zip(mean, std, strict=True)])
-        elif self.dtype != look.dtype:
-            if self.dtype == torch.uint8:
-                raise SpecError("dtype", self.dtype, f"the pipeline's rows are {look.dtype}")
-            if look.dtype == torch.uint8:
-                self._scale = self._per_channel([1.0 / full])
+        self.dtype = look.dtype
+        self.ops: BatchOps | None = None
+        if look.is_image:
+            self.ops = finish.ops_on(look, device)
+            self.dtype = finish.dtype or getattr(torch, self.ops.image.dtype)
+            if self.dtype == torch.uint8 and self.ops.image.dtype != "uint8":
+                raise SpecError("dtype", self.dtype, f"the images are {self.ops.image.dtype}")
+            divisor, offset = self.ops.line
+            if any(offset) or any(each != 1.0 for each in divisor):
+                self._scale = self._per_channel([1.0 / each for each in divisor])
+                self._bias = self._per_channel(offset) if any(offset) else None
+        self.width = self.ops.width if self.ops is not None else 0
+        self.is_plain = not self.width and self._scale is None and self.dtype == look.dtype and self._keeps_order
 
     def _per_channel(self, numbers: Sequence[float]) -> torch.Tensor:
         """Constants that broadcast over a seen image; on the CPU, over `_flat` images.
@@ -211,11 +203,6 @@ class Finisher:
             return constants.repeat(self._look.shape[1]) if len(numbers) > 1 else constants
         return constants.reshape(-1, 1, 1) if self._look.seen == "CHW" else constants
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether a finished batch equals the stored rows in bits and strides."""
-        return self._scale is None and self.dtype == self._look.dtype and self._keeps_order
-
     def nbytes(self, n: int) -> int:
         """Bytes of a finished batch of `n` images."""
         return n * self._strides[0] * self.dtype.itemsize
@@ -227,13 +214,20 @@ class Finisher:
             return torch.empty_strided(shape, strides, dtype=self.dtype, device=self._device)
         return block[: self.nbytes(n)].view(self.dtype).as_strided(shape, strides)
 
-    def fill(self, out: torch.Tensor, parts: Sequence[torch.Tensor]) -> None:
+    def fill(self, out: torch.Tensor, parts: Sequence[torch.Tensor], drawn: torch.Tensor | None = None) -> None:
         """Computes the batch from its stored parts into `out`.
 
         Args:
             out: From :meth:`empty`, for the sum of the parts' images.
             parts: Stored rows ``(n_i, *shape)`` in order; two if the batch wraps around its ring.
+            drawn: What the ops drew, ``(n, width)``; for a width above 0.
         """
+        if self.width:
+            assert self.ops is not None
+            assert drawn is not None
+            rows = parts[0] if len(parts) == 1 else torch.cat(list(parts))
+            self.ops.run(_planes(out, self._look.seen), _planes(rows, self._look.stored), drawn, fused=self._is_fused)
+            return
         begin = 0
         for part in parts:
             target = out[begin : begin + len(part)]
@@ -273,11 +267,16 @@ class Finisher:
         """Images as stored, with a long innermost axis: a loop over three channels is slow."""
         return images.flatten(2)  # (n, H, W * C) or (n, C, H * W)
 
-    def __call__(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    def __call__(self, parts: Sequence[torch.Tensor], drawn: torch.Tensor | None = None) -> torch.Tensor:
         """A fresh finished batch from its stored parts (see :meth:`fill`)."""
         out = self.empty(sum(len(part) for part in parts))
-        self.fill(out, parts)
+        self.fill(out, parts, drawn)
         return out
+
+
+def _planes(images: torch.Tensor, layout: Layout) -> torch.Tensor:
+    """Images as (n, C, H, W): a view."""
+    return images.permute(0, 3, 1, 2) if layout == "HWC" else images
 
 
 def looks_of(pipeline: Pipeline, finish: Finish) -> list[RowLook]:
@@ -286,10 +285,26 @@ def looks_of(pipeline: Pipeline, finish: Finish) -> list[RowLook]:
     Raises:
         SpecError: `finish` does not fit them.
     """
+    record: Record = {each.column: each.kind for each in pipeline.fields}
+    for place, op in enumerate(finish.ops):
+        try:
+            record = op.after(record)
+        except SpecError as e:
+            raise placed(e, place) from None
     looks = []
-    for field in pipeline.fields:
-        if field.shape and field.view == 0:
-            finish.check_range(field)
-            looks.append(RowLook.of(field, pipeline.views if field.kind.is_spatial else 1))
+    for each in pipeline.fields:
+        if each.shape and each.view == 0:
+            finish.check_range(each)
+            look = RowLook.of(each, pipeline.views if each.kind.is_spatial else 1)
+            looks.append(replace(look, seen=finish.layout) if look.is_image and finish.layout else look)
             Finisher(finish, looks[-1], torch.device("cpu"))  # raises now rather than at the first batch
     return looks
+
+
+def drawing_of(seed: int, looks: Sequence[RowLook], finish: Finish) -> Drawing | None:
+    """What draws for the ops on a job's batches; None if nothing is drawn."""
+    cpu = torch.device("cpu")
+    drawing = Drawing(
+        seed, [(finish.ops_on(look, cpu) if look.is_image else None, n) for look in looks for n in range(look.views)]
+    )
+    return drawing if drawing.width else None

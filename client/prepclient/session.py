@@ -209,6 +209,11 @@ class Session:
         return self.handed.line.peek().start
 
     @property
+    def positions(self) -> int:
+        """Positions of a pass of this shard."""
+        return self.handed.line.n
+
+    @property
     def batches_left(self) -> int:
         """Batches until the end of the epoch."""
         return len(self.handed.line.plan) - self.handed.line.number

@@ -7,18 +7,21 @@ rows when their copy has completed.
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import torch
 
+from prepclient.batchops import Drawing
 from prepclient.blocks import HostBlocks
-from prepclient.device import DeviceStage
+from prepclient.device import DRAWN, DeviceStage
 from prepclient.engine import Engine
 from prepclient.feed import Feed
-from prepclient.finish import Finish, Finisher, RowLook
+from prepclient.finish import Finish, Finisher, drawing_of
+from prepclient.rowlook import RowLook
 from prepclient.rows import Rows
 from prepclient.session import Bad, Session
 from prepclient.spec import VALID, Spec
@@ -106,6 +109,7 @@ class HostStage:
         finish: The last computation on images.
         max_batch: Most rows in one batch.
         zero_copy: Lend read-only views of the ring, valid until the next step, instead of fresh tensors.
+        drawing: Draws for the ops on batches; None if nothing is drawn.
     """
 
     def __init__(
@@ -117,8 +121,10 @@ class HostStage:
         max_batch: int,
         *,
         zero_copy: bool,
+        drawing: Drawing | None = None,
     ) -> None:
         self._session = session
+        self._drawing = drawing
         self._feed = feed
         columns = [_Column.of(look, finish, max_batch) for look in looks]
         self._columns = columns
@@ -137,11 +143,19 @@ class HostStage:
         batch = session.stage()
         rows = self._feed.rows
         parts = iter(rows.parts(batch.start, batch.stop))
+        scalars = rows.scalars(batch.start, batch.stop)
+        drawn: Iterator[torch.Tensor | None] = itertools.repeat(None)
+        if self._drawing is not None:
+            numbers = self._drawing(batch.start, session.positions, scalars)
+            drawn = iter(self._drawing.split(numbers))
+            scalars |= self._drawing.softened(scalars, numbers)
         fields: dict[str, Any] = {
-            column.look.name: column.look.together([self._made(column, next(parts)) for _ in range(column.look.views)])
+            column.look.name: column.look.together(
+                [self._made(column, next(parts), next(drawn)) for _ in range(column.look.views)]
+            )
             for column in self._columns
         }
-        fields |= rows.scalars(batch.start, batch.stop)
+        fields |= scalars
         _, bad, line = session.offer()
         if self._lends:
             self._lent = batch
@@ -149,12 +163,12 @@ class HostStage:
             self._feed.release(session)
         return Step(batch, bad, line, fields, wait_ns, time.monotonic_ns() - since_ns - wait_ns)
 
-    def _made(self, column: _Column, parts: list[torch.Tensor]) -> torch.Tensor:
+    def _made(self, column: _Column, parts: list[torch.Tensor], drawn: torch.Tensor | None) -> torch.Tensor:
         if self._lends:
             # A batch that wraps is copied if the ring is not mapped twice; few batches wrap.
             return column.look.view(parts[0] if len(parts) == 1 else torch.cat(parts))
         batch = column.finisher.empty(sum(map(len, parts)), column.blocks.take())
-        column.finisher.fill(batch, parts)
+        column.finisher.fill(batch, parts, drawn)
         return batch
 
     def _return_lent(self) -> None:
@@ -233,7 +247,10 @@ class CudaStage:
     def _submit(self) -> None:
         rows = self._feed.rows
         while self._stage.delivery.room and (batch := self._session.next_ready()) is not None:
-            small = {name: [column] for name, column in rows.scalars(batch.start, batch.stop).items()}
+            scalars = rows.scalars(batch.start, batch.stop)
+            small = {name: [column] for name, column in scalars.items()}
+            if self._stage.drawing is not None:
+                small[DRAWN] = [self._stage.drawing(batch.start, self._session.positions, scalars)]
             if VALID in self._stage.small:
                 small[VALID] = [valid_rows(batch, self._session.bad_of(batch))]
             self._stage.submit(batch.start, rows.parts(batch.start, batch.stop), small)
@@ -263,6 +280,7 @@ class Staging:
 
     Attributes:
         device: Device of the batches.
+        dtypes: Element types of the columns that `looks` describe, in a batch.
         engine: The device's engine; None for CUDA's.
     """
 
@@ -276,6 +294,8 @@ class Staging:
         zero_copy: bool,
         has_valid: bool,
     ) -> None:
+        self._drawing = drawing_of(spec.seed, looks, finish)
+        self.dtypes = [Finisher(finish, look, torch.device("cpu")).dtype for look in looks]
         self.device = device
         self.engine: Engine[Any] | None = None
         self._looks = looks
@@ -298,7 +318,7 @@ class Staging:
         if self._on_device is None or not self._on_device.reset():
             self._on_device = DeviceStage(
                 self.device, self._looks, self._max_batch, finish=self._finish, small=self._small,
-                zero_copy=self._zero_copy, engine=self.engine,
+                zero_copy=self._zero_copy, engine=self.engine, drawing=self._drawing,
             )  # fmt: skip
         return partial(Rows.map_pinned, driver=self._on_device.engine.pin_driver())
 
@@ -306,7 +326,9 @@ class Staging:
         """The stage of a new attachment; call it after `map_rows`, when the previous stage is closed."""
         if self._on_device is not None:
             return CudaStage(session, feed, self._on_device)
-        return HostStage(session, feed, self._looks, self._finish, self._max_batch, zero_copy=self._zero_copy)
+        return HostStage(
+            session, feed, self._looks, self._finish, self._max_batch, zero_copy=self._zero_copy, drawing=self._drawing
+        )
 
     def close(self) -> None:
         """Gives the device's memory back. Idempotent."""

@@ -6,13 +6,14 @@ Two pipelines with the same digest give the same rows, so the digest decides whi
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from prepserver.pipeline.checks import MAX_SIDE_PX, integer
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import Image
+from prepserver.pipeline.nested import Nesting
 from prepserver.pipeline.op import Op
 from prepserver.pipeline.ops import OPS, op_from_wire
 from prepserver.pipeline.ops.decode import Decode
@@ -110,7 +111,7 @@ class Pipeline:
         views = integer("views", views, 1, MAX_VIEWS)
         given = _as_list(ops)
         for place, op in enumerate(given):
-            if type(op) not in OPS.values():
+            if any(type(each) not in OPS.values() for each in _with_inner(op)):
                 if isinstance(op, type) and op in OPS.values():
                     raise SpecError(f"pipeline[{place}]", op, f"is a class: write {op.__name__}(...)")
                 reason = f"is not an op: apply it to the batches, or choose among {', '.join(OPS)}"
@@ -164,6 +165,14 @@ class Pipeline:
 
 def _wire(ops: Sequence[Op], views: int) -> list[dict[str, Any]]:
     return [*(op.to_wire() for op in ops), *([{"views": views}] if views > 1 else [])]
+
+
+def _with_inner(op: Any) -> Iterator[Any]:
+    """An op, and the ops in it: those of a batch may stand in one, too."""
+    yield op
+    if isinstance(op, Nesting):
+        for each in op.transforms:
+            yield from _with_inner(each)
 
 
 def _check_rows(ops: Sequence[Op], views: int) -> None:

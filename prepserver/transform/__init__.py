@@ -1,6 +1,6 @@
 """Encoded bytes to rows: header, decode, ops on arrays. A row is a pure function of (data, pipeline, key)."""
 
-from prepserver.transform.draw import SampleKey
+from prepserver.pipeline.random_words import SampleKey
 from prepserver.transform.errors import BadFile, BadSample, is_shortage
 from prepserver.transform.heads import HeadMaker
 from prepserver.transform.libtiff import hush as hush_libtiff

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from prepserver.transform.draw import SampleKey
+from prepserver.pipeline.random_words import SampleKey
 from prepserver.transform.kinds import FOLLOWERS
 from prepserver.transform.rowmaker import RowMaker
 from prepserver.transform.rows import Order, opened, refuse_large

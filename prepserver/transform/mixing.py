@@ -13,7 +13,8 @@ import numpy as np
 
 from prepserver.pipeline.kinds import Size
 from prepserver.pipeline.pipeline import Pipeline
-from prepserver.transform.draw import Draws, SampleKey
+from prepserver.pipeline.random_words import SampleKey
+from prepserver.transform.draw import Draws
 from prepserver.transform.follower import Follower
 from prepserver.transform.kinds import FOLLOWERS
 from prepserver.transform.objects import Objects

@@ -16,8 +16,9 @@ from prepserver.pipeline.kinds import Boxes, Image, Size, Spatial
 from prepserver.pipeline.ops.decode import DEFAULT_MAX_PIXELS
 from prepserver.pipeline.ops.to_layout import ToLayout
 from prepserver.pipeline.pipeline import Pipeline
+from prepserver.pipeline.random_words import SampleKey
 from prepserver.pipeline.record import Record, RowField, with_index
-from prepserver.transform.draw import Draws, SampleKey
+from prepserver.transform.draw import Draws
 from prepserver.transform.errors import BadSample
 from prepserver.transform.follower import Follower
 from prepserver.transform.moves import Move

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from prepserver.pipeline.random_words import SampleKey
 from prepserver.protocol.packed import IndexedScan, StoredPixels
 from prepserver.transform.decode import Encoded, Pixels
-from prepserver.transform.draw import SampleKey
 from prepserver.transform.errors import BadSample
 from prepserver.transform.follower import Follower
 from prepserver.transform.indexed import EncodedScan

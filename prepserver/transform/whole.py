@@ -13,9 +13,10 @@ import numpy.typing as npt
 from prepserver.pipeline.op import Op
 from prepserver.pipeline.ops import RandomHorizontalFlip, RandomResizedCrop, ToLayout
 from prepserver.pipeline.pipeline import Pipeline
+from prepserver.pipeline.random_words import SampleKey, eight_words, place_of
 from prepserver.protocol.packed import IndexedScan, StoredPixels
 from prepserver.transform.decode import scratch
-from prepserver.transform.draw import Draws, SampleKey, eight_words, place_of
+from prepserver.transform.draw import Draws
 from prepserver.transform.native import CropRecipe, kernels
 from prepserver.transform.stage import FIRST, Array
 

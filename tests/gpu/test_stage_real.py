@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 import torch
 
-from prepclient.device import DeviceStage
+from prepclient import ColorJitter, CutMix, MixUp, RandomErasing
+from prepclient.device import DRAWN, DeviceStage
 from prepclient.engine import DeviceUnavailable, cuda_device
-from prepclient.finish import Finish, Finisher, RowLook
+from prepclient.finish import Finish, Finisher, drawing_of
 from prepclient.pinning import HostPin, open_driver
+from prepclient.rowlook import RowLook
 from tests.gpu.segment import Segment
 from tests.support.images import SMALL
 
@@ -159,6 +161,45 @@ def test_the_finishing_step_on_the_gpu_is_the_one_on_the_cpu(
     # A fused multiply-add rounds once where the CPU rounds twice; then one unit in the last place of the type.
     ulp = torch.finfo(got.dtype).eps if got.dtype.is_floating_point else 0.0
     torch.testing.assert_close(got.cpu(), want, rtol=ulp, atol=1e-6 if ulp else 0.0)
+
+
+@pytest.mark.parametrize("is_fused", [True, False])
+def test_ops_on_batches_on_the_gpu_are_those_on_the_cpu(device: torch.device, is_fused: bool) -> None:
+    ops = [ColorJitter(0.4, 0.4, 0.4, 0.1), RandomErasing(0.5, value=9), MixUp(1000), CutMix(1000)]
+    finish = Finish(normalize=(MEAN, STD), dtype=torch.float16, ops=ops, compile=is_fused)
+    drawing = drawing_of(3, [LOOK], finish)
+    assert drawing is not None
+    for n in (17, 5):  # a short last batch
+        rows = torch.randint(0, 256, (n, *SHAPE), dtype=torch.uint8)
+        small = {"label": torch.arange(n), "index": torch.arange(n)}
+        drawn = drawing(0, 100, small)
+        want = Finisher(finish, LOOK, torch.device("cpu"))([rows], drawn)
+        got = Finisher(finish, LOOK, device)([rows.to(device)], drawn.to(device))
+        assert got.stride() == want.stride()
+        torch.testing.assert_close(got.cpu(), want, rtol=2e-3, atol=2e-3)
+        soft = drawing.softened({"label": small["label"].to(device)}, drawn.to(device))["label"]
+        torch.testing.assert_close(soft.cpu(), drawing.softened(small, drawn)["label"])
+
+
+@pytest.mark.parametrize("is_fused", [None, False])
+def test_batches_with_ops_come_through_the_stage(segment: Segment, device: torch.device, is_fused: bool | None) -> None:
+    n, finish = 33, Finish(ops=[RandomErasing(1, value=0), MixUp(1000)], dtype=torch.float32, compile=is_fused)
+    pin = HostPin(segment.address, segment.nbytes, open_driver(device), keep=segment)
+    pin.start()
+    rows = segment.bytes[: n * LOOK.nbytes].view(n, *SHAPE).random_(0, 256)
+    small = {"label": torch.arange(n), "index": torch.arange(n)}
+    drawing = drawing_of(3, [LOOK], finish)
+    assert drawing is not None
+    drawn = drawing(0, 100, small)
+    stage = DeviceStage(device, [LOOK], n, small=SMALL, finish=finish, drawing=drawing)
+    stage.submit(1, [[rows]], {**{name: [column] for name, column in small.items()}, DRAWN: [drawn]})
+    got = stage.take().fields
+    assert got.keys() == {"image", "label", "index"}
+    want = Finisher(finish, LOOK, torch.device("cpu"))([rows], drawn)
+    torch.testing.assert_close(got["image"].cpu(), want, rtol=1e-5, atol=1e-5)
+    assert torch.equal(got["label"].cpu(), drawing.softened(small, drawn)["label"])
+    stage.close()
+    pin.close()
 
 
 def test_closing_gives_the_device_memory_back(device: torch.device) -> None:

@@ -22,9 +22,10 @@ import prepserver
 from prepserver.cli import command_line, exits
 from prepserver.config import FIELDS, Settings
 from prepserver.pipeline.ops import OPS
+from prepserver.pipeline.random_words import SampleKey
 from prepserver.pipeline.record import IMAGES, with_index
 from prepserver.pipeline.sources import SOURCES
-from prepserver.transform.draw import Draws, SampleKey
+from prepserver.transform.draw import Draws
 from prepserver.transform.stage import FIRST
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -11,7 +11,8 @@ import torch
 
 from prepclient.device import DeviceStage
 from prepclient.engine import DeviceUnavailable, cuda_device
-from prepclient.finish import Finish, RowLook
+from prepclient.finish import Finish
+from prepclient.rowlook import RowLook
 from prepserver.pipeline.errors import SpecError
 from tests.support.fake_device import FakeDevice, FakeEvent
 from tests.support.fake_ring import SHAPE, FakeRing, Step

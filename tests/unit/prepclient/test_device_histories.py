@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from prepclient.device import DeviceStage
-from prepclient.finish import RowLook
+from prepclient.rowlook import RowLook
 from tests.support.fake_device import FakeDevice
 from tests.support.fake_ring import SHAPE, FakeRing
 from tests.support.images import SMALL

@@ -9,7 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prepclient.finish import Finish, Finisher, Layout, RowLook, looks_of
+from prepclient.finish import Finish, Finisher, looks_of
+from prepclient.rowlook import Layout, RowLook
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.ops import RandomResizedCrop, ToLayout
 from prepserver.pipeline.pipeline import Pipeline

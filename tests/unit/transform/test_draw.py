@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prepserver.transform.draw import Draws, SampleKey
+from prepserver.pipeline.random_words import SampleKey
+from prepserver.transform.draw import Draws
 
 keys = st.builds(SampleKey, st.integers(0, 2**64 - 1), st.integers(0, 2**40), st.integers(0, 2**40))
 

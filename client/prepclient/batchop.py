@@ -1,0 +1,161 @@
+"""How an op is done on a batch: the host draws for each row, and tensors on any device follow.
+
+An op of a batch computes in float32 with images (n, C, H, W), whatever a pipeline stores. What it draws is a few
+numbers for each row, which travel with the batch's small fields.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from prepserver.pipeline.kinds import Image
+from prepserver.pipeline.op import Op
+from prepserver.pipeline.random_words import SampleKey, eight_words, place_of
+
+FIRST = 1 << 16
+"""Place of the first op of a batch. No op of a pipeline has it, so the two draw different numbers."""
+
+Numbers = npt.NDArray[np.float64]
+
+
+class RowDraws:
+    """Random numbers for each row of a batch, by the same keys as those of a pipeline's ops.
+
+    Args:
+        seed: Seed of order and augmentation.
+        passes: For each row the number of complete passes before it.
+        indices: For each row its sample.
+        place: The op's place.
+        view: Which view of the samples.
+    """
+
+    def __init__(self, seed: int, passes: Sequence[int], indices: Sequence[int], place: int, view: int) -> None:
+        self._keys = [SampleKey(seed, pass_, index) for pass_, index in zip(passes, indices, strict=True)]
+        self._place, self._view = place, view
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def uniform(self, block: int = 0, rows: Sequence[int] | None = None) -> Numbers:
+        """Eight numbers in [0, 1) for each row, or each of `rows`: shape (rows, 8). Each block has other numbers."""
+        keys = self._keys if rows is None else [self._keys[row] for row in rows]
+        return self._of(keys, self._view, block)
+
+    def of_batch(self) -> list[float]:
+        """Eight numbers in [0, 1) for the batch: its first row's, the same for all views."""
+        numbers: list[float] = self._of(self._keys[:1], 0, 0)[0].tolist()
+        return numbers
+
+    def _of(self, keys: Sequence[SampleKey], view: int, block: int) -> Numbers:
+        place = place_of(self._place, view)
+        words = np.frombuffer(b"".join(eight_words(key, place, block) for key in keys), "<u8")
+        numbers = (words >> np.uint64(11)).astype(np.float64) * 2.0**-53  # as `prepserver.transform.draw.Draws.uniform`
+        return numbers.reshape(len(keys), 8)
+
+
+class BatchOp(ABC):
+    """An op of a batch.
+
+    Args:
+        op: Its parameters.
+        image: What is known of the images before it.
+        device: Where the images are.
+
+    Attributes:
+        op: The op's class.
+        width: How many numbers it draws for a row.
+    """
+
+    op: ClassVar[type[Op]]
+    width: ClassVar[int] = 0
+
+    def __init__(self, op: Any, image: Image, device: torch.device) -> None:
+        self._op = op
+        self._image = image
+        self._device = device
+
+    @abstractmethod
+    def draw(self, rows: RowDraws) -> Numbers:
+        """What happens to each row, shape (rows, width); it crosses to the device as float32."""
+
+    @abstractmethod
+    def apply(self, images: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
+        """The images afterwards; neither argument is changed. torch.compile must be able to trace it in one graph.
+
+        Args:
+            images: (n, C, H, W), float32.
+            drawn: From `draw`, (n, width), float32.
+        """
+
+
+class Line(NamedTuple):
+    """``x / divisor + offset``, with one number for all channels or one for each."""
+
+    divisor: tuple[float, ...] = (1.0,)
+    offset: tuple[float, ...] = (0.0,)
+
+    def over(self, divisor: Sequence[float], offset: Sequence[float]) -> Line:
+        """This line, then ``(x - offset) / divisor``."""
+        channels = max(map(len, (*self, divisor, offset)))
+        d, o, by, less = (tuple(each) * (channels // len(each)) for each in (*self, divisor, offset))
+        return Line(
+            tuple(a * b for a, b in zip(d, by, strict=True)),
+            tuple((a - c) / b for a, b, c in zip(o, by, less, strict=True)),
+        )
+
+    def constants(self, device: torch.device) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """Scale and bias for images (n, C, H, W), float32; None for a scale of 1, or a bias of 0.
+
+        They have axes, because with a 0-dim tensor type promotion would compute half rows in half precision.
+        """
+        bias = torch.tensor(self.offset, dtype=torch.float32, device=device) if any(self.offset) else None
+        if bias is None and all(each == 1.0 for each in self.divisor):
+            return None, None
+        scale = torch.tensor([1.0 / each for each in self.divisor], dtype=torch.float32, device=device)
+        return scale.reshape(-1, 1, 1), None if bias is None else bias.reshape(-1, 1, 1)
+
+
+class LineOp(BatchOp):
+    """An op that is a `Line`: several in a row are computed as one."""
+
+    def __init__(self, op: Any, image: Image, device: torch.device) -> None:
+        super().__init__(op, image, device)
+        self._scale, self._bias = self.after(Line()).constants(device)
+
+    @abstractmethod
+    def after(self, line: Line) -> Line:
+        """The line that this op makes of `line`."""
+
+    def draw(self, rows: RowDraws) -> Numbers:
+        """As `BatchOp.draw`: nothing."""
+        return np.empty((len(rows), 0))
+
+    def apply(self, images: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
+        """As `BatchOp.apply`."""
+        return along(images, self._scale, self._bias)
+
+
+def along(images: torch.Tensor, scale: torch.Tensor | None, bias: torch.Tensor | None) -> torch.Tensor:
+    """Images by the constants of a `Line`."""
+    if scale is None:
+        return images
+    return images * scale if bias is None else torch.addcmul(bias, images, scale)
+
+
+def inside(images: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
+    """Where pixels lie in a rectangle of each row, (n, 1, H, W) bool.
+
+    Args:
+        images: (n, C, H, W).
+        drawn: Top, left, bottom, right, shape (n, 4).
+    """
+    top, left, bottom, right = drawn.reshape(-1, 4, 1, 1, 1).unbind(1)
+    y = torch.arange(images.shape[2], device=images.device).reshape(-1, 1)
+    x = torch.arange(images.shape[3], device=images.device)
+    return (y >= top) & (y < bottom) & (x >= left) & (x < right)

@@ -1,0 +1,174 @@
+"""What `MixUp` and `CutMix` share: each row is mixed with the one before it, and labels become soft."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from prepclient.batchop import BatchOp, Numbers, RowDraws, inside
+from prepclient.errors import InvalidSpec
+from prepserver.pipeline import checks
+from prepserver.pipeline.errors import SpecError
+from prepserver.pipeline.kinds import Image, Label
+from prepserver.pipeline.op import Op
+from prepserver.pipeline.record import Record
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Mixing(Op):
+    """An op that mixes the samples of a batch.
+
+    Attributes:
+        num_classes: Number of classes.
+        alpha: Parameter of the Beta distribution.
+        labels: The column that becomes soft.
+    """
+
+    num_classes: int
+    alpha: float
+    labels: str
+
+    def __init__(self, num_classes: int, alpha: float = 1.0, labels: str = "label") -> None:
+        self._keep(
+            num_classes=checks.integer("num_classes", num_classes, 1, 1 << 20),
+            alpha=checks.number("alpha", alpha, 1e-6, 1e6),
+            labels=checks.name("labels", labels),
+        )
+
+    def after(self, record: Record) -> Record:
+        """As `Op.after`."""
+        if not isinstance(record.get(self.labels), Label):
+            raise SpecError("labels", self.labels, f"is no column of labels; a sample has {', '.join(record)}")
+        others = [name for name, kind in record.items() if kind.is_spatial and not isinstance(kind, Image)]
+        if others or sum(isinstance(kind, Image) for kind in record.values()) != 1:
+            there = ", ".join(record)
+            raise SpecError("op", type(self).__name__, f"mixes one image with its label; a sample has {there}")
+        return record
+
+    @abstractmethod
+    def decide(self, numbers: Sequence[float], height: int, width: int) -> Mixed:
+        """What to do with a batch of images of `height` x `width`, by numbers in [0, 1)."""
+
+
+class Mixed(NamedTuple):
+    """How the rows of a batch are mixed.
+
+    Attributes:
+        label: Weight of a row's own label.
+        outside: Weight of a row's own pixels outside the rectangle; inside it has none.
+        top: First row of the rectangle, in pixels.
+        left: First column.
+        bottom: One past its last row.
+        right: One past its last column.
+    """
+
+    label: float
+    outside: float
+    top: int = 0
+    left: int = 0
+    bottom: int = 0
+    right: int = 0
+
+
+class MixingOnBatch(BatchOp):
+    """Rows mixed with those before them (the first with the last), as torchvision's ``roll(1, 0)``."""
+
+    width = len(Mixed._fields)
+
+    def mixings(self) -> Sequence[Mixing]:
+        """The ops that may happen."""
+        return (self._op,)
+
+    def choose(self, number: float) -> Mixing:
+        """The op that happens."""
+        chosen: Mixing = self._op
+        return chosen
+
+    def draw(self, rows: RowDraws) -> Numbers:
+        if not len(rows):
+            return np.empty((0, self.width))
+        assert self._image.size is not None
+        *numbers, choice = rows.of_batch()
+        return np.tile(np.array(self.choose(choice).decide(numbers, *self._image.size), np.float64), (len(rows), 1))
+
+    def apply(self, images: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
+        own = drawn[:, 1].reshape(-1, 1, 1, 1)
+        # An index, not a roll: the compiler reads it where it is needed, and needs no kernel of its own.
+        others = images[torch.arange(len(images), device=images.device) - 1]
+        return torch.where(inside(images, drawn[:, 2:]), others, others * (1.0 - own) + images * own)
+
+
+class SoftLabels:
+    """Labels as weights of classes.
+
+    Args:
+        column: The column of labels.
+        num_classes: Number of classes.
+        places: Where the weights of rows' own labels are in what a row's ops draw, in order.
+    """
+
+    def __init__(self, column: str, num_classes: int, places: Sequence[int]) -> None:
+        self.column, self._num_classes, self._places = column, num_classes, places
+
+    @classmethod
+    def of(cls, ops: Sequence[BatchOp]) -> SoftLabels | None:
+        """How the ops of a batch make labels soft; None if they do not.
+
+        Raises:
+            SpecError: They differ in it.
+        """
+        found, begin = [], 0
+        for op in ops:
+            if isinstance(op, MixingOnBatch):
+                found += [(mixing.labels, mixing.num_classes, begin) for mixing in op.mixings()]
+            begin += op.width
+        if not found:
+            return None
+        if len({each[:2] for each in found}) > 1:
+            given = [each[:2] for each in found]
+            raise SpecError("num_classes", given, "all ops that mix need the same num_classes and labels")
+        column, num_classes, _ = found[0]
+        return cls(column, num_classes, sorted({each[2] for each in found}))
+
+    def check(self, scalars: Mapping[str, torch.Tensor]) -> None:
+        """Refuses labels that are none of the classes; a row that holds no sample has -1, and no class.
+
+        Raises:
+            InvalidSpec: There is one.
+        """
+        labels = scalars[self.column]
+        greatest = int(labels.max()) if len(labels) else -1
+        if greatest >= self._num_classes:
+            said = f"a batch has the label {greatest} in {self.column!r}; num_classes must be above the greatest label"
+            raise InvalidSpec(f"num_classes = {self._num_classes}: {said}", "num_classes")
+
+    def empty(self, labels: torch.Tensor) -> torch.Tensor:
+        """Memory for the weights of `labels`, contents undefined."""
+        return torch.empty((len(labels), self._num_classes), dtype=torch.float32, device=labels.device)
+
+    def __call__(self, labels: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
+        """Weights (n, num_classes), float32, of labels (n,); `drawn` is what the ops drew."""
+        classes = torch.arange(self._num_classes, device=labels.device)
+        soft = (labels.reshape(-1, 1) == classes).to(torch.float32)
+        for place in self._places:
+            own = drawn[:, place : place + 1]
+            soft = soft.roll(1, 0) * (1.0 - own) + soft * own
+        return soft
+
+
+def beta(alpha: float, first: float, second: float) -> float:
+    """A number of the distribution Beta(alpha, alpha), from two in [0, 1).
+
+    Devroye's formula for the symmetric case (Random variate generation in one line of code, 1996), without rejection:
+    so every batch takes two numbers. It is arranged so that small alphas do not overflow.
+    """
+    turn = math.cos(2.0 * math.pi * second)
+    power = (1.0 - first) ** (1.0 / alpha)
+    share = (1.0 - power) * turn * turn
+    return 0.5 + math.copysign(0.5, turn) * math.sqrt(share / (power + share)) if share else 0.5

@@ -1,0 +1,31 @@
+"""`MixUp`: images and labels of two samples, blended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from prepclient.device_ops._mixing import Mixed, Mixing, MixingOnBatch, beta
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class MixUp(Mixing):
+    """Blend each image of a batch with the one before it, and their labels alike. Only for `device_ops`.
+
+    Labels become weights of classes, (batch, num_classes) float32. As in torchvision, one weight is drawn for the whole
+    batch, and the first row's partner is the last. `RandomChoice([MixUp(...), CutMix(...)])` takes one of the two for
+    each batch.
+
+    Attributes:
+        num_classes: Number of classes; above the greatest label.
+        alpha: The weight of a row itself is of the distribution Beta(alpha, alpha).
+        labels: The column of labels.
+    """
+
+    def decide(self, numbers: Sequence[float], height: int, width: int) -> Mixed:
+        weight = beta(self.alpha, numbers[0], numbers[1])
+        return Mixed(weight, weight)
+
+
+class MixUpOnBatch(MixingOnBatch):
+    op = MixUp

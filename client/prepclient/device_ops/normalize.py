@@ -1,0 +1,14 @@
+"""How `Normalize` is done on a batch."""
+
+from __future__ import annotations
+
+from prepclient.batchop import Line, LineOp
+from prepserver.pipeline.ops.normalize import Normalize
+
+
+class NormalizeOnBatch(LineOp):
+    op = Normalize
+    _op: Normalize
+
+    def after(self, line: Line) -> Line:
+        return line.over(self._op.std, self._op.mean)

@@ -1,0 +1,83 @@
+"""How a column's rows lie in memory, and how the user sees them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+import torch
+
+from prepserver.pipeline.kinds import Image
+from prepserver.pipeline.record import RowField
+
+Layout: TypeAlias = Literal["HWC", "CHW"]
+
+
+@dataclass(frozen=True, slots=True)
+class RowLook:
+    """Layout of a column's rows, as stored and as the user sees them.
+
+    Attributes:
+        shape: Stored shape of one row: ``(H, W, C)`` or ``(C, H, W)`` for an image.
+        dtype: Stored element type.
+        stored: Order of the stored axes.
+        seen: Order of the axes that the user sees. The default, CHW over stored HWC, is torch's ``channels_last``
+            and costs nothing.
+        views: Number of views; each view is a batch of its own.
+        name: Name of the column.
+        is_image: Whether it is normalised, cast and laid out; other columns are handed out as stored.
+        top: Greatest value that a pixel may have; see `Image`.
+    """
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype = torch.uint8
+    stored: Layout = "HWC"
+    seen: Layout = "CHW"
+    views: int = 1
+    name: str = "image"
+    is_image: bool = True
+    top: float | None = field(default=255.0, compare=False)
+
+    @classmethod
+    def of(cls, field: RowField, views: int) -> RowLook:
+        """The layout of a field of a pipeline's rows."""
+        dtype, kind = getattr(torch, field.dtype), field.kind
+        if not isinstance(kind, Image):
+            return cls(field.shape, dtype, seen="HWC", views=views, name=field.column, is_image=False)
+        stored: Layout = "CHW" if kind.layout == "CHW" else "HWC"
+        seen: Layout = "HWC" if kind.layout == "HWC" else "CHW"
+        return cls(field.shape, dtype, stored, seen, views, field.column, top=kind.top)
+
+    @property
+    def channels(self) -> int:
+        """Number of channels of a row."""
+        return self.shape[2] if self.stored == "HWC" else self.shape[0]
+
+    @property
+    def image(self) -> Image:
+        """What is known of an image."""
+        size = self.shape[:2] if self.stored == "HWC" else self.shape[1:]
+        return Image((size[0], size[1]), self.channels, str(self.dtype).removeprefix("torch."), top=self.top)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one stored image."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def view(self, rows: torch.Tensor) -> torch.Tensor:
+        """Stored rows ``(n, *shape)`` in the axes that the user sees: a view, never a copy."""
+        if self.stored == self.seen:
+            return rows
+        return rows.permute(0, 3, 1, 2) if self.stored == "HWC" else rows.permute(0, 2, 3, 1)
+
+    def back(self, images: torch.Tensor) -> torch.Tensor:
+        """The inverse of :meth:`view`."""
+        if self.stored == self.seen:
+            return images
+        return images.permute(0, 2, 3, 1) if self.stored == "HWC" else images.permute(0, 3, 1, 2)
+
+    def together(self, batches: Sequence[torch.Tensor]) -> torch.Tensor | tuple[torch.Tensor, ...]:
+        """The batches of all views as a tuple, or the only one."""
+        return batches[0] if self.views == 1 else tuple(batches)
