@@ -37,7 +37,8 @@ class Settings:
     """The settings of one daemon.
 
     Attributes:
-        workers: Worker processes; 0 means auto (usable CPUs, less one for the daemon and the jobs).
+        workers: Worker processes; 0 means auto: usable CPUs less one at the start, then as many as the jobs need and
+            the cores allow.
         memory_bytes: Budget for all rings together; 0 means auto (half of what is free at the start).
         runtime_dir: Where the sockets are; empty means the default place.
         cache_dir: Where listings of sources are kept; empty means ``index`` in the state directory.
@@ -320,13 +321,21 @@ def format_bytes(nbytes: int) -> str:
 
 
 def auto_workers() -> int:
-    """CPUs that this process may use (affinity and cgroup quota), less one; at least one.
+    """Workers that ``workers = "auto"`` begins with: `auto_most_workers`, less one; at least one.
 
-    That one CPU is for the daemon and the jobs' own Python. ``os.cpu_count`` knows neither limit.
+    That one CPU is for the daemon and the jobs' own Python.
+    """
+    return max(1, auto_most_workers() - 1)
+
+
+def auto_most_workers() -> int:
+    """The most workers that ``workers = "auto"`` ever has: CPUs of this process, by affinity and cgroup quota.
+
+    ``os.cpu_count`` knows neither limit.
     """
     quota = cpus()
     usable = len(os.sched_getaffinity(0))
-    return max(1, (usable if quota is None else min(usable, math.ceil(quota))) - 1)
+    return min(MAX_WORKERS, usable if quota is None else max(1, min(usable, math.ceil(quota))))
 
 
 def _within(name: str, value: float, low: float, high: float) -> None:

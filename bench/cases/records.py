@@ -3,7 +3,8 @@
 Shuffled, in batches of 256, with equal numbers of workers; a row is 256 floats and a label (Arrays: of a memory-mapped
 .npy each; TFRecord: 240 floats, for the names of features take bytes, too). The rival of `Arrays` is a torch
 ``DataLoader`` over the same memory-mapped arrays; the same with ``__getitems__``, which takes a whole batch by one
-index, is shown beside it. The rival of `TFRecord` is the package ``tfrecord`` with its index, in a ``DataLoader``.
+index, is shown beside it, as is the same dataset through `Take`, `Skip` and `Concat`. The rival of `TFRecord` is the
+package ``tfrecord`` with its index, in a ``DataLoader``.
 Contenders take turns in each round, each after a warm-up; three rounds of windows of 3 s.
 
 ``--tar-samples N`` asks instead how large the index of N samples in 100 tars is, and how fast a worker opens it. The
@@ -32,7 +33,7 @@ from bench.harness.case import Case, Figures, Run, say
 from bench.harness.proc import cpu_s, machine_busy_s, tree
 from bench.harness.rounds import Target, disturbed, target_sheet, values
 from bench.harness.tables import Sheet, spread
-from prepclient import Arrays, PrepClient, Tar, TFRecord
+from prepclient import Arrays, Concat, PrepClient, Skip, Take, Tar, TFRecord
 from prepserver.pipeline import kinds
 from prepserver.pipeline.source import SourceSpec
 from prepserver.source import build_index, open_source
@@ -107,6 +108,23 @@ def _write_arrays(folder: Path, rows: np.ndarray[Any, Any]) -> None:
     np.save(folder / "y.npy", np.arange(len(rows)) % 1000)
 
 
+def _prepserver(source: Callable[[Path], SourceSpec]) -> Loader:
+    @contextlib.contextmanager
+    def made(folder: Path, workers: int) -> Iterator[Iterable[Any]]:
+        with PrepClient(source(folder), [], batch_size=_BATCH, shuffle=True, workers=workers) as client:
+            yield client
+
+    return made
+
+
+def _arrays(folder: Path) -> SourceSpec:
+    return Arrays(x=folder / "x.npy", label=folder / "y.npy")
+
+
+def _composed(folder: Path) -> SourceSpec:
+    return Concat([Take(_arrays(folder), _ROWS // 32), Skip(_arrays(folder), _ROWS // 32)])
+
+
 def _write_tfrecord(folder: Path, rows: np.ndarray[Any, Any]) -> None:
     import tfrecord
     from tfrecord.tools.tfrecord2idx import create_index
@@ -121,8 +139,12 @@ def _write_tfrecord(folder: Path, rows: np.ndarray[Any, Any]) -> None:
 FORMATS: dict[str, Format] = {
     "Arrays": Format(
         _write_arrays,
-        lambda folder: Arrays(x=folder / "x.npy", label=folder / "y.npy"),
-        {"DataLoader": _loader(_Mapped), "DataLoader, whole batches": _loader(_MappedBatches, lambda batch: batch)},
+        _arrays,
+        {
+            "DataLoader": _loader(_Mapped),
+            "DataLoader, whole batches": _loader(_MappedBatches, lambda batch: batch),
+            "prepserver, composed": _prepserver(_composed),
+        },
         1.5,
     ),
     "TFRecord": Format(
@@ -174,7 +196,7 @@ def measure(run: Run) -> Figures:
         except ImportError as error:
             left_out[name] = str(error)
             continue
-        own = _prepserver(form.source, run.scratch / "run")
+        own = _prepserver(form.source)
         contenders += [(name, reader, folder, each) for reader, each in {"prepserver": own, **form.rivals}.items()]
     rounds = []
     for _ in range(run.rounds(3)):
@@ -187,15 +209,6 @@ def measure(run: Run) -> Figures:
             cells.append({"format": name, "reader": reader, **found})
         rounds.append(cells)
     return {"workers": run.workers, "left_out": left_out, "rounds": rounds}
-
-
-def _prepserver(source: Callable[[Path], SourceSpec], runtime_dir: Path) -> Loader:
-    @contextlib.contextmanager
-    def made(folder: Path, workers: int) -> Iterator[Iterable[Any]]:
-        with PrepClient(source(folder), [], batch_size=_BATCH, shuffle=True, workers=workers) as client:
-            yield client
-
-    return made
 
 
 def rate(batches: Iterable[Any], warm_s: float, window_s: float) -> dict[str, float]:

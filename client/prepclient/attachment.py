@@ -36,7 +36,7 @@ class Service:
 
     Attributes:
         runtime_dir: The daemon's directory; None for the usual places.
-        workers: Workers of a private daemon if no daemon runs; None for no private one.
+        workers: Workers of a private daemon if no daemon runs, a number or "auto"; None for no private one.
         inline: Whether this process makes the rows.
         plugins: The user's own plug-ins, for this process or a private daemon.
         cache: See `prepclient.spec.check_cache`.
@@ -48,7 +48,7 @@ class Service:
     """
 
     runtime_dir: str | None
-    workers: int | None
+    workers: int | str | None
     inline: bool
     plugins: tuple[str, ...]
     cache: str
@@ -128,6 +128,11 @@ class Attachment:
             return self.start
         epoch_start, position, rounds = session.place
         return Start(session.epoch, position, epoch_start, rounds, session.position)
+
+    @property
+    def plugins(self) -> tuple[str, ...]:
+        """See `Service`."""
+        return self._service.plugins
 
     def check_process(self) -> None:
         """See `forks.check_process`."""

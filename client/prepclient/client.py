@@ -28,6 +28,7 @@ from prepclient.equivalents import refuse_loader_arguments
 from prepclient.errors import BadSampleError, InvalidSpec
 from prepclient.feed import Start
 from prepclient.finish import Finish, looks_of
+from prepclient.headspace import Headspace
 from prepclient.joining import Joining
 from prepclient.output import Output, converted, converter
 from prepclient.session import Handed, Session, Totals
@@ -59,7 +60,7 @@ class PrepClient(Turns):
             for images, labels in train:
                 ...
 
-    Most scripts need no more arguments. They answer seven questions, in this order:
+    Most scripts need no more arguments. They answer eight questions, in this order:
 
     - What: `source`, `ops`, `views`, `fields`, `collate`, `device_ops`, `normalize`, `dtype`, `memory_format`,
       `compile`.
@@ -69,6 +70,7 @@ class PrepClient(Turns):
     - What to keep: `cache`.
     - Which daemon: `job`, `runtime_dir`, `workers`, `inline`, `plugins`, `connect_s`, `reconnect_s`.
     - What on failure: `on_error`, `timeout_s`.
+    - What to measure: `headspace`.
 
     Images are ``[batch, C, H, W]`` (uint8, channels_last in memory) unless the ops say otherwise; labels int64.
 
@@ -126,8 +128,9 @@ class PrepClient(Turns):
             fills it, as far as the daemon's budget goes. Has no effect with `inline`.
         job: Name of the run, the same in all ranks; for `prepserver status` and the audit.
         runtime_dir: The daemon's directory; None for ``$PREPSERVER_RUNTIME_DIR`` or the usual places.
-        workers: Start a private daemon with this many workers if no daemon runs. All clients of this process that ask
-            for one share it. It ends when the last of them is closed or collected, or with the process.
+        workers: Start a private daemon with this many workers if no daemon runs; ``"auto"`` adapts the number to what
+            the jobs need and the cores allow. All clients of this process that ask for one share it. It ends when the
+            last of them is closed or collected, or with the process.
         inline: Make the same rows in this process, without a daemon.
         plugins: Your own code for `PluginOp` and `Plugin`: names of entry points, of modules, or ``module:object``.
             For `workers` and `inline` only; the configuration of a shared daemon names its own.
@@ -139,6 +142,10 @@ class PrepClient(Turns):
             ``valid`` (bool, False in such rows).
         timeout_s: Longest wait for a batch, for the daemon's answer, or for a place with a busy daemon. After 30 s
             of waiting for a batch, a log line names the reason.
+        headspace: Measure in the first epoch what an infinitely fast loader would give: after ten steps and as many as
+            this, the loop gets batches again that it had, for so many steps, and then the stream goes on. That epoch
+            has so many more batches, in all ranks. A log line and `stats` say the result. The model trains on these
+            batches, too, so this is for a run to measure with.
 
     Raises:
         InvalidSpec: An argument is invalid; raised before anything is sent.
@@ -177,7 +184,7 @@ class PrepClient(Turns):
         # which daemon
         job: str | None = None,
         runtime_dir: str | os.PathLike[str] | None = None,
-        workers: int | None = None,
+        workers: int | Literal["auto"] | None = None,
         inline: bool = False,
         plugins: str | Sequence[str] = (),
         connect_s: float = 10.0,
@@ -185,6 +192,8 @@ class PrepClient(Turns):
         # what on failure
         on_error: OnError = "raise",
         timeout_s: float = 600.0,
+        # what to measure
+        headspace: int = 0,
         **loader_arguments: Never,
     ) -> None:
         super().__init__()
@@ -196,7 +205,7 @@ class PrepClient(Turns):
         if not isinstance(joining, Joining | None):
             raise invalid("joining", joining, "Joining(...), or None for the defaults")
         if workers is not None:
-            workers = whole("workers", workers, 1, 1024)
+            workers = workers if workers == "auto" else whole("workers", workers, 1, 1024)
             if inline:
                 raise InvalidSpec(
                     f"workers = {workers} with inline = True: inline makes the rows in this process, without workers. "
@@ -238,6 +247,8 @@ class PrepClient(Turns):
         self._convert = converter(output, self._staging.device, self._staging.dtypes, zero_copy=zero_copy)
         self._attachment = Attachment(self.spec, service, self._staging)
         self._classes: tuple[str, list[str]] | None = None  # by the listing's content
+        headspace = whole("headspace", headspace, 0, 2**31 - 1)
+        self._headspace = Headspace(headspace) if headspace else None
         self._iterators = 0
         self._judge_ns: int | None = 0  # when to ask the daemon what limits this job; None once that was said
         self._left_ns = 0  # when the loop got its last batch; 0 between epochs
@@ -256,11 +267,15 @@ class PrepClient(Turns):
         self._attachment.goes_on = False
         self._iterators += 1
         self._left_ns = 0
-        return Epoch(self, self._iterators, session.handed.totals.batches + session.batches_left)
+        totals = session.handed.totals
+        ends_at = totals.batches + session.batches_left
+        if self._headspace is not None:
+            self._headspace.begin_epoch(totals, ends_at)
+        return Epoch(self, self._iterators, ends_at)
 
     def __len__(self) -> int:
         """Batches of this rank in a whole epoch: in the current or next one, if they differ (see `order`)."""
-        return self._attached().batches_per_epoch
+        return self._attached().batches_per_epoch + (self._headspace.extra if self._headspace is not None else 0)
 
     @in_turn
     def set_epoch(self, epoch: int) -> None:
@@ -337,6 +352,11 @@ class PrepClient(Turns):
         return self._attachment.feed.num_classes
 
     @property
+    def plugins(self) -> tuple[str, ...]:
+        """Names of the plug-ins of this process or its private daemon."""
+        return self._attachment.plugins
+
+    @property
     def epoch(self) -> int:
         """Number of the epoch that the next batch belongs to."""
         return self._attachment.epoch
@@ -354,7 +374,8 @@ class PrepClient(Turns):
         ``Joining(start=...)`` has the same order. It is None before the first use. ``sharing_factor`` is how many rows
         jobs have received per row made for this job's stream: 3.0 if three jobs share it. ``verdict`` is what limited
         the job in the last ten seconds, why, and what to do. The client asks the daemon for these two, in a few
-        milliseconds; they are None while it has no daemon.
+        milliseconds; they are None while it has no daemon. ``headspace`` is what that argument has measured: images/s
+        with an infinitely fast loader, images/s with this one, and the gain; None before.
 
         Args:
             table: Return a text instead: loading, copying, computing and the rest, per step and in per cent, and the
@@ -378,6 +399,7 @@ class PrepClient(Turns):
             "start": at.began,
             "sharing_factor": said.get("sharing_factor"),
             "verdict": said.get("verdict"),
+            "headspace": self._headspace.found if self._headspace is not None else None,
         }
 
     def progress(self, epochs: int = 1) -> Iterator[Any]:
@@ -515,10 +537,25 @@ class PrepClient(Turns):
             was.copy_ns + step.copy_ns, was.own_ns + own_ns,
         )  # fmt: skip
         batch = self._dressed(step)
+        if self._headspace is not None and not isinstance(batch, BadSampleError):
+            self._headspace.saw(batch, was, totals)
         self._left_ns = time.monotonic_ns()
         if self._timeline is not None and self._timeline.step(step, asked_ns, self._left_ns, left_ns):
             self._end_timeline()
         return batch, session, Handed(step.line, totals)
+
+    @property
+    def _replays_left(self) -> int:
+        return self._headspace.left if self._headspace is not None else 0
+
+    def _replay(self) -> Any:
+        """A batch that the loop had before, to measure the loop without the loader; None if the stream goes on."""
+        if self._headspace is None:
+            return None
+        batch = self._headspace.replay(self._attachment.totals)
+        if batch is not None:
+            self._left_ns = 0  # between replays there is no time of the stream
+        return batch
 
     def _end_timeline(self) -> None:
         timeline, self._timeline = self._timeline, None

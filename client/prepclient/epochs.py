@@ -31,7 +31,11 @@ class Epoch:
 
     def __len__(self) -> int:
         """Remaining batches."""
-        return 0 if self._ended else max(0, self._ends_at - self._client._attachment.totals.batches)
+        return 0 if self._ended else self._of_stream + self._client._replays_left
+
+    @property
+    def _of_stream(self) -> int:
+        return max(0, self._ends_at - self._client._attachment.totals.batches)
 
     def __next__(self) -> Any:
         """The next batch.
@@ -52,7 +56,10 @@ class Epoch:
                     "this iterator is of an earlier epoch: its PrepClient was iterated or moved since. Loops that run "
                     "at the same time each need their own PrepClient; they share the daemon's work"
                 )
-            if len(self) == 0:
+            replay = self._client._replay()
+            if replay is not None:
+                turn.is_over = True; return replay  # noqa: E702  # fmt: skip
+            if self._of_stream == 0:
                 self._ended = True  # for good, even if the client moves back
                 self._client._epoch_ended()
                 raise StopIteration

@@ -36,11 +36,11 @@ _running: weakref.WeakValueDictionary[int, PrivateDaemon] = weakref.WeakValueDic
 """By pid: a forked child ignores its parent's entry and starts its own."""
 
 
-def private_daemon(workers: int, plugins: Sequence[str] = (), roots: Sequence[str] = ()) -> PrivateDaemon:
+def private_daemon(workers: int | str, plugins: Sequence[str] = (), roots: Sequence[str] = ()) -> PrivateDaemon:
     """The private daemon of this process, started if there is none. It ends with its last reference.
 
     Args:
-        workers: Its worker processes, if it is started now.
+        workers: Its worker processes, if it is started now; "auto" for as many as the jobs need.
         plugins: Its plug-ins, if it is started now.
         roots: URLs below which it reads, if it is started now.
 
@@ -65,7 +65,7 @@ def private_daemon(workers: int, plugins: Sequence[str] = (), roots: Sequence[st
         )
     elif running.workers != workers:
         log.warning(
-            "workers = %d: the private daemon of this process runs already, with %d workers", workers, running.workers
+            "workers = %s: the private daemon of this process runs already, with workers = %s", workers, running.workers
         )
     return running
 
@@ -85,7 +85,7 @@ class PrivateDaemon:
         NoServer: It did not start; the text has the end of its log.
     """
 
-    def __init__(self, workers: int, plugins: Sequence[str] = (), roots: Sequence[str] = ()) -> None:
+    def __init__(self, workers: int | str, plugins: Sequence[str] = (), roots: Sequence[str] = ()) -> None:
         self.workers = workers
         self.plugins = tuple(plugins)
         self.roots = tuple(roots)
@@ -103,7 +103,8 @@ class PrivateDaemon:
         root = Path(prepserver.__file__).resolve().parents[1]
         mine = [os.path.abspath(path) for path in sys.path] if plugins else []
         paths = (str(root), os.environ.get("PYTHONPATH", ""), *mine)
-        env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+        # Its owner is its only user: a server that redirects gains nothing for anybody else.
+        env = {"PREPSERVER_REDIRECTS": "any", **os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
         # A new session, so that Ctrl-C in the terminal reaches only the training script, which then ends its daemon.
         self._process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, env=env, start_new_session=True

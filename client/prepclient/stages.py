@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -29,6 +30,7 @@ from prepserver.pipeline.batches import Batch, BatchLine
 from prepserver.protocol.layout import RingLayout
 
 _POLL_S = 0.0005  # while copies are under way, because the daemon may need their rows
+_WHOLE: Mapping[str, str] = MappingProxyType({})
 _BUSY_POLL_S = 0.005  # while the device is busy: precision of the measured wait
 
 
@@ -80,6 +82,32 @@ def valid_rows(batch: Batch, bad: Iterable[Bad]) -> torch.Tensor:
     return valid
 
 
+class _Trim:
+    """Cuts columns of a batch to the longest row in it: see `prepserver.pipeline.op.Op.trims`.
+
+    Args:
+        trims: Columns, and the column that says how long each row is.
+    """
+
+    def __init__(self, trims: Mapping[str, str]) -> None:
+        self._trims = trims
+        self._longest: dict[int, dict[str, int]] = {}
+
+    def look(self, batch: Batch, scalars: Mapping[str, torch.Tensor]) -> None:
+        """Notes the greatest lengths in a batch while they are in host memory, where nobody waits for a device."""
+        if self._trims:
+            longest = {name: scalars[name] for name in set(self._trims.values())}
+            self._longest[batch.start] = {
+                name: max(1, int(each.max())) if len(each) else 1 for name, each in longest.items()
+            }
+
+    def cut(self, batch: Batch, fields: dict[str, Any]) -> None:
+        """Replaces the columns of the batch by views of their first places."""
+        longest = self._longest.pop(batch.start, {})
+        for column, count in self._trims.items():
+            fields[column] = fields[column][:, : longest[count]]
+
+
 class _Column(NamedTuple):
     """A column with more than one number a row.
 
@@ -109,6 +137,7 @@ class HostStage:
         finish: The last computation on images.
         max_batch: Most rows in one batch.
         zero_copy: Lend read-only views of the ring, valid until the next step, instead of fresh tensors.
+        trims: Columns to cut.
         drawing: Draws for the ops on batches; None if nothing is drawn.
     """
 
@@ -121,11 +150,13 @@ class HostStage:
         max_batch: int,
         *,
         zero_copy: bool,
+        trims: Mapping[str, str] = _WHOLE,
         drawing: Drawing | None = None,
     ) -> None:
         self._session = session
         self._drawing = drawing
         self._feed = feed
+        self._trim = _Trim(trims)
         columns = [_Column.of(look, finish, max_batch) for look in looks]
         self._columns = columns
         self._lends = zero_copy and all(column.finisher.is_plain for column in columns)
@@ -156,6 +187,8 @@ class HostStage:
             for column in self._columns
         }
         fields |= scalars
+        self._trim.look(batch, scalars)
+        self._trim.cut(batch, fields)
         _, bad, line = session.offer()
         if self._lends:
             self._lent = batch
@@ -188,9 +221,11 @@ class CudaStage:
         session: The session.
         feed: Its feed, whose rings are page-locked.
         stage: The stage on the device.
+        trims: Columns to cut.
     """
 
-    def __init__(self, session: Session, feed: Feed, stage: DeviceStage) -> None:
+    def __init__(self, session: Session, feed: Feed, stage: DeviceStage, trims: Mapping[str, str] = _WHOLE) -> None:
+        self._trim = _Trim(trims)
         self._session = session
         self._feed = feed
         self._stage = stage
@@ -214,6 +249,7 @@ class CudaStage:
             self._submit()
         taken = self._stage.take(wait_ns)
         batch, bad, line = self._session.offer()
+        self._trim.cut(batch, taken.fields)
         # Of all time but the wait for rows, copies take what held up the device: events tell, a few steps later. The
         # rest is the device's time for earlier steps, wherever the host, which runs ahead, happened to wait for it.
         copy_ns = self._stage.delivery.late_ns()
@@ -248,6 +284,7 @@ class CudaStage:
         rows = self._feed.rows
         while self._stage.delivery.room and (batch := self._session.next_ready()) is not None:
             scalars = rows.scalars(batch.start, batch.stop)
+            self._trim.look(batch, scalars)
             small = {name: [column] for name, column in scalars.items()}
             if self._stage.drawing is not None:
                 small[DRAWN] = [self._stage.drawing(batch.start, self._session.positions, scalars)]
@@ -301,6 +338,7 @@ class Staging:
         self._looks = looks
         self._finish = finish
         self._zero_copy = zero_copy
+        self._trims = spec.pipeline.trims
         self._max_batch = spec.shape.batch_size  # no batch is larger
         self._small = {field.name: getattr(torch, field.dtype) for field in spec.pipeline.fields if not field.shape}
         if has_valid:
@@ -325,9 +363,16 @@ class Staging:
     def stage(self, session: Session, feed: Feed) -> Stage:
         """The stage of a new attachment; call it after `map_rows`, when the previous stage is closed."""
         if self._on_device is not None:
-            return CudaStage(session, feed, self._on_device)
+            return CudaStage(session, feed, self._on_device, self._trims)
         return HostStage(
-            session, feed, self._looks, self._finish, self._max_batch, zero_copy=self._zero_copy, drawing=self._drawing
+            session,
+            feed,
+            self._looks,
+            self._finish,
+            self._max_batch,
+            zero_copy=self._zero_copy,
+            trims=self._trims,
+            drawing=self._drawing,
         )
 
     def close(self) -> None:

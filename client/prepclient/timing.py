@@ -72,7 +72,8 @@ def progress(train: PrepClient, epochs: int) -> Iterator[Any]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
                TextColumn("{task.fields[speed]}"))  # fmt: skip
     with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task("", total=epochs * len(train), speed="")
+        more = train._headspace.extra if train._headspace is not None else 0  # in the first epoch only
+        task = bar.add_task("", total=epochs * (len(train) - more) + more, speed="")
         for number in range(1, epochs + 1):
             bar.update(task, description=f"epoch {number}/{epochs}")
             for batch in train:

@@ -60,7 +60,8 @@ def command_line() -> argparse.ArgumentParser:
     parser.add_argument("--version", action=VersionAction, help="print release, commit, kernels and codecs, and exit")
     commands = parser.add_subparsers(metavar="COMMAND", dest="command", required=True)
     for add in (_add_start, _add_status, _add_top, _add_metrics, _add_doctor, _add_stop, _add_quarantine, _add_audit,
-                _add_replay, _add_report, _add_compare, _add_trace, add_pack, _add_demo, _add_completion):  # fmt: skip
+                _add_replay, _add_report, _add_compare, _add_trace, add_pack, _add_tune, _add_demo,
+                _add_completion):  # fmt: skip
         add(commands)
     return parser
 
@@ -191,11 +192,19 @@ def _add_metrics(commands: _Commands) -> None:
 def _add_doctor(commands: _Commands) -> None:
     p = _add(
         commands, "doctor", "prepserver.cli.doctor:doctor", "look for what slows prepserver down on this machine",
-        "Looks at memory and its limits, cores, the compiled kernels, the workers' sandbox, open files, GPUs, and "
-        "measures for a second how fast a core decodes. Each finding is ok, slow or broken, and names the command that "
-        "fixes it. Exits with 1 if one is broken. Needs no daemon.",
+        "Looks at memory and its limits, cores, the compiled kernels, the workers' sandbox, open files, the container, "
+        "GPUs and their place in the machine, and measures for a second how fast a core decodes. Each finding is ok, "
+        "slow or broken, and names the command that fixes it. Exits with 1 if one is broken. Needs no daemon.",
     )  # fmt: skip
-    p.add_argument("--seconds", metavar="S", type=_within(float, 0.0, 60), default=1.0, help="of decoding (default 1)")
+    p.add_argument(
+        "--seconds", metavar="S", type=_within(float, 0.0, 60), default=1.0,
+        help="of decoding, and of reading with --storage (default 1)",
+    )  # fmt: skip
+    p.add_argument(
+        "--job-rate", metavar="IMAGES_PER_S", type=_within(float, 1.0, 1e7), default=2500.0,
+        help="what one training job takes (default 2500: about ResNet-50 in bfloat16 on an A100)",
+    )  # fmt: skip
+    p.add_argument("--storage", metavar="DIR", help="also measure how fast the files below DIR are read")
     p.add_argument("--json", action="store_true", help="the findings, for machines")
     _add_places(p, None)
 
@@ -274,6 +283,43 @@ def _add_replay(commands: _Commands) -> None:
         help=".png: a picture, normalisation undone; .npy: the row as it is stored",
     )  # fmt: skip
     _add_plugin(p, "a plug-in of the daemon that the job used; repeatable")
+    _add_places(p)
+
+
+def _add_tune(commands: _Commands) -> None:
+    p = _add(
+        commands, "tune", "prepserver.cli.tune:tune", "find workers, cache and prefetch for your data and step",
+        "Measures how many images/s a loop with your training step gets from this machine with 1, 2, 3, ... workers, "
+        "with caches, from packed data and with another prefetch, and recommends the cheapest configuration that is as "
+        "fast as the best. It runs a daemon of its own, and takes one to three minutes; q stops it and shows what is "
+        "known by then. The machine should do nothing else.",
+    )  # fmt: skip
+    p.add_argument(
+        "what", metavar="WHAT", nargs="?",
+        help="SCRIPT.py:FUNCTION or module:function that returns your PrepClient; or a source as in Python or a folder "
+        "of class folders, with --ops",
+    )  # fmt: skip
+    p.add_argument("--job", metavar="NAME", help="tune this job of the daemon: its data, ops, batch and measured step")
+    p.add_argument("--ops", metavar="OPS", help="such as 'RandomResizedCrop(224), RandomHorizontalFlip()'")
+    p.add_argument("--batch-size", metavar="N", type=_within(int, 1, 2**20), help="default the script's, or 256")
+    p.add_argument(
+        "--step-ms", metavar="MS", type=_within(float, 0.0, 1e6),
+        help="length of your training step (default: as fast as rows come; with --job, as measured)",
+    )  # fmt: skip
+    p.add_argument(
+        "--step", metavar="SCRIPT.py:FUNCTION", help="measure the step instead: a function that takes a batch"
+    )
+    p.add_argument(
+        "--seconds", metavar="S", type=_within(float, 0.1, 600), default=3.0, help="of each point (default 3)"
+    )
+    p.add_argument(
+        "--most-workers", metavar="N", type=_within(int, 1, 1024), help="try about so many (default the usable cores)"
+    )
+    p.add_argument("--full", action="store_true", help="measure every combination, which takes some times as long")
+    p.add_argument("--plot", metavar="FILE", type=Path, help="draw it: .png or .svg (needs matplotlib)")
+    p.add_argument("--write", metavar="FILE.toml", type=Path, help="write settings for prepserver start --config")
+    p.add_argument("--json", action="store_true", help="everything, for machines")
+    _add_plugin(p, "load a plug-in that the job uses; repeatable")
     _add_places(p)
 
 

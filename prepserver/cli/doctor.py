@@ -9,14 +9,15 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from collections.abc import Iterator
+from dataclasses import asdict
 
 from rich.text import Text
 
 from prepserver.cli import exits
 from prepserver.cli.ask import AskError, ask_status
+from prepserver.cli.finding import Finding, Severity
+from prepserver.cli.hardware import container, gpus, storage
 from prepserver.cli.table import console
 from prepserver.config import auto_workers, format_bytes
 from prepserver.daemon.descriptors import DescriptorsShort, clients_allowed
@@ -26,31 +27,10 @@ from prepserver.memory.segment import create_segment
 from prepserver.telemetry import cores
 from prepserver.worker import sandbox
 
-Severity = Literal["ok", "slow", "broken"]
 _STYLES = {"ok": "green", "slow": "bold yellow", "broken": "bold red"}
 _TRIAL_BYTES = 16 << 20
 _LITTLE_BYTES = 2 << 30
 _SIZE, _ROW = (375, 500), 224
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that was looked at.
-
-    Attributes:
-        name: What.
-        severity: ``ok``; ``slow`` if prepserver works, but slower or less safely than it could; ``broken`` if it
-            cannot work.
-        text: What was found.
-        fix: What to do about it; empty if nothing.
-        figures: What was measured, for machines.
-    """
-
-    name: str
-    severity: Severity
-    text: str
-    fix: str = ""
-    figures: dict[str, float] = field(default_factory=dict)
 
 
 def doctor(arguments: argparse.Namespace) -> int:
@@ -71,11 +51,15 @@ def doctor(arguments: argparse.Namespace) -> int:
 def findings(arguments: argparse.Namespace) -> Iterator[Finding]:
     """Looks at everything, one after the other."""
     yield _sandbox()  # ORDER: first, because it forks, and what follows may start threads
-    for look in (_memory, _memfd, _cores, _files, _kernels):
+    for look in (_memory, _memfd, _cores, _files, _kernels, container):
         yield look()
     yield _daemon(arguments.runtime_dir)
-    yield from _gpus()
-    yield _speed(arguments.seconds)
+    yield from gpus()
+    speed = _speed(arguments.seconds, arguments.job_rate)
+    yield speed
+    if arguments.storage is not None:
+        workers = auto_workers()
+        yield storage(arguments.storage, arguments.seconds, workers, speed.figures["predicted_images_per_s"])
 
 
 def _sandbox() -> Finding:
@@ -176,45 +160,24 @@ def _workers(count: int) -> str:
     return f"{count} worker{'s' if count != 1 else ''}"
 
 
-def _gpus() -> Iterator[Finding]:
-    import pynvml
-
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError as e:
-        yield Finding("GPUs", "ok", f"none, or no driver ({e}): batches go to the CPU")
-        return
-    for index in range(pynvml.nvmlDeviceGetCount()):
-        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-        name = pynvml.nvmlDeviceGetName(handle)
-        width, widest = _or_none(pynvml.nvmlDeviceGetCurrPcieLinkWidth, handle), _or_none(
-            pynvml.nvmlDeviceGetMaxPcieLinkWidth, handle
-        )  # fmt: skip
-        link = f", PCIe x{width} of x{widest}" if width and widest else ""
-        if width and widest and width < widest:
-            fix = "another slot, or a riser of full width: copies to the GPU are slower here than they could be"
-            yield Finding(f"GPU {index}", "slow", f"{name}{link}", fix)
-        else:
-            yield Finding(f"GPU {index}", "ok", f"{name}{link}")
-
-
-def _or_none(ask: Callable[[Any], Any], handle: Any) -> Any:
-    import pynvml
-
-    try:
-        return ask(handle)
-    except pynvml.NVMLError:
-        return None
-
-
-def _speed(seconds: float) -> Finding:
+def _speed(seconds: float, job_per_s: float) -> Finding:
     per_s, workers = measured_per_s(seconds), auto_workers()
+    whole_per_s = per_s * workers
+    jobs = whole_per_s / job_per_s
+    fed = f"{jobs:.0f} jobs" if jobs >= 2 else f"{jobs:.1f} of a job"
     text = (
         f"{per_s:,.0f} images/s on one core ({_SIZE[0]}x{_SIZE[1]} photos, cropped at random to {_ROW}): up to "
-        f"{per_s * workers:,.0f} images/s with {_workers(workers)}, for all jobs that share a pass"
+        f"{whole_per_s:,.0f} images/s with {_workers(workers)}. That feeds {fed} at {job_per_s:,.0f} images/s each "
+        "(--job-rate), or any number that share a pass at that rate"
     )
-    figures = {"images_per_s_per_core": round(per_s, 1), "predicted_images_per_s": round(per_s * workers, 1)}
-    return Finding("decoding", "ok", text, figures=figures)
+    figures = {
+        "images_per_s_per_core": round(per_s, 1), "predicted_images_per_s": round(whole_per_s, 1),
+        "jobs_fed": round(jobs, 2),
+    }  # fmt: skip
+    if jobs >= 1:
+        return Finding("decoding", "ok", text, figures=figures)
+    fix = 'prepserver pack --max-side PIXELS, cache="decoded", or more cores; `prepserver tune` measures them'
+    return Finding("decoding", "slow", text, fix, figures)
 
 
 def measured_per_s(seconds: float) -> float:

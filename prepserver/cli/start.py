@@ -15,7 +15,7 @@ from pathlib import Path
 from prepserver.cli.doubts import doubts
 from prepserver.cli.exits import ALREADY_RUNNING, FAILED, NO_PERMISSION, OK, USAGE, CommandError
 from prepserver.cli.state import state_dir_of
-from prepserver.config import ConfigError, Settings, auto_workers, load_settings
+from prepserver.config import ConfigError, Settings, auto_most_workers, auto_workers, load_settings
 from prepserver.daemon.activation import ActivationError, check_place, take_attach_socket
 from prepserver.daemon.descriptors import DescriptorsShort, clients_allowed, raise_limit
 from prepserver.daemon.pool import NotConfined, PluginsBroken, PluginsChanged
@@ -87,7 +87,7 @@ def _serve(
     log_to_stderr(settings.log_level, settings.log_format)
     workers = settings.workers or auto_workers()
     try:
-        most_clients = clients_allowed(raise_limit(), workers)
+        most_clients = clients_allowed(raise_limit(), settings.workers or auto_most_workers())
     except DescriptorsShort as e:
         place.close()
         raise CommandError(e, USAGE) from e

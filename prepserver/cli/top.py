@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import select
 import sys
-import termios
 import time
-import tty
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,6 +18,7 @@ from rich.text import Text
 
 from prepserver.cli import exits
 from prepserver.cli.ask import AskError, ask_status
+from prepserver.cli.keys import keys_at_once
 from prepserver.cli.status import duration
 from prepserver.cli.table import console
 from prepserver.cli.verdicts import style_of, verdicts
@@ -83,7 +80,7 @@ def _lines(arguments: argparse.Namespace, found: dict[str, Any]) -> None:
 
 def _watch(arguments: argparse.Namespace, out: Console, found: dict[str, Any]) -> None:
     view, due_s = View(), time.monotonic() + arguments.every
-    with _keys(), Live(console=out, screen=True, auto_refresh=False) as live:
+    with keys_at_once(), Live(console=out, screen=True, auto_refresh=False) as live:
         while True:
             live.update(screen(found, out.width, out.height, view), refresh=True)
             ready, _, _ = select.select([sys.stdin], [], [], max(0.0, due_s - time.monotonic()))
@@ -101,18 +98,6 @@ def _watch(arguments: argparse.Namespace, out: Console, found: dict[str, Any]) -
                         view = replace(view, gone="")
                     except AskError as e:
                         view = replace(view, gone=str(e))
-
-
-@contextlib.contextmanager
-def _keys() -> Iterator[None]:
-    """Single keys come at once and are not shown."""
-    fd = sys.stdin.fileno()
-    before = termios.tcgetattr(fd)
-    try:
-        tty.setcbreak(fd)
-        yield
-    finally:
-        termios.tcsetattr(fd, termios.TCSADRAIN, before)
 
 
 def screen(found: dict[str, Any], width: int, height: int | None, view: View, *, keys: bool = True) -> RenderableType:

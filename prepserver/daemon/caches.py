@@ -7,7 +7,7 @@ import logging
 import os
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from prepserver import __version__
 from prepserver.cache.folder import FolderError, held_bytes, make_room, open_file, open_folder
@@ -18,6 +18,7 @@ from prepserver.memory.errors import SegmentError
 from prepserver.memory.segment import create_segment
 from prepserver.pipeline.caching import Wanted
 from prepserver.protocol import work
+from prepserver.telemetry.verdict import FullCache
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +50,8 @@ class Held:
         book: The daemon's view of it.
         budget_bytes: What the caches of this daemon may take in its folder; 0 for memory.
         idle_since_s: When the last stream of its dataset ended; None while there is one.
-        said_full: Whether the log says that it is full.
+        is_full: Whether it has no room, though a job reads its dataset.
+        said_full: Whether the log says so.
     """
 
     wanted: Wanted
@@ -60,6 +62,7 @@ class Held:
     book: Book
     budget_bytes: int = 0
     idle_since_s: float | None = None
+    is_full: bool = False
     said_full: bool = False
 
     @property
@@ -215,8 +218,8 @@ class Caches:
 
     def _say_full(self, held: Held, most_bytes: int) -> None:
         part = held.book.counts.rows / held.told.samples
-        is_full = most_bytes - held.nbytes < held.told.extent_bytes and held.idle_since_s is None
-        if is_full and not held.said_full and part < _LITTLE:
+        held.is_full = most_bytes - held.nbytes < held.told.extent_bytes and held.idle_since_s is None
+        if held.is_full and not held.said_full and part < _LITTLE:
             held.said_full = True
             log.warning(
                 "cache %d of %s is full with %.0f %% of the samples. Give it more ([cache] memory, disk), or keep less "
@@ -231,6 +234,21 @@ class Caches:
             self.tell(work.DropCache(number), ())
             self._freed_s = self._clock()
             log.info("cache %d of %s ended", number, held.place)
+
+    def full_of(self, listing: str) -> FullCache | None:
+        """The cache of a dataset that is full with the smallest part of it; None if none is full.
+
+        Args:
+            listing: `Indexed.key`.
+        """
+        found = []
+        for held in self._held.values():
+            rows = held.book.counts.rows
+            if held.is_full and held.told.listing == listing and rows:
+                part = min(1.0, rows / held.told.samples)
+                where: Literal["memory", "disk"] = "memory" if held.wanted.folder is None else "disk"
+                found.append(FullCache(held.wanted.form, part, round(held.nbytes / part), where))
+        return min(found, key=lambda each: each.part, default=None)
 
     def close(self) -> None:
         """Closes all; files on disk stay."""

@@ -112,8 +112,8 @@ class Driver:
 
     def _do(self, action: Action) -> Event | None:
         match action:
-            case Submit(worker, task, stream, lanes, position, count):
-                self.pool.send(worker, work.Fill(task, stream, list(lanes), position, count))
+            case Submit(worker, task, stream, lanes, position, count, alone):
+                self.pool.send(worker, work.Fill(task, stream, list(lanes), position, count, alone))
             case Announce():
                 self._attachments.announce(action)
             case Admit() | Refuse() | End():

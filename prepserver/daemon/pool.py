@@ -21,7 +21,7 @@ from prepserver.protocol import work
 from prepserver.protocol.schema import ProtocolError
 from prepserver.schedule.records import Suspect
 from prepserver.schedule.strikes import CRASH_STRIKES, KILL_STRIKES
-from prepserver.telemetry.page import NO_LANE, WorkerStats
+from prepserver.telemetry.page import NO_LANE, SEVERAL, WorkerStats
 from prepserver.worker.channel import ChannelClosed
 from prepserver.worker.child import Child
 from prepserver.worker.launch import (
@@ -83,6 +83,7 @@ class Seat:
     killed_s: float | None = None  # when its deadline passed
     blameless: bool = False  # killed because another worker was quicker, or ended to be replaced
     restarts: int = 0
+    retires: bool = False  # removed when its worker has ended
 
 
 class WorkerPool:
@@ -192,8 +193,29 @@ class WorkerPool:
         for worker in list(self._by_worker):
             self.send(worker, message, fds)
 
+    @property
+    def size(self) -> int:
+        """Seats, without those of workers that retire."""
+        return sum(not seat.retires for seat in self.seats)
+
+    def grow(self) -> None:
+        """Adds a worker."""
+        taken = {seat.number for seat in self.seats}
+        seat = Seat(next(n for n in range(len(taken) + 1) if n not in taken))
+        self.seats.append(seat)
+        if self._zygote.ready and self._zygote_fd >= 0:
+            self._fill(seat)
+
+    def retire(self) -> int | None:
+        """Takes away the last seat whose worker is up, once that worker is ended; returns the worker."""
+        for worker, seat in sorted(self._by_worker.items(), key=lambda each: -each[1].number):
+            if not seat.retires:
+                seat.retires = True
+                return worker
+        return None
+
     def end(self, worker: int) -> None:
-        """Kills a worker that is not to blame for anything; another takes its seat at once."""
+        """Kills a worker that is not to blame for anything; another takes its seat at once, unless it retires."""
         seat = self._by_worker.get(worker)
         if seat is not None and seat.child is not None and seat.killed_s is None:
             seat.killed_s, seat.blameless = time.monotonic(), True
@@ -251,7 +273,7 @@ class WorkerPool:
             self._zygote_gone("overdue", now_s)
             return
         now_ns = time.monotonic_ns()
-        for seat in self.seats:
+        for seat in list(self.seats):
             if seat.child is None:
                 if self._zygote.ready and now_s >= seat.due_s:
                     self._fill(seat)
@@ -320,7 +342,7 @@ class WorkerPool:
         if self._zygote_fd >= 0:
             self._poll.forget(self._zygote_fd)
             self._zygote_fd = -1
-        for seat in self.seats:
+        for seat in list(self.seats):
             if seat.child is not None:
                 self._vacate(seat, suspect=None, strikes=0, stuck=False)
         self._indexers.zygote_gone(reason)
@@ -399,8 +421,9 @@ class WorkerPool:
             return
         suspect = _suspect(stats)
         crashed = seat.killed_s is not None or (status is not None and -status in _CRASHES)
-        log.warning(
-            "worker %d (pid %s) ended: %s%s%s", child.number, child.pid, reason,
+        level = logging.DEBUG if seat.retires and seat.blameless else logging.WARNING
+        log.log(
+            level, "worker %d (pid %s) ended: %s%s%s", child.number, child.pid, reason,
             f", at {_words(suspect)}" if suspect is not None else "",
             " because it exceeded sample_timeout_s" if seat.killed_s is not None and not seat.blameless else "",
         )  # fmt: skip
@@ -425,7 +448,9 @@ class WorkerPool:
         else:
             self._poll.forget(child.fileno())
             child.close()
-        if seat.due_s <= now_s and self._zygote.ready and self._zygote_fd >= 0:
+        if seat.retires:
+            self.seats.remove(seat)
+        elif seat.due_s <= now_s and self._zygote.ready and self._zygote_fd >= 0:
             self._fill(seat)
 
     def _check_deadline(self, seat: Seat, now_ns: int, now_s: float) -> None:
@@ -469,11 +494,13 @@ class WorkerPool:
 
 
 def _suspect(stats: WorkerStats) -> Suspect | None:
-    return Suspect(stats.index, None if stats.lane == NO_LANE else stats.lane) if stats.busy else None
+    index = None if stats.index == SEVERAL else stats.index
+    return Suspect(index, None if stats.lane == NO_LANE else stats.lane) if stats.busy else None
 
 
 def _words(suspect: Suspect) -> str:
-    return f"sample {suspect.index}" + ("" if suspect.lane is None else f" (its row of lane {suspect.lane})")
+    what = "one of several samples" if suspect.index is None else f"sample {suspect.index}"
+    return what + ("" if suspect.lane is None else f" (its row of lane {suspect.lane})")
 
 
 def _backoff_s(failures: int) -> float:

@@ -7,8 +7,8 @@ import dataclasses
 from prepserver.config import Settings
 
 LIVE = (
-    "log_level", "memory_bytes", "drain_s", "source_roots", "memory_per_uid_bytes", "jobs_per_uid", "streams_per_uid",
-    "cache_folders", "cache_disk_bytes",
+    "workers", "log_level", "memory_bytes", "drain_s", "source_roots", "memory_per_uid_bytes", "jobs_per_uid",
+    "streams_per_uid", "cache_folders", "cache_disk_bytes",
 )  # fmt: skip
 """Fields of `Settings` that a running daemon can change. They apply to new jobs and rings; workers keep the log level
 with which they were started."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from prepserver.audit import logfile
-from prepserver.config import ConfigError, Settings
+from prepserver.config import ConfigError, Settings, auto_most_workers
 from prepserver.daemon import quarantine
 from prepserver.daemon.about import about
 from prepserver.daemon.access import Access
@@ -27,6 +27,7 @@ from prepserver.daemon.clients import Clients
 from prepserver.daemon.descriptors import MOST_CLIENTS
 from prepserver.daemon.driver import Driver
 from prepserver.daemon.gpus import Gpus
+from prepserver.daemon.headcount import Keeper
 from prepserver.daemon.ledger import Ledger
 from prepserver.daemon.listings import Listings
 from prepserver.daemon.notify import Notifier
@@ -63,7 +64,7 @@ class Daemon:
     Args:
         settings: Its settings.
         runtime_dir: Its runtime directory, locked.
-        workers: Number of worker processes.
+        workers: Worker processes at the start.
         memory_bytes: Budget for rings.
         cache_dir: Folder of the listings.
         lifeline: Pid of a process whose end ends the daemon at once.
@@ -96,7 +97,9 @@ class Daemon:
         self._reread = reread
         self._started_s = time.monotonic()
         self._poll = Poll()
-        self._coordinator = Coordinator(_order_of, settings.chunk_rows, workers)
+        self._coordinator = Coordinator(
+            _order_of, settings.chunk_rows, settings.workers or max(workers, auto_most_workers())
+        )
         self._rings = Rings(memory_bytes)
         self._caches = Caches(
             settings.cache_memory_bytes or machine_free_bytes()[0] // 4, settings.cache_disk_bytes,
@@ -110,7 +113,7 @@ class Daemon:
         access = Access.of(settings, os.getuid())
         self._attachments = Attachments(self._rings, self._ledger)
         self._driver = Driver(self._coordinator, self._rings, self._caches, self._attachments, self._quarantine, access)
-        self._watch = Watch(self._coordinator, self._attachments, self._gpus, self._ledger)
+        self._watch = Watch(self._coordinator, self._attachments, self._gpus, self._caches, self._ledger)
         reports = Reports(self._driver, self._coordinator, self._quarantine, self._watch)
         self._pool = self._driver.pool = self._watch.pool = WorkerPool(
             self._poll, reports, workers, settings.sample_timeout_s,
@@ -118,6 +121,7 @@ class Daemon:
             settings.url_roots, settings.log_format,
             settings.worker_memory_bytes or (0 if settings.plugins else worker_bytes(workers)),
         )  # fmt: skip
+        self._keeper = Keeper(self._pool, self._driver, self._watch, settings.workers)
         self._caches.tell = self._pool.broadcast
         self._listings = Listings(self._pool, cache_dir, time.monotonic)
         self._most_clients = most_clients
@@ -187,6 +191,7 @@ class Daemon:
             if now_s >= next_mark_s:
                 next_mark_s = now_s + 1.0
                 self._watch.mark(now_s)
+                self._keeper.mark(now_s)
                 self._sign_of_life()
             self._poll.run_once(max(0.0, next_tick_s - time.monotonic()))
 
@@ -225,6 +230,7 @@ class Daemon:
             if "memory_bytes" in reloaded.now:
                 half = (machine_free_bytes()[0] + self._rings.held_bytes) // 2
                 self._rings.budget_bytes = reloaded.settings.memory_bytes or half
+            self._keeper.fixed = reloaded.settings.workers
             self._caches.folders = reloaded.settings.cache_folders
             self._caches.disk_bytes = reloaded.settings.cache_disk_bytes
             log.info("reloaded: %s", ", ".join(reloaded.now) or "nothing has changed")

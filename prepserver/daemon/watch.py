@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from prepserver.daemon.attachments import Attachment, Attachments
+from prepserver.daemon.caches import Caches
 from prepserver.daemon.gpus import Gpus
 from prepserver.daemon.ledger import Ledger
 from prepserver.daemon.pool import WorkerPool
@@ -30,6 +31,8 @@ from prepserver.telemetry.verdict import Facts, judge
 
 _JUDGED_EVERY = 10  # seconds, which are as many as its figures cover
 
+_SLOWEST = 8  # jobs, of which more would take the daemon's time
+
 
 class Watch:
     """See the module.
@@ -39,13 +42,16 @@ class Watch:
         cores: Cores that the daemon and its workers may use.
     """
 
-    def __init__(self, coordinator: Coordinator, attachments: Attachments, gpus: Gpus, ledger: Ledger) -> None:
+    def __init__(
+        self, coordinator: Coordinator, attachments: Attachments, gpus: Gpus, caches: Caches, ledger: Ledger
+    ) -> None:
         self.rates = Rates()
         self.cores = cores.usable()
         self.pool: WorkerPool  # the pool is made later
         self._coordinator = coordinator
         self._attachments = attachments
         self._gpus = gpus
+        self._caches = caches
         self._stages = Stages()
         self._ledger = ledger
         self._chunks: deque[MadeChunk] = deque(maxlen=MOST_CHUNKS)
@@ -170,6 +176,12 @@ class Watch:
         chunks = spent.get("chunks", 0.0)
         return round(1e3 * spent["announce"] / chunks, 3) if chunks > 0 else None
 
+    def facts_of_slowest(self) -> list[Facts]:
+        """What is known of the jobs that wait most, for rows or for a core; of all jobs would take long."""
+        names = ("waited", "loop starved")
+        waits = {number: sum(self.rates.per_s((name, number)) or 0.0 for name in names) for number in self._attachments}
+        return [self.facts(self._attachments[number]) for number in sorted(waits, key=lambda n: -waits[n])[:_SLOWEST]]
+
     def facts(self, attachment: Attachment) -> Facts:
         """What is known of a job."""
         number, per_s = attachment.cursor, self.rates.per_s
@@ -202,6 +214,7 @@ class Watch:
             ring_rows=stream.lanes[cursor.lane].rows,
             round_rows=cursor.round_rows,
             pure_kernels=why if path == "pure" else "",
+            full_cache=self._caches.full_of(stream.spec.listing) if stream.spec is not None else None,
         )
 
     def _mean(self, name: str, tickets: list[int], span_s: float) -> float:

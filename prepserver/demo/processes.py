@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -152,19 +152,19 @@ class DemoServer(NamedTuple):
 
 
 @contextlib.contextmanager
-def running_server(scratch: Path, workers: int) -> Iterator[DemoServer]:
-    """A daemon with `workers` workers and its files in `scratch`.
+def running_server(scratch: Path, more: Sequence[str], env: Mapping[str, str] | None = None) -> Iterator[DemoServer]:
+    """A daemon with its files in `scratch`, and `more` arguments for its command line.
 
     Raises:
         DemoFailure: It does not come up; the text has the end of its log.
     """
     runtime_dir, log_path = scratch / "run", scratch / "daemon.log"
     arguments = [
-        *("start", "--workers", str(workers), "--lifeline", str(os.getpid())),
+        *("start", *more, "--lifeline", str(os.getpid())),
         *("--runtime-dir", str(runtime_dir), "--cache-dir", str(scratch / "index")),
     ]
     began_s = time.monotonic()
-    process = _start("prepserver.cli", arguments, log_path, stdin=subprocess.DEVNULL)
+    process = _start("prepserver.cli", arguments, log_path, stdin=subprocess.DEVNULL, env=env)
     try:
         while not _listens(runtime_dir / ATTACH_SOCKET):
             if process.poll() is not None or time.monotonic() > began_s + _START_S:

@@ -86,7 +86,7 @@ def _run(plan: Plan, source: SourceSpec, scratch: Path, display: Display, *, as_
         [{**config, "kind": kind, "seed": number} for number in range(plan.jobs)] for kind in ("shared", "own")
     )
     title = f"1 of 2: one shared stream, made by {_count(plan.workers)}"
-    with running_server(scratch, plan.workers) as server, display.phase(title):
+    with running_server(scratch, ["--workers", str(plan.workers)]) as server, display.phase(title):
         shared = run_phase(shared_jobs, scratch, server, plan.epochs, display.look)
     with display.phase(f"2 of 2: each job on its own DataLoader (Pillow) with {_count(plan.own_workers)}"):
         own = run_phase(own_jobs, scratch, None, plan.epochs, display.look)

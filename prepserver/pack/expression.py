@@ -1,6 +1,7 @@
-"""A source on the command line, as a training script writes it: ``Take(ImageFolder("/data/train"), 1000)``.
+"""A source, or a list of ops, on the command line, as a training script writes it.
 
-The text is parsed and never evaluated: it can call sources and kinds with plain values, and nothing else.
+``Take(ImageFolder("/data/train"), 1000)`` is parsed and never evaluated: the text can call sources, ops and kinds with
+plain values, and nothing else.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from typing import Any
 from prepserver.pack.errors import PackError
 from prepserver.pipeline.declared import KINDS
 from prepserver.pipeline.errors import SpecError
+from prepserver.pipeline.op import Op
+from prepserver.pipeline.ops import OPS
 from prepserver.pipeline.sources import SOURCES, SourceSpec
 
 _MAX_CHARS = 64 << 10
@@ -29,24 +32,42 @@ def source_from(text: str) -> SourceSpec | None:
         return None
     if name not in SOURCES:
         raise PackError(f"{text[:200]}: {name} is no source; there are {', '.join(SOURCES)}", usage=True)
+    source = _parsed(text)
+    if not isinstance(source, SourceSpec):
+        raise PackError(f"{text[:200]}: is no source", usage=True)
+    return source
+
+
+def ops_from(text: str) -> list[Op]:
+    """Return the ops that a text lists, such as ``[RandomResizedCrop(224), RandomHorizontalFlip()]``.
+
+    Raises:
+        PackError: It calls something else than ops.
+        SpecError: An op refuses a parameter.
+    """
+    ops = _parsed(text if text.startswith("[") else f"[{text}]")
+    if not isinstance(ops, list) or not all(isinstance(op, Op) for op in ops):
+        raise PackError(f"{text[:200]}: no list of ops, such as [RandomResizedCrop(224)]", usage=True)
+    return ops
+
+
+def _parsed(text: str) -> Any:
     if len(text) > _MAX_CHARS:
         raise PackError(f"{text[:80]}...: has {len(text)} characters, more than {_MAX_CHARS}", usage=True)
     try:
-        source = _value(ast.parse(text, mode="eval").body)
+        return _value(ast.parse(text, mode="eval").body)
     except (SyntaxError, TypeError, ValueError, RecursionError, MemoryError) as error:
         if isinstance(error, SpecError):
             raise
         raise PackError(f"{text[:200]}: {error}", usage=True) from error
-    assert isinstance(source, SourceSpec)
-    return source
 
 
 def _value(node: ast.expr) -> Any:
     match node:
-        case ast.Call(func=ast.Name(id=name)) if name in SOURCES:
+        case ast.Call(func=ast.Name(id=name)) if name in SOURCES or name in OPS:
             # A ** has no name; TypeError says that a keyword must be a string.
             named: dict[Any, Any] = {each.arg: _value(each.value) for each in node.keywords}
-            return SOURCES[name](*map(_value, node.args), **named)
+            return {**OPS, **SOURCES}[name](*map(_value, node.args), **named)
         case ast.Call(func=ast.Attribute(value=ast.Name(id="kinds"), attr=name)) if name in KINDS:
             return KINDS[name](*map(_value, node.args), **{str(each.arg): _value(each.value) for each in node.keywords})
         case ast.Dict(keys=keys, values=values) if None not in keys:

@@ -67,6 +67,16 @@ class Op(Spec):
             raise SpecError("op", type(self).__name__, reason)
         return {name: self.kind_after(kind) for name, kind in record.items()}
 
+    @property
+    def trims(self) -> Mapping[str, str]:
+        """Columns whose rows a batch cuts to the longest in it, and the column that says how long each is."""
+        return {}
+
+    @property
+    def copies(self) -> Mapping[str, str]:
+        """New columns that are as long as another one, by name."""
+        return {}
+
     def kind_after(self, kind: Kind) -> Kind:
         """Return what is known of one column after this op."""
         if isinstance(kind, Image):

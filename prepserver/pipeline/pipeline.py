@@ -76,6 +76,15 @@ class Pipeline:
         return list(dict.fromkeys(getattr(op, name) for op in self.ops for name in type(op).paths))
 
     @property
+    def trims(self) -> dict[str, str]:
+        """See `Op.trims`, of all ops."""
+        found: dict[str, str] = {}
+        for op in self.ops:
+            found |= op.trims
+            found |= {new: found[column] for new, column in op.copies.items() if column in found}
+        return found
+
+    @property
     def code(self) -> str:
         """Digest of the code of its plug-ins and of the files of its ops, as far as it is known; empty without them."""
         codes = [code for op in self.ops if (code := getattr(op, "code", ""))]

@@ -110,12 +110,23 @@ def absolute_all(field: str, value: object) -> tuple[str, ...]:
     """Return a path, or each of a list, as `absolute` does; at most `MAX_PATHS`.
 
     Raises:
-        SpecError: No path, or too many.
+        SpecError: No path, too many, or some of this machine and some of the network.
     """
     given = list(value) if isinstance(value, list | tuple) else [value]
     if not 0 < len(given) <= MAX_PATHS:
         raise SpecError(field, value, f"must be 1 to {MAX_PATHS} paths: name many files by a pattern, /data/*.csv")
-    return tuple(absolute(field, path) for path in given)
+    return in_one_place(field, tuple(absolute(field, path) for path in given))
+
+
+def in_one_place(field: str, paths: tuple[str, ...]) -> tuple[str, ...]:
+    """Return paths that are all on this machine, or all on the network.
+
+    Raises:
+        SpecError: They are not.
+    """
+    if len(set(map(is_url, paths))) > 1:
+        raise SpecError(field, list(paths), "must be all files or all URLs: Concat takes a source of each")
+    return paths
 
 
 def absolute(field: str, value: object) -> str:

@@ -146,13 +146,18 @@ class DropStream:
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """Fill the rows of positions [position, position + count) in each of `lanes` (all of `stream`)."""
+    """Fill the rows of positions [position, position + count) in each of `lanes` (all of `stream`).
+
+    Attributes:
+        alone: Make each row by itself: a worker died in these, and the sample in hand is to be found.
+    """
 
     task: Count
     stream: Small
     lanes: Lanes
     position: Position
     count: Annotated[int, Range(1, MAX_CHUNK_ROWS)]
+    alone: bool = False
 
 
 @dataclass(frozen=True, slots=True)

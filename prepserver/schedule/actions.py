@@ -11,7 +11,7 @@ from prepserver.protocol.layout import Field
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """Give worker `worker` this chunk."""
+    """Give worker `worker` this chunk; `alone` says to make its rows one by one, because a worker died in them."""
 
     worker: int
     task: int
@@ -19,6 +19,7 @@ class Submit:
     lanes: tuple[int, ...]
     position: int
     count: int
+    alone: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from prepserver.schedule.actions import Action, Announce, End, MakeRing, OpenLane, OpenStream, Say
+from prepserver.schedule.actions import Action, Announce, End, KillWorker, MakeRing, OpenLane, OpenStream, Say
 from prepserver.schedule.admission import Admission
 from prepserver.schedule.asked import Orders
 from prepserver.schedule.dispatch import Dispatch
@@ -31,6 +31,7 @@ from prepserver.schedule.events import (
     RingRefused,
     Tick,
     WorkerLost,
+    WorkerRetires,
     WorkerUp,
 )
 from prepserver.schedule.lag import LagWatch, left_out, still_holds
@@ -87,6 +88,7 @@ class Coordinator:
             RankLeft: self._rank_left,
             KnownBad: self._known_bad,
             WorkerUp: self._worker_up,
+            WorkerRetires: self._worker_retires,
             WorkerLost: self._worker_lost,
             ChunkFailed: self._chunk_failed,
             Tick: self._tick,
@@ -217,6 +219,11 @@ class Coordinator:
         self.workers.up(event.worker)
         return self._dispatch.give_out()
 
+    def _worker_retires(self, event: WorkerRetires, _now_s: float) -> list[Action]:
+        self.story.note(event)
+        self.workers.retire(event.worker)
+        return []  # the next tick ends it if it has no task
+
     def _chunk_made(self, event: ChunkMade, _now_s: float) -> list[Action]:
         task = self.workers.end(event.worker, event.task)
         stream = None if task is None else self.table.streams.get(task.stream)
@@ -264,6 +271,7 @@ class Coordinator:
     def _tick(self, _event: Tick, now_s: float) -> Steps:
         """Parts jobs that hold others back, joins streams that meet, duplicates late chunks."""
         streams = self.table.streams
+        yield from map(KillWorker, self.workers.retired)
         yield from self._admission.give_up_absent(now_s)
         yield from self._dispatch.give_out()
         for parting in self._lag.partings(streams.values(), self.workers.are_idle, now_s):

@@ -65,7 +65,8 @@ class Dispatch:
             foreseen_ns = (stream.row_ns(chunk.lanes) or 0) * chunk.count
             stream.served_ns = max(stream.served_ns, self._turn_ns) + foreseen_ns
             self._workers.give(slot, task_id, Task(stream.id, chunk, slot.id, foreseen_ns=foreseen_ns))
-            actions.append(Submit(slot.id, task_id, stream.id, chunk.lanes, chunk.position, chunk.count))
+            alone = chunk.position in stream.suspects
+            actions.append(Submit(slot.id, task_id, stream.id, chunk.lanes, chunk.position, chunk.count, alone))
             actions += self._meet()
         return actions
 

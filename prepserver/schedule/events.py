@@ -102,6 +102,13 @@ class WorkerUp:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerRetires:
+    """A worker gets no more tasks; it is ended when it has none left."""
+
+    worker: int
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerLost:
     """A worker died.
 
@@ -146,5 +153,5 @@ class Tick:
 
 Event = (
     ChunkMade | Released | RankAttaches | RankLeft | RankAsks | KnownBad | RingMade | RingRefused | WorkerUp
-    | WorkerLost | ChunkFailed | Tick
+    | WorkerRetires | WorkerLost | ChunkFailed | Tick
 )  # fmt: skip

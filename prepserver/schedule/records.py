@@ -218,11 +218,11 @@ class Suspect:
     """The sample in hand when a worker died.
 
     Attributes:
-        index: The sample.
+        index: The sample; None for one of several that were made at once.
         lane: The lane being rendered; None while the sample was read or decoded, for all lanes.
     """
 
-    index: int
+    index: int | None
     lane: int | None = None
 
 

@@ -47,7 +47,8 @@ def _words(what: Noted) -> str:
         case RankLeft(cursor):
             return f"job {cursor} left"
         case WorkerLost(worker, suspect, _, stuck):
-            at = "" if suspect is None else f" at sample {suspect.index}"
+            which = "" if suspect is None else "several samples" if suspect.index is None else f"sample {suspect.index}"
+            at = which and f" at {which}"
             return f"worker {worker} {'hung' if stuck else 'was lost'}{at}"
         case ChunkFailed(worker, task, reason):
             return f"task {task} of worker {worker} failed: {reason[:200]}"

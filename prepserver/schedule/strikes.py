@@ -64,6 +64,9 @@ class Strikes:
             return []
         if suspect.lane is not None and suspect.lane not in stream.lanes:
             return []  # nobody wants that row any more
+        if suspect.index is None:
+            stream.suspects.setdefault(task.chunk.position, set())  # its rows are made one by one, which finds it
+            return []
         pipeline = "" if suspect.lane is None else stream.lanes[suspect.lane].key[0]
         source, index = stream.source, suspect.index
         if index in self.quarantined[source, ""] | self.quarantined[source, pipeline]:

@@ -18,11 +18,17 @@ chunk of 64 rows. Nothing is queued after a task that takes longer."""
 
 @dataclass(slots=True)
 class WorkerSlot:
-    """A worker, its tasks (oldest first), and how many of them should take longer than `SLOW_NS`."""
+    """A worker, its tasks (oldest first), how many of them should take longer than `SLOW_NS`; whether it retires."""
 
     id: int
     tasks: list[int] = field(default_factory=list)
     slow_tasks: int = 0
+    retires: bool = False
+
+    @property
+    def takes_more(self) -> bool:
+        """Whether it can take another task."""
+        return len(self.tasks) < TASKS_PER_WORKER and not self.slow_tasks and not self.retires
 
 
 @dataclass(slots=True)
@@ -75,6 +81,17 @@ class Workers:
     def up(self, worker: int) -> None:
         """Adds a worker that is ready for tasks."""
         self.slots[worker] = self._free[0][worker] = WorkerSlot(worker)
+
+    def retire(self, worker: int) -> None:
+        """Gives a worker no more tasks; nothing if it has ended already."""
+        if (slot := self.slots.get(worker)) is not None:
+            slot.retires = True
+            self._refile(slot)
+
+    @property
+    def retired(self) -> list[int]:
+        """Workers that retire and have finished all their tasks."""
+        return [slot.id for slot in self.slots.values() if slot.retires and not slot.tasks]
 
     def give(self, slot: WorkerSlot, task_id: int, task: Task) -> None:
         """Gives a worker a task."""
@@ -138,7 +155,7 @@ class Workers:
         """Files a worker again under the number of tasks that it holds."""
         for free in self._free:
             free.pop(slot.id, None)
-        if len(slot.tasks) < TASKS_PER_WORKER and not slot.slow_tasks:
+        if slot.takes_more:
             self._free[len(slot.tasks)][slot.id] = slot
 
     def _forget(self, task_id: int) -> Task | None:
@@ -156,5 +173,5 @@ class Workers:
             if known != stream.chunks.running:
                 wrong.append(f"stream {stream.id}: tasks {known}, running {set(stream.chunks.running)}")
         free = {w for each in self._free for w in each}
-        takes = {s.id for s in self.slots.values() if len(s.tasks) < TASKS_PER_WORKER and not s.slow_tasks}
+        takes = {s.id for s in self.slots.values() if s.takes_more}
         return wrong if free == takes else [*wrong, f"free workers {free}, those that take a task {takes}"]

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from prepserver.pipeline.spec import digest_of
 from prepserver.source.errors import SampleError, unusable
 from prepserver.source.progress import Progress
-from prepserver.source.storage import remote
+from prepserver.source.storage import remote_files
 
 _AT_ONCE = 16
 """Class folders that are listed in parallel: a store gives 1000 names for a request."""
@@ -34,14 +34,14 @@ class Bucket:
         self._url = url
         self._found = 0
         try:
-            self.classes, objects = remote.children(url)
+            self.classes, objects = remote_files.children(url)
             self.loose = [each.path for each in objects if each.path]
             folders = progress.over(self._listed, self.classes, _AT_ONCE, lambda: self._found)
         except SampleError as error:
             raise unusable("the folder", url, error) from error
         self._folders = dict(zip(self.classes, folders, strict=True))
 
-    def walk(self, class_: str) -> Iterator[tuple[str, list[remote.Entry]]]:
+    def walk(self, class_: str) -> Iterator[tuple[str, list[remote_files.Entry]]]:
         """Yield each folder of a class, relative to the URL, with its objects, whose paths are names there."""
         yield from self._folders[class_].items()
 
@@ -53,11 +53,13 @@ class Bucket:
             digest.update(digest_of([class_, sorted(self.walk(class_))]).encode())
         return digest.hexdigest()
 
-    def _listed(self, class_: str) -> dict[str, list[remote.Entry]]:
-        folders: dict[str, list[remote.Entry]] = {}
-        for objects in remote.descendants(f"{self._url}/{class_}"):
+    def _listed(self, class_: str) -> dict[str, list[remote_files.Entry]]:
+        folders: dict[str, list[remote_files.Entry]] = {}
+        for objects in remote_files.descendants(f"{self._url}/{class_}"):
             for path, size, version in objects:
                 below, slash, name = path.rpartition("/")
-                folders.setdefault(class_ + "/" * bool(slash) + below, []).append(remote.Entry(name, size, version))
+                folders.setdefault(class_ + "/" * bool(slash) + below, []).append(
+                    remote_files.Entry(name, size, version)
+                )
             self._found += len(objects)  # only for people: threads may lose a count
         return folders

@@ -13,7 +13,7 @@ import json
 import os
 from abc import abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -57,6 +57,10 @@ class ComposedReader(Reader):
     def map(self, listing: Container) -> IndexMap:
         """Return the map, by a listing; its metadata has the `lengths` of the sources."""
 
+    def source(self, listing: Container, opened: Sequence[Source]) -> Source:
+        """Return the source, by a listing."""
+        return ComposedSource(self.spec, listing, opened, self.map(listing))
+
     def index(self, cache_dir: Path, report: Callable[[int], None], roots: Roots | None) -> IndexInfo:
         """As `Reader.index`."""
         infos: dict[str, IndexInfo] = {}
@@ -90,7 +94,7 @@ class ComposedReader(Reader):
             if container.meta.get("key") != self._key:
                 raise SourceError(f"the index {index_path} belongs to another dataset")
             opened = self._opened(container.meta["paths"], roots)
-            return ComposedSource(self.spec, container, opened, self.map(container))
+            return self.source(container, opened)
         except (OSError, BrokenContainerError) as error:
             raise SourceError(
                 f"cannot open the index {index_path}: {error}; attach again to have it rebuilt"
@@ -174,6 +178,7 @@ class ComposedSource(Source):
         self._tables: Tables = listing.meta["tables"]
         self._label = label_of(spec.columns)
         self.reads_ahead = any(each.reads_ahead for each in sources)
+        self.computes = any(each.computes for each in sources)
         # Files of equal names may lie in several places.
         self._is_several = len({part.digest for part in spec.parts() if not isinstance(part, Composed)}) > 1
         self._suffixes = [f" in {each.place}" for each in spec.sources]
@@ -188,6 +193,28 @@ class ComposedSource(Source):
         if self._tables[source] is not None:
             record[self._label] = self._relabel(source, record[self._label])
         return record
+
+    def read_block(self, indices: Sequence[int], into: Mapping[str, npt.NDArray[Any]]) -> bool:
+        """As `Source.read_block`: a block of each source that has some of the samples."""
+        if not 0 <= min(indices) <= max(indices) < self._count:
+            raise IndexError(f"indices {min(indices)} to {max(indices)} of a source of {self._count} samples")
+        sources, places = self._map.places(np.asarray(indices, np.int64))
+        for source in set(sources.tolist()):
+            (here,) = np.nonzero(sources == source)
+            first, count = int(here[0]), len(here)
+            is_run = int(here[-1]) - first == count - 1
+            rows = {
+                name: each[first : first + count] if is_run else np.empty((count, *each.shape[1:]), each.dtype)
+                for name, each in into.items()
+            }
+            if not self._sources[source].read_block(places[here].tolist(), rows):
+                return False
+            if (table := self._tables[source]) is not None:
+                rows[self._label][:] = np.asarray(table)[rows[self._label]]
+            if not is_run:
+                for name, each in into.items():
+                    each[here] = rows[name]
+        return True
 
     def prefetch(self, indices: Sequence[int]) -> None:
         """As `Source.prefetch`."""

@@ -24,8 +24,8 @@ from prepserver.pipeline.urls import is_url
 from prepserver.source.container import Container
 from prepserver.source.errors import SampleError, printable
 from prepserver.source.places import Places
-from prepserver.source.roots import OutsideRootsError, Roots
-from prepserver.source.samples import MAX_ENCODED_BYTES, OUTSIDE, Record, Source, file_stamp, read_regular_file
+from prepserver.source.roots import Roots
+from prepserver.source.samples import Record, Source, file_stamp, read_regular_file, remote_bytes
 from prepserver.source.storage import remote
 
 
@@ -227,7 +227,9 @@ class Listing(Source):
 
 
 class FileSource(Listing):
-    """A `Source` of images that are files, with masks that are files too.
+    """A `Source` of images that are files or objects, with masks that are such, too.
+
+    Objects that were listed with their bucket have two further numbers: `Wanted.size` and `version`.
 
     Args:
         container: The index.
@@ -235,17 +237,21 @@ class FileSource(Listing):
         roots: Where files must lie.
         masks: Absolute path that relative paths of masks begin at; None for samples without masks.
         prefix: Begins the names of the sections.
-        more: As for `Listing`.
+        more: As for `Listing`, of objects that were listed otherwise.
     """
 
     def __init__(
         self, container: Container, base: str, roots: Roots | None = None, masks: str | None = None, prefix: str = "",
         more: str = "",
     ) -> None:  # fmt: skip
-        super().__init__(container, more, prefix)
+        meta = container.meta
+        self._has_versions = bool(meta.get("versions")) and not prefix
+        super().__init__(container, "QQ" if self._has_versions else more, prefix)
         self._base = os.fsencode(base.rstrip("/") + "/")
         self._roots = roots
-        self._masks = None if masks is None else file_source(container, masks, roots, prefix=MASKS)
+        self._masks = None if masks is None else FileSource(container, masks, roots, prefix=MASKS)
+        self.reads_ahead = bool(meta.get("urls")) or any(is_url(each) for each in (base, masks) if each is not None)
+        self._age = hash((meta.get("size_bytes", 0), meta.get("mtime_ns", 0)))  # of a list that names objects
 
     def read(self, index: int) -> Record:
         """As `Source.read`."""
@@ -261,33 +267,13 @@ class FileSource(Listing):
 
     def stamp(self, index: int) -> int:
         """As `Source.stamp`."""
-        mine = file_stamp(os.stat(self._whole_path(self._rows[index])))
+        row = self._rows[index]
+        wanted = self._wanted(row)
+        if wanted is None:
+            mine = file_stamp(os.stat(joined(self._base, self._path(row))))
+        else:  # as it was listed, because `read` refuses an object that has changed since
+            mine = hash((wanted.size, wanted.version)) if self._has_versions else self._age
         return mine if self._masks is None else hash((mine, self._masks.stamp(index)))
-
-    def _encoded(self, row: tuple[int, ...]) -> bytes:
-        return read_regular_file(self._whole_path(row), roots=self._roots)
-
-    def _whole_path(self, row: tuple[int, ...]) -> bytes:
-        path = self._path(row)
-        return path if path.startswith(b"/") else self._base + path
-
-
-class RemoteFileSource(FileSource):
-    """A `FileSource` some of whose files are objects on the network.
-
-    Its `Listing` has two further numbers of each file if it was made by listing a bucket: `Wanted.size` and `version`.
-    """
-
-    reads_ahead = True
-    _more = 0
-
-    def __init__(
-        self, container: Container, base: str, roots: Roots | None = None, masks: str | None = None, prefix: str = ""
-    ) -> None:
-        super().__init__(container, base, roots, masks, prefix)
-        if container.meta.get("versions") and not prefix:
-            Listing.__init__(self, container, more="QQ")
-            self._more = 2
 
     def prefetch(self, indices: Sequence[int]) -> None:
         """As `Source.prefetch`."""
@@ -296,46 +282,15 @@ class RemoteFileSource(FileSource):
         if self._masks is not None:
             self._masks.prefetch(indices)
 
-    def stamp(self, index: int) -> int:
-        """As `Source.stamp`: as the object was listed, because `read` refuses one that has changed since."""
-        wanted = self._wanted(self._rows[index])
-        if wanted is None:
-            return super().stamp(index)
-        mine = hash((wanted.size, wanted.version))
-        return mine if self._masks is None else hash((mine, self._masks.stamp(index)))
-
-    def _wanted(self, row: tuple[int, ...]) -> remote.Wanted | None:
-        url = joined(self._base, self._path(row))
-        if not is_url(url):
-            return None
-        size, version = row[3:5] if self._more else (-1, 0)
-        return remote.Wanted(os.fsdecode(url), size=size, version=version)
-
     def _encoded(self, row: tuple[int, ...]) -> bytes:
         wanted = self._wanted(row)
-        return super()._encoded(row) if wanted is None else remote_bytes(wanted)
+        if wanted is not None:
+            return remote_bytes(wanted)
+        return read_regular_file(joined(self._base, self._path(row)), roots=self._roots)
 
-
-def remote_bytes(wanted: remote.Wanted) -> bytes:
-    """Read what a sample needs.
-
-    Raises:
-        SampleError: It cannot be read; the reason names its URL.
-    """
-    try:
-        if data := remote.link().read(wanted, MAX_ENCODED_BYTES):
-            return data
-        reason = "the object is empty"
-    except OutsideRootsError:
-        reason = OUTSIDE
-    except SampleError as error:
-        reason = error.reason
-    raise SampleError(f"{wanted.url}: {reason}")
-
-
-def file_source(
-    container: Container, base: str, roots: Roots | None = None, masks: str | None = None, prefix: str = ""
-) -> FileSource:
-    """Return the `FileSource` for where the files of an index lie."""
-    remotely = container.meta.get("urls") or any(is_url(each) for each in (base, masks) if each is not None)
-    return (RemoteFileSource if remotely else FileSource)(container, base, roots, masks, prefix)
+    def _wanted(self, row: tuple[int, ...]) -> remote.Wanted | None:
+        """Return what to read of an object; None for a file."""
+        if not self.reads_ahead or not is_url(url := joined(self._base, self._path(row))):
+            return None
+        size, version = row[3:5] if self._has_versions else (-1, 0)
+        return remote.Wanted(os.fsdecode(url), size=size, version=version)

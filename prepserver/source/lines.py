@@ -6,13 +6,13 @@ file: what was skipped between them is line ends, which are cut off.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
-import stat
 from abc import abstractmethod
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
@@ -25,9 +25,10 @@ from prepserver.source.container import Container
 from prepserver.source.errors import SampleError, SourceError, unusable
 from prepserver.source.patterns import files_of
 from prepserver.source.ranges import FilesReader, Sections
-from prepserver.source.roots import Roots, open_below
+from prepserver.source.roots import Roots
 from prepserver.source.samples import MAX_ENCODED_BYTES, Record, Source
-from prepserver.source.shards import Shards
+from prepserver.source.shards import open_shards
+from prepserver.source.storage import File, open_file
 
 _BLOCK_BYTES = 16 << 20
 _LF, _CR, _QUOTE = b'\n\r"'
@@ -45,7 +46,7 @@ class Lines:
 
     Attributes:
         size: Bytes of the file.
-        mtime_ns: Time of the file, taken before it was listed.
+        mtime_ns: `File.version`, taken before it was listed.
         begins: Where each sample begins in the file.
         numbers: Number of the line, from 1, of each `_STRETCH`-th sample.
         header: The first sample, where that is none, but names the others' cells.
@@ -75,34 +76,25 @@ def list_lines(
         SourceError: The file is missing or unreadable, or a quote stays open.
     """
     try:
-        descriptor = open_below(roots, "the file", path)
+        with contextlib.closing(open_file(roots, "the file", path)) as file:
+            begins, numbers = _begins(path, file, quotes, header, found)
+            first = b""
+            if header and len(begins):
+                end = int(begins[1]) if len(begins) > 1 else file.size
+                first = file.read(min(end - int(begins[0]), MAX_ENCODED_BYTES), int(begins[0]))
+                begins = begins[1:]
+            return Lines(file.size, file.version, begins, numbers, first)
     except OSError as error:
         raise unusable("the file", path, error) from error
-    try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise SourceError(f"{path} is not a file; name its files, such as {path}/*")
-        begins, numbers = _begins(path, descriptor, status.st_size, quotes, header, found)
-        first = b""
-        if header and len(begins):
-            end = int(begins[1]) if len(begins) > 1 else status.st_size
-            first = os.pread(descriptor, min(end - int(begins[0]), MAX_ENCODED_BYTES), int(begins[0]))
-            begins = begins[1:]
-    except OSError as error:
-        raise unusable("the file", path, error) from error
-    finally:
-        os.close(descriptor)
-    return Lines(status.st_size, status.st_mtime_ns, begins, numbers, first)
 
 
-def _begins(
-    path: str, descriptor: int, size: int, quotes: bool, header: bool, found: Callable[..., None]
-) -> tuple[U64, U64]:
+def _begins(path: str, file: File, quotes: bool, header: bool, found: Callable[..., None]) -> tuple[U64, U64]:
     """Return where samples and the header begin, and `Lines.numbers`."""
-    at = begin = len(_BOM) if os.pread(descriptor, len(_BOM), 0) == _BOM else 0
+    size = file.size
+    at = begin = len(_BOM) if file.read(len(_BOM), 0) == _BOM else 0
     begins, numbers = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     line = number = 1  # where the block begins; of the sample that begins at `begin`
-    is_open, samples = False, -1 if header else 0
+    is_open, samples, last = False, -1 if header else 0, b"-"
 
     def add(starts: npt.NDArray[np.int64], lines: npt.NDArray[np.int64]) -> None:
         nonlocal samples
@@ -111,7 +103,7 @@ def _begins(
         samples += len(starts)
         found(len(starts))
 
-    while at < size and (data := os.pread(descriptor, min(_BLOCK_BYTES, size - at), at)):
+    while at < size and (data := file.read(min(_BLOCK_BYTES, size - at), at)):
         block = np.frombuffer(data, np.uint8)
         ends = np.flatnonzero(block == _LF)
         lines = np.arange(line + 1, line + 1 + len(ends))  # the number of the line after each end
@@ -126,18 +118,19 @@ def _begins(
         lengths = np.diff(starts)
         pairs = np.flatnonzero(lengths == 2)
         if len(pairs):  # perhaps CR LF and nothing else; the first CR may lie in the block before
-            before = os.pread(descriptor, 1, at - 1) if starts[pairs[0]] < at else b"-"
+            before = last if starts[pairs[0]] < at else b"-"
             firsts = np.concatenate((np.frombuffer(before, np.uint8), block))[starts[pairs] - at + 1]
             lengths[pairs[firsts == _CR]] = 1
         is_sample = lengths > 1
         add(starts[:-1][is_sample], lines[:-1][is_sample])
         begin, number = int(starts[-1]), int(lines[-1])
         at += len(data)
+        last = data[-1:]
     if is_open:
         raise SourceError(
             f"{path}: the quotes of the record in line {number} stay open; double the quotes inside of cells"
         )
-    if begin < size and os.pread(descriptor, 2, begin) != b"\r":  # the last line has no end
+    if begin < size and file.read(2, begin) != b"\r":  # the last line has no end
         add(np.array([begin]), np.array([number]))
     return np.concatenate(begins).view(np.uint64), np.concatenate(numbers).view(np.uint64)
 
@@ -194,7 +187,8 @@ class LinesSource(Source):
         self._spec, self._roots = spec, roots
         self._files: list[str] = meta["files"]
         self._cells: list[list[int]] = meta["cells"]
-        self._shards = Shards(self._files, meta["sizes"], roots, meta["mtimes_ns"])
+        self._shards = open_shards(self._files, meta["sizes"], roots, meta["mtimes_ns"])
+        self.reads_ahead = self._shards.wants
         self._starts = [0, *accumulate(meta["sizes"])]  # of the files
         self._stamp = self._shards.stamp
         self._firsts = [0, *accumulate(meta["counts"])]  # samples
@@ -208,6 +202,16 @@ class LinesSource(Source):
     def stamp(self, index: int) -> int:
         """As `Source.stamp`; files that a line names are not looked at."""
         return self._stamp
+
+    def prefetch(self, indices: Sequence[int]) -> None:
+        """As `Source.prefetch`."""
+        self._shards.want(each for each in map(self._place, indices) if each[2] <= MAX_ENCODED_BYTES)
+
+    def _place(self, index: int) -> tuple[int, int, int]:
+        """Return a sample's file, and offset and length of its bytes there."""
+        begin, end = self._begins[index]
+        file = bisect_right(self._starts, begin) - 1
+        return file, begin - self._starts[file], min(end, self._starts[file + 1]) - begin
 
     def line(self, index: int) -> tuple[int, str]:
         """Return the number of a sample's file, and its line.
@@ -229,13 +233,11 @@ class LinesSource(Source):
         Raises:
             SampleError: It cannot be read.
         """
-        begin, end = self._begins[index]
-        file = bisect_right(self._starts, begin) - 1
-        begin, end = begin - self._starts[file], min(end, self._starts[file + 1]) - self._starts[file]
-        if end - begin > MAX_ENCODED_BYTES:
-            raise SampleError(f"it has {end - begin} bytes, more than the limit of {MAX_ENCODED_BYTES}")
-        data = self._shards.read(file, begin, end - begin)
-        if len(data) != end - begin:
+        file, begin, length = self._place(index)
+        if length > MAX_ENCODED_BYTES:
+            raise SampleError(f"it has {length} bytes, more than the limit of {MAX_ENCODED_BYTES}")
+        data = self._shards.read(file, begin, length)
+        if len(data) != length:
             raise SampleError(f"{self._shards.name(file)} is cut off")
         return file, data
 

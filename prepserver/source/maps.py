@@ -5,27 +5,40 @@ A map gives for each index the number of a source and an index there.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from prepserver.source.container import Rows
+
+I64 = npt.NDArray[np.int64]
 
 Place = tuple[int, int]
 """(number of the source, index in it)."""
 
 
-class IndexMap(Protocol):
+class IndexMap(ABC):
     """Where the samples of a composed source come from."""
 
+    @abstractmethod
     def __len__(self) -> int:
         """Return the number of samples."""
 
+    @abstractmethod
     def at(self, index: int) -> Place:
         """Return where the sample at an index in range(len(self)) comes from."""
 
+    def places(self, indices: I64) -> tuple[I64, I64]:
+        """Return `at` of many indices: the sources, and the indices in them."""
+        sources, places = zip(*map(self.at, indices.tolist()), strict=True)
+        return np.array(sources), np.array(places)
 
-class Window:
+
+class Window(IndexMap):
     """Consecutive samples of one source; after its last sample, the first follows again.
 
     Args:
@@ -44,8 +57,12 @@ class Window:
         """As `IndexMap.at`."""
         return 0, (self._start + index) % self._length
 
+    def places(self, indices: I64) -> tuple[I64, I64]:
+        """As `IndexMap.places`."""
+        return np.zeros_like(indices), (self._start + indices) % self._length
 
-class Picked:
+
+class Picked(IndexMap):
     """Chosen samples of one source.
 
     Args:
@@ -63,7 +80,7 @@ class Picked:
         return 0, self._rows[index][0]
 
 
-class Woven:
+class Woven(IndexMap):
     """Sources that take turns in a pattern, each from its start again when it ends, until each has ended once.
 
     Args:
@@ -90,6 +107,12 @@ class Woven:
         source, turns, before = self._slots[slot]
         return source, (period * turns + before) % self._lengths[source]
 
+    def places(self, indices: I64) -> tuple[I64, I64]:
+        """As `IndexMap.places`."""
+        period, slot = np.divmod(indices, len(self._slots))
+        source, turns, before = np.array(self._slots)[slot].T
+        return source, (period * turns + before) % np.array(self._lengths)[source]
+
 
 class _Stretch(NamedTuple):
     """Indices in which the same sources take turns, in whole blocks.
@@ -105,7 +128,7 @@ class _Stretch(NamedTuple):
     block: int
 
 
-class Interleaved:
+class Interleaved(IndexMap):
     """Blocks of several sources in turn, each sample once; a table of stretches, a few for each source.
 
     Args:
@@ -153,3 +176,16 @@ class Interleaved:
         slot, inside = divmod(offset, stretch.block)
         source, first = stretch.firsts[slot]
         return source, first + turn * stretch.block + inside
+
+    def places(self, indices: I64) -> tuple[I64, I64]:
+        """As `IndexMap.places`."""
+        sources, places = np.empty_like(indices), np.empty_like(indices)
+        which = np.searchsorted(self._starts, indices, "right") - 1
+        for number in set(which.tolist()):
+            start, firsts, block = self._stretches[number]
+            here = which == number
+            turn, offset = np.divmod(indices[here] - start, len(firsts) * block)
+            slot, inside = np.divmod(offset, block)
+            sources[here], first = np.array(firsts)[slot].T
+            places[here] = first + turn * block + inside
+        return sources, places

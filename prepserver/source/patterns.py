@@ -1,4 +1,4 @@
-"""Files that a path with braces and wildcards names."""
+"""Files that a path with braces and wildcards names, on this machine or in a bucket."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import stat
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
+from prepserver.pipeline.urls import is_url, split
 from prepserver.source.errors import SourceError, unusable
 from prepserver.source.roots import Roots, open_below
+from prepserver.source.storage import remote_files
 from prepserver.source.tar import expand
 
 _WILD = frozenset("*?[")
@@ -29,6 +31,8 @@ def files_of(patterns: Sequence[str], roots: Roots | None) -> list[str]:
 
 
 def _matching(pattern: str, roots: Roots | None) -> list[str]:
+    if is_url(pattern):
+        return _matching_objects(pattern)
     paths = [""]
     for part in pattern.strip("/").split("/"):
         if _WILD.isdisjoint(part):
@@ -46,6 +50,30 @@ def _matching(pattern: str, roots: Roots | None) -> list[str]:
     return files
 
 
+def _matching_objects(pattern: str) -> list[str]:
+    if _WILD.isdisjoint(pattern):
+        return [pattern]
+    paths = [split(pattern)[0]]
+    *folders, last = pattern.removeprefix(paths[0] + "/").split("/")
+    wild = False
+    for part in folders:
+        wild = wild or not _WILD.isdisjoint(part)
+        paths = [f"{path}/{name}" for path in paths for name in (_objects(path, part, 0) if wild else [part])]
+    found = [f"{path}/{name}" for path in paths for name in _objects(path, last, 1)]
+    if not found:
+        raise SourceError(f"no file matches {pattern}")
+    return found
+
+
+def _objects(folder: str, pattern: str, which: int) -> list[str]:
+    """As `_names`, of a bucket: `which` is 0 for folders, 1 for objects."""
+    try:
+        folders, entries = remote_files.children(folder)
+    except OSError as error:
+        raise unusable("the folder", folder, error) from error
+    return _chosen([entry.path for entry in entries] if which else folders, pattern)
+
+
 def _names(folder: str, pattern: str, roots: Roots | None) -> list[str]:
     """Return the sorted names in a folder that match; hidden ones only if the pattern begins with a dot."""
     try:
@@ -60,4 +88,8 @@ def _names(folder: str, pattern: str, roots: Roots | None) -> list[str]:
         return []
     except OSError as error:
         raise unusable("the folder", folder, error) from error
+    return _chosen(names, pattern)
+
+
+def _chosen(names: list[str], pattern: str) -> list[str]:
     return sorted(name for name in names if fnmatchcase(name, pattern) and name.startswith(".") <= (pattern[0] == "."))

@@ -11,8 +11,10 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from prepserver.pipeline.urls import is_url
 from prepserver.source.errors import SampleError
 from prepserver.source.roots import OutsideRootsError, Roots, open_below
+from prepserver.source.storage import remote
 
 # No encoded photo comes near this; a video or an archive in the wrong place does, and would take the worker down.
 MAX_ENCODED_BYTES = 256 << 20
@@ -34,9 +36,11 @@ class Source(Protocol):
 
     Attributes:
         reads_ahead: Whether `prefetch` is of use. False by default.
+        computes: Whether reading is mostly computing: its time then counts as making rows. False by default.
     """
 
     reads_ahead: bool = False
+    computes: bool = False
 
     def __len__(self) -> int:
         """Return the number of samples."""
@@ -58,7 +62,7 @@ class Source(Protocol):
             into: For each column an array of as many rows, in its kind's shape and dtype; written to.
 
         Returns:
-            False, with nothing written, from a source that can only `read` one by one: the default.
+            False, and anything may be written, if the samples must be `read` one by one: the default.
 
         Raises:
             OSError: At least one sample cannot be read; `read` says which, and why.
@@ -140,6 +144,35 @@ def read_regular_file(path: bytes, limit_bytes: int = MAX_ENCODED_BYTES, roots: 
         if error.errno in NOT_THE_SAMPLE:
             raise
         raise SampleError(_reason(error, path)) from error
+
+
+def remote_bytes(wanted: remote.Wanted, limit_bytes: int = MAX_ENCODED_BYTES) -> bytes:
+    """Read what a sample needs.
+
+    Raises:
+        SampleError: It cannot be read; the reason names its URL.
+    """
+    failed = SampleError(f"{wanted.url}: the object is empty")
+    try:
+        if data := remote.link().read(wanted, limit_bytes):
+            return data
+    except OutsideRootsError:
+        failed = SampleError(f"{wanted.url}: {OUTSIDE}")
+    except SampleError as error:
+        failed = SampleError(f"{wanted.url}: {error.reason}")
+        failed.errno = error.errno
+    raise failed
+
+
+def read_file(path: str, limit_bytes: int = MAX_ENCODED_BYTES, roots: Roots | None = None) -> bytes:
+    """Return the whole content of a file or an object.
+
+    Raises:
+        SampleError: As `read_regular_file` and `remote_bytes`.
+    """
+    if is_url(path):
+        return remote_bytes(remote.Wanted(path), limit_bytes)
+    return read_regular_file(os.fsencode(path), limit_bytes, roots)
 
 
 def _reason(error: OSError, path: bytes) -> str:

@@ -69,6 +69,10 @@ class Shards:
     def want(self, ranges: Iterable[tuple[int, int, int]]) -> None:
         """Begin to read (shard, offset, length), each of which `read` will be asked for soon."""
 
+    def has_arrived(self, shard: int, offset: int, length: int) -> bool:
+        """Say whether `read` will not wait for a range."""
+        return True
+
     def check(self, shard: int) -> None:
         """Raise as `read` if a shard has changed since it was listed; 2 us."""
         self.read(shard, 0, 0)  # opens it
@@ -133,8 +137,9 @@ class RemoteShards(Shards):
 
     def read(self, shard: int, offset: int, length: int) -> bytes:
         """As `Shards.read`."""
+        wanted = self._wanted(shard, offset, length)
         try:
-            return remote.link().read(self._wanted(shard, offset, length), MAX_ENCODED_BYTES)
+            return remote.link().read(wanted, MAX_ENCODED_BYTES) if wanted.length else b""
         except OutsideRootsError:
             raise SampleError(OUTSIDE) from None
         except SampleError as error:
@@ -142,7 +147,14 @@ class RemoteShards(Shards):
 
     def want(self, ranges: Iterable[tuple[int, int, int]]) -> None:
         """As `Shards.want`."""
-        remote.link().want(itertools.starmap(self._wanted, ranges))
+        remote.link().want(each for each in itertools.starmap(self._wanted, ranges) if each.length)
+
+    def has_arrived(self, shard: int, offset: int, length: int) -> bool:
+        """As `Shards.has_arrived`."""
+        return remote.link().has_arrived(self._wanted(shard, offset, length))
+
+    def check(self, shard: int) -> None:
+        """As `Shards.check`: nothing, because each answer tells."""
 
     def name(self, shard: int) -> str:
         """Return the URL of a shard."""

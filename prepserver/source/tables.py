@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
+from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import Image, Kind, Mask
 from prepserver.pipeline.record import label_of
+from prepserver.pipeline.urls import canonical, is_url
 from prepserver.source.container import Container
 from prepserver.source.errors import SampleError
 from prepserver.source.lines import LinesSource
 from prepserver.source.roots import Roots
-from prepserver.source.samples import Record, read_regular_file
+from prepserver.source.samples import Record, read_file
+from prepserver.source.storage import remote
+
+_AHEAD = 4 * remote.IN_FLIGHT
+"""Most lines that are remembered from `prefetch` to `read`."""
 
 
 class TableSource(LinesSource):
@@ -21,6 +29,11 @@ class TableSource(LinesSource):
     def __init__(self, container: Container, spec: Any, roots: Roots | None) -> None:
         super().__init__(container, spec, roots)
         self._columns = list(spec.columns.items())
+        self._images = [place for place, (_, kind) in enumerate(self._columns) if isinstance(kind, Image | Mask)]
+        self._follows = bool(self._images) and is_url(spec.root or self._files[0])
+        self.reads_ahead = self.reads_ahead or self._follows
+        self._ahead: dict[int, tuple[int, int, int]] = {}  # lines whose images are to be wanted, and their places
+        self._taken: dict[int, tuple[int, list[Any]]] = {}  # such lines that have arrived: file and values
 
     @abstractmethod
     def values(self, file: int, line: str) -> list[Any]:
@@ -41,32 +54,67 @@ class TableSource(LinesSource):
     def read(self, index: int) -> Record:
         """As `Source.read`."""
         record: Record = {}
-        file, line = self.line(index)
-        for (column, kind), given in zip(self._columns, self.values(file, line), strict=True):
+        if self._ahead:
+            self._ahead.pop(index, None)
+            self._follow()
+        file, values = self._taken.pop(index) if index in self._taken else self._values(index)
+        for (column, kind), given in zip(self._columns, values, strict=True):
             if isinstance(kind, Image | Mask):
                 record[column] = self._image(file, column, given)
             else:
                 record[column] = self.convert(column, kind, given)
         return record
 
+    def prefetch(self, indices: Sequence[int]) -> None:
+        """As `Source.prefetch`: the lines, and the images that they name once they are there."""
+        super().prefetch(indices)
+        if self._follows:
+            for kept in (self._ahead, self._taken):
+                for index in list(kept)[: -_AHEAD // 2 or None] if len(kept) > _AHEAD else ():
+                    del kept[index]
+            self._ahead |= {index: self._place(index) for index in indices}
+            self._follow()
+
+    def _follow(self) -> None:
+        """Begin to read the images of lines that have arrived."""
+        while self._ahead and self._shards.has_arrived(*next(iter(self._ahead.values()))):
+            index = next(iter(self._ahead))
+            del self._ahead[index]
+            with contextlib.suppress(SampleError):  # it is raised again when the sample is read
+                file, values = self._taken[index] = self._values(index)
+                for place in self._images:
+                    path = self._image_path(file, self._columns[place][0], values[place])
+                    remote.link().want([remote.Wanted(path)])
+
+    def _values(self, index: int) -> tuple[int, list[Any]]:
+        file, line = self.line(index)
+        return file, self.values(file, line)
+
     def label(self, index: int) -> int:
         """As `Source.label`: nothing else of the line is converted, and no file is read."""
-        file, line = self.line(index)
         label = label_of(self._spec.columns)
-        for (column, kind), given in zip(self._columns, self.values(file, line), strict=True):
+        _, values = self._values(index)
+        for (column, kind), given in zip(self._columns, values, strict=True):
             if column == label:
                 return int(self.convert(column, kind, given))
         return 0
 
     def _image(self, file: int, column: str, name: Any) -> bytes:
+        path = self._image_path(file, column, name)
+        try:
+            return read_file(path, roots=self._roots)
+        except SampleError as error:
+            raise SampleError(f"its {column} {name}: {error.reason}") from error
+
+    def _image_path(self, file: int, column: str, name: Any) -> str:
         root = self._spec.root or os.path.dirname(self._files[file])
         # Not above the root: only its folder is known, and open to workers.
         if not isinstance(name, str) or not name or "\0" in name or ".." in name.split("/"):
             raise SampleError(f"its {column} is {name!r:.100}, and must be the path of a file below {root}")
-        path = os.path.join(root, name)
+        try:
+            path = canonical(column, name) or canonical(column, os.path.join(root, name)) or os.path.join(root, name)
+        except SpecError as error:
+            raise SampleError(f"its {column} is {name!r:.100}, and {error.reason}") from None
         if not path.startswith(f"{root.rstrip('/')}/"):
             raise SampleError(f"its {column} is {name!r:.100}, which does not lie below {root}: pass another root=")
-        try:
-            return read_regular_file(os.fsencode(path), roots=self._roots)
-        except SampleError as error:
-            raise SampleError(f"its {column} {name}: {error.reason}") from error
+        return path

@@ -21,6 +21,8 @@ from prepserver.protocol.layout import PAGE_BYTES
 
 NO_TASK = -1
 NO_LANE = -1
+SEVERAL = -1
+"""The index while several samples are made at once, of which none is the one in hand."""
 
 _TASK, _POSITION, _INDEX, _STARTED_NS, _TASKS, _ROWS, _BAD_ROWS, _READ_NS, _MAKE_NS, _LANE, _TASK_NS = range(11)
 

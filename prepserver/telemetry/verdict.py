@@ -4,6 +4,8 @@ The training loop's time has three parts: it waits for rows, it waits while they
 takes `NOTICED` of it or more and is not work is a finding, and the largest finding is the verdict. If the loop waits
 for rows, what it waits for decides further: another job, its own ranks, or the workers; and then the workers' own
 stages say which of them is slow.
+
+The module is long because it has a sentence for every verdict.
 """
 
 from __future__ import annotations
@@ -25,13 +27,31 @@ LEAST_S, LEAST_BATCHES = 2.0, 4
 or full."""
 
 _MAIN = 0.3  # a stage that takes this fraction of a row's time is named
-_BUSY = 0.7  # workers that are busy for this fraction of their time are the limit
-_STARVED = 0.25  # fraction of the time for which a thread may be without a core
+BUSY = 0.7  # workers that are busy for this fraction of their time are the limit
+STARVED = 0.25  # fraction of the time for which a thread may be without a core
 _GPU_IDLE = 0.7
 _OFTEN = 0.25
 _SLACK = 0.5
-_WAITS = 0.2  # a busy worker that needs a core for less of its time waits for something else
+_WHOLE = 0.95  # a cache that holds this part of a dataset or more is large enough
+WAITS = 0.2  # a busy worker that needs a core for less of its time waits for something else
 _MOST_TIMES = 4  # more than so many times the workers are never suggested in one step
+
+
+@dataclass(frozen=True, slots=True)
+class FullCache:
+    """A cache that takes no more samples.
+
+    Attributes:
+        form: ``encoded`` or ``decoded``.
+        part: Fraction of the dataset's samples that it holds: the most that its hit rate can be.
+        all_bytes: What it would take to hold all of them.
+        where: ``memory`` or ``disk``: the setting of its budget.
+    """
+
+    form: Literal["encoded", "decoded"]
+    part: float
+    all_bytes: int
+    where: Literal["memory", "disk"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +78,7 @@ class Facts:
         gpu_busy: Utilisation of the job's GPU; None if it is not known.
         ring_rows: Rows of the job's ring.
         round_rows: Rows of one batch for all ranks of the job.
+        full_cache: The cache of the job's dataset, if it is full.
         pure_kernels: Why the compiled kernels are off; empty if they are on.
         inline: Whether the training process makes the rows itself.
     """
@@ -80,6 +101,7 @@ class Facts:
     gpu_busy: float | None = None
     ring_rows: int = 0
     round_rows: int = 0
+    full_cache: FullCache | None = None
     pure_kernels: str = ""
     inline: bool = False
 
@@ -96,7 +118,7 @@ class Verdict:
     Attributes:
         kind: The verdict.
         causes: What exactly: stages (``read``, ``decode``, ``op NAME``), ``workers``, ``job NAME``, ``ranks``,
-            ``place``, ``ring``, ``other streams``, ``inline``, ``loop``, ``copy``; the main one first.
+            ``place``, ``ring``, ``cache``, ``other streams``, ``inline``, ``loop``, ``copy``; the main one first.
         why: The evidence in figures.
         next: What to do, with its expected effect; empty if nothing is to be done.
         lost: Fraction of the loop's time that it costs.
@@ -143,7 +165,7 @@ def judge(facts: Facts) -> Verdict:
     if facts.copying >= NOTICED:
         found.append(_copying(facts))
     working = 1.0 - facts.waiting - facts.copying
-    if facts.loop_starved >= _STARVED and working >= _SLACK:
+    if facts.loop_starved >= STARVED and working >= _SLACK:
         found.append(_starved_loop(facts))
     if not found:
         return _fine(facts)
@@ -178,7 +200,7 @@ def _waiting(facts: Facts) -> Verdict:
             "data-bound", ("inline",), f"{waits}: with inline=True the training process makes them itself, one by one",
             f"pass workers=N instead of inline=True; rows in time would give {_up_to(facts, _wanted(facts))}", lost,
         )  # fmt: skip
-    cause = _waits_for(facts.waits_for)
+    cause = main_wait(facts.waits_for)
     if cause.startswith("job "):
         alone = min(_wanted(facts), _per_worker_factor(facts) * facts.images_per_s)
         name = cause.removeprefix("job ")
@@ -198,7 +220,7 @@ def _waiting(facts: Facts) -> Verdict:
             "data-bound", ("place",), f"{waits}: it has joined a running stream and its place there is still to come",
             "nothing, if it goes on sharing (this happens once); with Joining(wait_s=0) it would not wait", lost,
         )  # fmt: skip
-    if facts.workers_busy >= _BUSY or facts.workers_busy + facts.workers_starved >= _BUSY:
+    if facts.workers_busy >= BUSY or facts.workers_busy + facts.workers_starved >= BUSY:
         return _loading(facts, waits)
     if facts.ring_rows < 3 * facts.round_rows:
         return Verdict(
@@ -216,7 +238,7 @@ def _waiting(facts: Facts) -> Verdict:
     )  # fmt: skip
 
 
-def _waits_for(seen: Mapping[str, float]) -> str:
+def main_wait(seen: Mapping[str, float]) -> str:
     """What the job waits for: workers, unless it was often seen waiting for something else.
 
     A slow job lets the others have some rows now and then, and they are seen waiting for the workers to make these.
@@ -242,25 +264,53 @@ def _loading(facts: Facts, waits: str) -> Verdict:
     if others >= _SLACK:
         why += f". Other streams take {_percent(others)} of the workers' time"
         cures.append("jobs that ask for the same source, order and seed share one pass")
+    cache = facts.full_cache
+    saved = sum(shares.get(stage, 0.0) for stage in _SAVES[cache.form]) if cache is not None else 0.0
+    is_small = cache is not None and cache.part < _WHOLE and saved >= _MAIN
+    named = ["cache", *main] if is_small else main
+    if cache is not None and is_small:
+        why += f". The cache is full with {_percent(cache.part)} of the samples, and no more than that can be hits"
+        cures.insert(0, _larger(cache, saved, facts))
     if facts.pure_kernels:
         cures.insert(0, f"turn on the compiled kernels, which double the speed of decoding (off: {facts.pure_kernels})")
-    if facts.workers_starved >= _STARVED and _runs(facts) >= _SLACK:
+    if facts.workers_starved >= STARVED and run_share(facts) >= _SLACK:
         why += (
             f". The machine's {facts.cores:g} cores are full: {_percent(facts.workers_starved)} of the time a worker "
             "could run and has no core"
         )
         cures.append("free some cores (more workers would not help), or share one pass among the jobs")
-        return Verdict("host-CPU-bound", tuple(main) or ("workers",), why, "; ".join(cures), lost)
-    more = _more_workers(facts)
+        return Verdict("host-CPU-bound", tuple(named) or ("workers",), why, "; ".join(cures), lost)
+    more = more_workers(facts)
     if more > 0:
         faster = min(_wanted(facts), facts.images_per_s * (1 + more / max(facts.busy_workers, 1.0)))
-        idle = f", which {facts.cores_idle:.1f} idle cores can run" if _runs(facts) > _SLACK else ""
+        idle = f", which {facts.cores_idle:.1f} idle cores can run" if run_share(facts) > _SLACK else ""
         add = f"start {more} more worker{'s' if more > 1 else ''}{idle}: {_up_to(facts, faster)}"
         cures.insert(0 if not main or main[0] == "decode" else len(cures), add)
-    causes = (*main, *(["other streams"] if others >= _SLACK else []), *(["workers"] if more > 0 or not main else []))
+    causes = (
+        *named,
+        *(["other streams"] if others >= _SLACK else []),
+        *(["workers"] if more > 0 or not main else []),
+    )
     if not main and not more:
         cures.append("no core is left for more workers: cheaper ops, or `prepserver pack`")
     return Verdict("data-bound", causes, why, "; ".join(cures), lost)
+
+
+_SAVES = {"encoded": ("read",), "decoded": ("read", "decode")}
+"""The stages that a sample in a cache does without."""
+
+
+def _larger(cache: FullCache, saved: float, facts: Facts) -> str:
+    need = f"{math.ceil(cache.all_bytes / 2**30)}G" if cache.all_bytes >= 1 << 30 else f"{(cache.all_bytes >> 20) + 1}M"
+    flag = ", or --cache-memory" if cache.where == "memory" else ""
+    less = (
+        'a smaller Resize at the start, or cache="encoded"' if cache.form == "decoded" else "a folder on a local disk"
+    )
+    faster = min(_wanted(facts), facts.images_per_s / max(1 - saved, 0.02))
+    return (
+        f'give the cache room for all samples: {cache.where} = "{need}" under [cache]{flag} '
+        f"({_up_to(facts, faster)}). Where there is no such room: {less}"
+    )
 
 
 def _cure(stage: str, share: float, facts: Facts) -> str:
@@ -305,7 +355,7 @@ def _per_worker_factor(facts: Facts) -> float:
     return (facts.used + idle) / facts.used if facts.used > 0 else 1.0
 
 
-def _runs(facts: Facts) -> float:
+def run_share(facts: Facts) -> float:
     """Fraction of a busy worker's time for which it needs a core, as far as it gets one."""
     starved = facts.workers_starved
     idle = max(0.0, 1.0 - facts.workers_busy - starved)
@@ -313,12 +363,12 @@ def _runs(facts: Facts) -> float:
     return min(1.0, facts.workers_run / with_core) if with_core > 0 else 1.0
 
 
-def _more_workers(facts: Facts) -> int:
+def more_workers(facts: Facts) -> int:
     """Workers that the job needs in addition, as far as idle cores can run them."""
     factor = 1.0 / max(1.0 - facts.waiting, 0.02)
     needed = math.ceil(max(facts.busy_workers, 1.0) * (factor - 1.0))
     # Workers that mostly wait, as for storage, need hardly any core.
-    room = math.floor(facts.cores_idle / _runs(facts)) if _runs(facts) > _WAITS else needed
+    room = math.floor(facts.cores_idle / run_share(facts)) if run_share(facts) > WAITS else needed
     return max(0, min(needed, room, _MOST_TIMES * max(1, facts.workers)))
 
 

@@ -100,12 +100,14 @@ class Stage(ABC):
         mirrors: It can only flip horizontally.
         settles: Its result differs from its input in shape or dtype, so it cannot work within one array.
         sees_boxes: It decides by the sample's boxes: `draw_by` is asked, not `draw`.
+        takes_blocks: It makes the values of several samples at once in less time, by `make_block`.
     """
 
     op: ClassVar[type[Op]]
     settles = True
     mirrors = False
     sees_boxes = False
+    takes_blocks = False
     column: str | None = None
     makes: tuple[str, ...] = ()
 
@@ -123,7 +125,18 @@ class Stage(ABC):
         Raises:
             BadSample: The op cannot use a value.
         """
-        raise NotImplementedError
+        self.make_block([values], after, [draws])
+
+    def make_block(self, block: Sequence[dict[str, Any]], after: Record, draws: Sequence[Draws]) -> None:
+        """As `make`, for samples of one chunk; what is made of one must not depend on the others.
+
+        A stage overrides one of the two.
+
+        Raises:
+            BadSample: The op cannot use a value of at least one; alone, each is told from the others.
+        """
+        for values, each in zip(block, draws, strict=True):
+            self.make(values, after, each)
 
     @abstractmethod
     def draw(self, height: int, width: int, draws: Draws) -> Drawn:

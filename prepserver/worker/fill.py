@@ -25,6 +25,7 @@ from prepserver.pipeline.record import INDEX, RowField
 from prepserver.protocol.work import MAX_REASON_CHARS
 from prepserver.source import Record, SampleError, Source
 from prepserver.source.errors import printable
+from prepserver.telemetry.page import SEVERAL
 from prepserver.transform import (
     DECODING,
     BadFile,
@@ -96,6 +97,11 @@ class Target(NamedTuple):
     def only_takes(self) -> bool:
         """Whether all fields are copied from the record."""
         return not any(maker.fields for maker in self.makers)
+
+    @property
+    def takes_blocks(self) -> bool:
+        """Whether its rows may be made several at once."""
+        return not self.mixers and all(maker.takes_blocks or not maker.fields for maker in self.makers)
 
     @classmethod
     def of(cls, pipeline: Pipeline, rows: Rows, quarantined: Iterable[int] = ()) -> Target:
@@ -210,8 +216,9 @@ def _unmarked(_target: int) -> None:
 
 
 def fill(
-    stream: Stream, targets: Sequence[Target], position: int, count: int, mark: Mark, step: Step = _unmarked
-) -> FillResult:
+    stream: Stream, targets: Sequence[Target], position: int, count: int, mark: Mark, step: Step = _unmarked,
+    alone: bool = False,
+) -> FillResult:  # fmt: skip
     """Fills the rows of positions [position, position + count) in every target.
 
     The next samples by index replace a bad one: sample ``(index + k) % n`` for k = 1 .. `REPLACEMENTS`, with its own
@@ -228,24 +235,28 @@ def fill(
         count: Number of positions, 1 or more.
         mark: Called with (position, index) before each sample, replacements included.
         step: Called with a target's place before its row is rendered, and with `DECODING` afterwards.
+        alone: Make each row by itself, although several may be made at once: a worker died in these, and the sample in
+            hand is to be found.
 
     Raises:
         LaneError: One target cannot be filled.
         Exception: An error of neither a sample nor a target. After both kinds of error the rows may hold anything and
             must be filled again.
     """
-    return _Filler(stream, targets, mark, step).run(position, count)
+    return _Filler(stream, targets, mark, step, alone).run(position, count)
 
 
 class _Filler:
-    def __init__(self, stream: Stream, targets: Sequence[Target], mark: Mark, step: Step) -> None:
+    def __init__(self, stream: Stream, targets: Sequence[Target], mark: Mark, step: Step, alone: bool) -> None:
         self._stream = stream
         self._targets = targets
         self._mark = mark
         self._step = step
         self._unforeseen: Counter[int] = Counter()  # unexpected errors at this position, by target
         self._everywhere = tuple(range(len(targets)))
-        self._only_take = all(target.only_takes for target in targets)
+        only_take = all(target.only_takes for target in targets)
+        self._only_take = only_take and not alone
+        self._take_blocks = not (only_take or alone) and all(target.takes_blocks for target in targets)
         self._bad: list[BadRow] = []
         self._caches = Caching(stream, targets)
         self._partners = Partners(stream, targets, self._caches, _read)
@@ -263,8 +274,13 @@ class _Filler:
         indices = self._stream.order.indices(position, count)
         for first in range(0, count, BLOCK_ROWS):
             block = indices[first : first + BLOCK_ROWS]
-            if not (self._only_take and self._copy(position + first, block)):
+            is_done = (self._only_take and self._copy(position + first, block)) or (
+                self._take_blocks and self._make_block(position + first, block)
+            )
+            if not is_done:
                 self._make_one_by_one(position + first, block)
+        if self._stream.source.computes:
+            self._read_ns, self._make_ns = 0, self._read_ns + self._make_ns
         ops_ns = tuple(
             tuple(map(sum, zip(*(maker.ops_ns for maker in target.makers), strict=True))) for target in self._targets
         )
@@ -273,13 +289,17 @@ class _Filler:
         *targets_ns, shared_ns = self._cpu_ns
         return FillResult(self._bad, self._read_ns, self._make_ns, shared_ns, tuple(targets_ns), ops_ns)
 
+    def _is_suspect(self, indices: list[int]) -> bool:
+        """Whether something speaks against making the rows of a run at once."""
+        quarantined = [self._stream.quarantined, *(target.quarantined for target in self._targets)]
+        return NO_SAMPLE in indices or not all(each.isdisjoint(indices) for each in quarantined)
+
     def _copy(self, position: int, indices: list[int]) -> bool:
         """Reads the rows of a run at once, where nothing speaks against it; if False, the rows may hold anything."""
         if NO_SAMPLE in indices:
             return False
         self._mark(position, indices[0])  # ORDER: it may quarantine samples of this run
-        quarantined = [self._stream.quarantined, *(target.quarantined for target in self._targets)]
-        if not all(each.isdisjoint(indices) for each in quarantined):
+        if self._is_suspect(indices):
             return False
         begun_ns = time.monotonic_ns()
         try:
@@ -299,6 +319,40 @@ class _Filler:
         if not self._stream.source.read_block(indices[:there], rows):
             return False
         return there == len(indices) or self._copy_into(target, position + there, indices[there:])
+
+    def _make_block(self, position: int, indices: list[int]) -> bool:
+        """Reads the samples of a run and makes all rows at once; if False, the rows may hold anything."""
+        if self._is_suspect(indices):
+            return False
+        begun_ns = read_ns = time.monotonic_ns()
+        try:
+            records = []
+            for place, index in enumerate(indices, position):
+                self._mark(place, index)  # ORDER: it may quarantine samples of this run
+                records.append(self._caches.read(index, self._caches.stamp(index), _read))
+            read_ns = time.monotonic_ns()
+            # Whatever ends the worker from here on may be any of them: the rows will be made again, one by one.
+            self._mark(position, SEVERAL)
+            if self._is_suspect(indices):
+                return False
+            n = self._stream.order.n
+            keys = [SampleKey(self._stream.seed, p // n, index) for p, index in enumerate(indices, position)]
+            for t, target in enumerate(self._targets):
+                self._begin(t)
+                for maker in target.makers:
+                    outs = [
+                        [target.rows.row(field.name, position + k) for field in maker.fields] for k in range(len(keys))
+                    ]
+                    maker.make_block(records, keys, outs)
+                for p, (index, record) in enumerate(zip(indices, records, strict=True), position):
+                    self._take(Ready(record, (t,)), p, index, {})
+        except Exception:  # noqa: BLE001 - one by one it is found which sample is bad, and why
+            return False
+        finally:
+            self._begin(DECODING)
+            self._read_ns += read_ns - begun_ns
+            self._make_ns += time.monotonic_ns() - read_ns
+        return True
 
     def _make_one_by_one(self, position: int, indices: list[int]) -> None:
         n = self._stream.order.n

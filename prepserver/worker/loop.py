@@ -264,7 +264,7 @@ class _Worker:
                     raise _Broken(str(lane))
                 targets.append(self._cached(told, lane))
             stream = self._cached_stream(told, stream)
-            made = fill(stream, targets, task.position, task.count, self._begin_sample, self._begin_step)
+            made = fill(stream, targets, task.position, task.count, self._begin_sample, self._begin_step, task.alone)
             if made.bad:
                 self._check_seal()
         except _Sealed:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from prepclient import BadSampleError, PrepClient, SourceUnavailable
+from prepclient import BadSampleError, PadBoxes, PrepClient, Resize, SourceUnavailable
 from prepserver.pipeline.sources import ImageFolder
+from tests.support import datasets
 from tests.support.clients import OPS, inline_rows, read
 from tests.support.object_store import SECRET, ObjectStore, object_store
 from tests.support.server import Server
@@ -55,6 +57,21 @@ def test_workers_read_from_a_bucket_what_is_on_disk(
     ) as client:
         rows = read(client) + read(client)
     assert rows == inline_rows(here, epochs=2, batch_size=8, shuffle=True)
+
+
+@pytest.mark.parametrize("made", [datasets.parquet, datasets.objects, datasets.voc])
+def test_workers_read_each_shape_of_source_from_a_bucket(
+    made: datasets.Format, shared_server: Server, bucket: ObjectStore, tmp_path: Path
+) -> None:
+    """Row groups, lines that name images, ranges, and files with boxes: sandboxed, some with libraries of their own."""
+    spec = made(tmp_path)
+    there = spec(bucket.upload(tmp_path, tmp_path.name))
+    ops = [Resize((8, 8)), *([PadBoxes(5)] if "boxes" in there.columns else [])]
+    shape: dict[str, Any] = {"batch_size": 8, "shuffle": True}
+    with PrepClient(there, ops, fields="dict", runtime_dir=shared_server.runtime_dir, **shape) as client:
+        found = [{name: each.tolist() for name, each in batch.items()} for batch in client]
+    with PrepClient(spec(str(tmp_path)), ops, fields="dict", inline=True, **shape) as client:
+        assert found == [{name: each.tolist() for name, each in batch.items()} for batch in client]
 
 
 def test_a_bucket_fails_in_its_own_jobs_only(

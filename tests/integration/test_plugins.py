@@ -162,6 +162,17 @@ def test_an_op_that_goes_wrong_costs_one_sample(owned: Server, how: str, said: s
         assert valid.tolist() == [index != 5 for index in range(24)]
 
 
+@pytest.mark.parametrize("how", ["raises", "crashes"])
+def test_an_op_on_blocks_that_goes_wrong_costs_one_sample(owned: Server, how: str, tmp_path: Path) -> None:
+    """Also if it ends the worker, which cannot say in which of a block's samples that was."""
+    np.save(tmp_path / "x.npy", np.arange(48).reshape(24, 2))
+    op = PluginOp("shaken", column="x", block=True, how=how, at=10)
+    spec: dict[str, Any] = {"batch_size": 24, "on_error": "mask", "timeout_s": 60.0}
+    with PrepClient(Arrays(x=tmp_path / "x.npy"), [op], runtime_dir=owned.runtime_dir, **spec) as client:
+        valid = next(iter(client))[-1]
+    assert valid.tolist() == [index != 5 for index in range(24)]
+
+
 @pytest.mark.parametrize(
     ("how", "said"),
     [
@@ -217,7 +228,7 @@ def test_what_is_not_loaded_is_refused_by_name(owned: Server) -> None:
         ):
             len(client)
     assert {each["name"] for each in owned.status()["plugins"]} == {
-        *("noise", "halved", "spelled", "odd", "slow"), "numbers", "pairs",
+        *("noise", "halved", "spelled", "odd", "slow", "shaken"), "numbers", "pairs",
     }  # fmt: skip
 
 

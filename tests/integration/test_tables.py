@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -10,7 +12,19 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from prepclient import Csv, PadTokens, Parquet, PrepClient, RandomCrop, TextLines, Tokenize, Truncate
+from prepclient import (
+    BucketByLength,
+    Csv,
+    MaskTokens,
+    PackTokens,
+    PadTokens,
+    Parquet,
+    PrepClient,
+    RandomCrop,
+    TextLines,
+    Tokenize,
+    Truncate,
+)
 from prepclient.errors import BadSampleError, InvalidSpec, SourceChanged, SourceUnavailable
 from prepserver.pipeline.kinds import Array, Image, Label, Scalar
 from prepserver.pipeline.ops import Op
@@ -18,6 +32,7 @@ from prepserver.pipeline.sources import SourceSpec
 from tests.support.server import Server
 from tests.support.texts import WORDS, tokenizer
 from tests.support.tiny_images import jpeg
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -35,13 +50,20 @@ def tables(folder: Path) -> dict[str, tuple[SourceSpec, Sequence[Op]]]:
         "v": [[float(number), 0.5] for number in range(40)],
     }  # fmt: skip
     pq.write_table(pa.table(columns), folder / "a.parquet", row_group_size=7)
+    # Longer than a row of `PackTokens`, and a text that is no UTF-8.
+    words = tokenizer(folder / "a.json")
+    (folder / "long.txt").write_text("\n".join(" ".join(WORDS[4:] * (k % 7)) + " a" for k in range(40)))
+    long, plain = TextLines(folder / "long.txt"), Tokenize(words, special_tokens=False)
     texts = ["".join(f"{WORDS[4 + k * number % 6]} " for k in range(number % 9)) + "x" for number in range(40)]
     (folder / "a.txt").write_text("\n".join(texts))
     named = {"image": "path", "label": "class"}
     return {
         "csv": (Csv(folder / "a.csv", {"image": Image(), "label": Label(), "x": Scalar()}, named), [RandomCrop(16)]),
         "parquet": (Parquet(folder / "a.parquet", "image", "label", {"v": Array((2,))}), [RandomCrop(16)]),
-        "text": (TextLines(folder / "a.txt"), [Tokenize(tokenizer(folder / "a.json")), Truncate(5), PadTokens(5)]),
+        "text": (TextLines(folder / "a.txt"), [Tokenize(words), Truncate(5), PadTokens(5)]),
+        "masked": (long, [Tokenize(words), Truncate(20), PadTokens(20, trim=True), MaskTokens(1, 9, [0])]),
+        "packed": (PackTokens(long, plain, 16), []),
+        "packed, masked": (PackTokens(long, plain, 16, beside=["segments"]), [MaskTokens(1, 9, [0])]),
     }
 
 
@@ -62,14 +84,14 @@ def rows(source: SourceSpec, ops: Sequence[Op], **where: object) -> list[tuple[t
         return [tuple(part.clone() for part in batch) for _ in range(2) for batch in client]
 
 
-@pytest.mark.parametrize("name", ["csv", "parquet", "text"])
+@pytest.mark.parametrize("name", ["csv", "parquet", "text", "masked", "packed", "packed, masked"])
 def test_rows_are_the_same_with_one_worker_two_or_none(
     name: str, server: Server, alone: Server, tmp_path: Path
 ) -> None:
     source, ops = tables(tmp_path)[name]
     expected = rows(source, ops, inline=True)
-    assert len(expected) == 10
-    assert len(expected[0]) == (2 if name == "text" else 3)
+    assert len(expected) == 10 if "packed" not in name else len(expected) > 4
+    assert len(expected[0]) == {"text": 2, "masked": 4, "packed": 4}.get(name, 3)
     for daemon in (server, alone):
         found = rows(source, ops, runtime_dir=daemon.runtime_dir)
         assert len(found) == len(expected)
@@ -89,6 +111,53 @@ def test_a_bad_line_is_named_and_everything_else_goes_on(server: Server, tmp_pat
         Csv(tmp_path / "a.csv", {"x": Scalar()}), [], batch_size=3, on_error="skip", runtime_dir=server.runtime_dir
     ) as client:
         assert [batch[0].tolist() for batch in client] == [[1.0, 5.0, 5.0]]
+
+
+@pytest.mark.parametrize("name", ["masked", "packed, masked"])
+def test_rows_of_text_are_the_same_after_kills(name: str, server: Server, tmp_path: Path) -> None:
+    """Both workers hold tasks when they are stopped; one never goes on."""
+    source, ops = tables(tmp_path)[name]
+    expected = rows(source, ops, inline=True)
+    wait_until(lambda: len(server.workers()) == 2, why=server.log)
+    first, second = server.workers()
+    with PrepClient(source, ops, batch_size=8, shuffle=True, seed=5, runtime_dir=server.runtime_dir) as client:
+        for worker in (first, second):
+            os.kill(worker, signal.SIGSTOP)
+        try:
+            len(client)
+            server.status()  # answered after the tasks have been given out
+            os.kill(first, signal.SIGKILL)
+        finally:
+            os.kill(second, signal.SIGCONT)
+        found = [tuple(part.clone() for part in batch) for _ in range(2) for batch in client]
+    for batch, same in zip(found, expected, strict=True):
+        assert all(map(torch.equal, batch, same))
+
+
+def test_a_batch_is_cut_to_its_longest_sample(server: Server, tmp_path: Path) -> None:
+    """In batches of similar lengths little is left; with zero_copy it is a view of the ring."""
+    source, ops = tables(tmp_path)["masked"]
+    spec = {"batch_size": 8, "runtime_dir": server.runtime_dir, "fields": "dict"}
+    whole = dict(spec, batch_size=40)
+    with PrepClient(source, ops, **whole) as client:  # type: ignore[arg-type]
+        (samples,) = client
+    paddings: list[int] = []
+    for extra in ({}, {"zero_copy": True}, {"order": "batch-shuffle-repeat", "shuffle": True, "seed": 1}):
+        buckets = BucketByLength(source) if extra.get("order") else source
+        seen, padding = [], 0
+        is_sorted = buckets is not source
+        with PrepClient(buckets, ops, **(spec | extra)) as client:  # type: ignore[arg-type]
+            for batch in client:
+                longest = int(batch["length"].max())
+                assert {batch[name].shape for name in ("tokens", "mask", "labels")} == {(8, longest)}
+                assert batch["mask"].sum(1).tolist() == batch["length"].tolist()
+                padding += int((batch["mask"] == 0).sum())
+                seen += batch["length"].tolist()
+                if not is_sorted:
+                    assert torch.equal(batch["tokens"], samples["tokens"][batch["index"], :longest])
+        assert sorted(seen) == sorted(samples["length"].tolist())
+        paddings.append(padding)
+    assert paddings[0] == paddings[1] > 2 * paddings[2]
 
 
 def test_a_job_does_not_go_on_with_another_tokenizer(server: Server, tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ class ObjectStore:
 
     Attributes:
         faults: What happens to requests, by a part of their path: a status such as 403, ``never``, ``cut`` in the
-            middle of the body, ``stall`` there, or seconds of delay.
+            middle of the body, ``stall`` there, seconds of delay, or a URL to redirect to.
         asked: Paths of the requests for content so far, in their order.
     """
 
@@ -118,6 +118,7 @@ def object_store() -> Iterator[ObjectStore]:
 
 class _Proxy(ThreadingHTTPServer):
     daemon_threads = True
+    request_queue_size = 128  # of 5, a busy machine drops some: a reader asks for many objects at once
 
     def __init__(self, store: ObjectStore) -> None:
         self.store = store
@@ -129,6 +130,7 @@ class _Proxy(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # else each answer waits 40 ms for a delayed acknowledgement
     server: _Proxy
 
     def do_GET(self) -> None:
@@ -141,6 +143,9 @@ class _Handler(BaseHTTPRequestHandler):
         elif fault == "never":
             store.ended.wait()
             self.close_connection = True
+            return
+        elif isinstance(fault, str) and fault.startswith("http"):
+            self._answer(302, {"Location": fault}, b"")
             return
         elif isinstance(fault, int):
             self._answer(fault, {}, b"")

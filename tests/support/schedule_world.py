@@ -165,6 +165,7 @@ class World:
         self.streams: set[int] = set()
         self.clients: dict[int, Client] = {}
         self.workers: dict[int, list[WorldTask]] = {}
+        self.retired: set[int] = set()
         self.stuck: dict[int, list[WorldTask]] = {}
         self.quarantined: list[tuple[str, int, str]] = []
         self.now_s = 0.0
@@ -287,6 +288,7 @@ class World:
 
     def _submit(self, submit: Submit) -> None:
         tasks = self.workers[submit.worker]
+        assert submit.worker not in self.retired, "a task for a worker that retires"
         assert len(tasks) < 2, "more than one running and one queued"
         assert 1 <= submit.count <= GROWN_QUICK[0] * self.chunk_rows
         assert submit.stream in self.streams
@@ -547,7 +549,7 @@ class World:
         for client in list(self.clients.values()):
             if not client.present:
                 self.present(client.cursor)
-        if not self.workers:
+        if not self.workers.keys() - self.retired:
             self.worker_up()
         goals = {c.cursor: len(c.had) + batches for c in self.clients.values()}
         rounds = 0
@@ -565,7 +567,7 @@ class World:
         """
         for worker in list(self.stuck):
             self.stuck_ends(worker)
-        if not self.workers:
+        if not self.workers.keys() - self.retired:
             self.worker_up()
         goals = {}
         for client in list(self.clients.values()):

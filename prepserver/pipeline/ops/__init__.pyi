@@ -16,6 +16,7 @@ from prepserver.pipeline.ops.gaussian_blur import GaussianBlur as GaussianBlur
 from prepserver.pipeline.ops.gaussian_noise import GaussianNoise as GaussianNoise
 from prepserver.pipeline.ops.grayscale import Grayscale as Grayscale
 from prepserver.pipeline.ops.jpeg import JPEG as JPEG
+from prepserver.pipeline.ops.mask_tokens import MaskTokens as MaskTokens
 from prepserver.pipeline.ops.mosaic import Mosaic as Mosaic
 from prepserver.pipeline.ops.normalize import Normalize as Normalize
 from prepserver.pipeline.ops.only import Only as Only
@@ -77,6 +78,7 @@ __all__ = [  # noqa: RUF022 -- in the order of their modules
     "GaussianNoise",
     "Grayscale",
     "JPEG",
+    "MaskTokens",
     "Mosaic",
     "Normalize",
     "Only",

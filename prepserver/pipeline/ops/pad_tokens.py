@@ -21,8 +21,11 @@ class PadTokens(Op):
         length: Number of tokens in a row.
         pad: What fills it up: the number of the tokenizer's padding token.
         mask: A new column of uint8: 1 for a token and 0 for padding. None for no such column.
-        count: A new column, a scalar of int64: how many tokens the sample has. None, the default, for no such column.
+        count: A new column, a scalar of int64: how many tokens the sample has. None, the default, for no such column,
+            and for ``length`` with `trim`.
         column: The column of tokens.
+        trim: Whether a batch is cut to its longest sample: ``[batch, longest]``, a view of the whole rows. Rows always
+            have `length` tokens in shared memory, so jobs with other batches can share them.
 
     Raises:
         SpecError: A number is none, or a column is missing or there already.
@@ -35,16 +38,21 @@ class PadTokens(Op):
     mask: str | None
     count: str | None
     column: str
+    trim: bool
 
     def __init__(
-        self, length: int, pad: int = 0, mask: str | None = "mask", count: str | None = None, column: str = "tokens"
-    ) -> None:
+        self, length: int, pad: int = 0, mask: str | None = "mask", count: str | None = None, column: str = "tokens",
+        trim: bool = False,
+    ) -> None:  # fmt: skip
+        if checks.flag("trim", trim) and count is None:
+            count = "length"
         self._keep(
             length=checks.side("length", length),
             pad=checks.integer("pad", pad, -(2**63), 2**63 - 1),
             mask=None if mask is None else checks.name("mask", mask),
             count=None if count is None else checks.name("count", count),
             column=checks.name("column", column),
+            trim=trim,
         )
 
     def after(self, record: Record) -> Record:
@@ -58,3 +66,10 @@ class PadTokens(Op):
                 raise SpecError("count", self.count, "is the name of another column")
             made[self.count] = Scalar("int64")
         return renamed(record, self.column, made)
+
+    @property
+    def trims(self) -> dict[str, str]:
+        """As `Op.trims`."""
+        if not self.trim or self.count is None:
+            return {}
+        return {name: self.count for name in (self.column, self.mask) if name is not None}

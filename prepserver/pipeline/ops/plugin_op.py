@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from prepserver.pipeline import declared
+from prepserver.pipeline import checks, declared
 from prepserver.pipeline.declared import PluginSpec
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import Image, Kind, Spatial
@@ -23,23 +23,30 @@ class PluginOp(PluginSpec, Op):
     (H, W, C); a value of another kind is as the source gives it. `rng` is a ``numpy.random.Generator`` that depends
     only on seed, pass, sample, place of the op and view. See docs/plugins.md.
 
+    With ``block=True`` it is called as ``function(block, rngs, **params)`` for several samples of a chunk at once: an
+    array whose first axis is the sample (a list, where values differ in shape), and a list with the generator of each.
+    It returns as many values. How many samples a block has is not the function's to know: what it returns for one must
+    not depend on the others.
+
     Attributes:
         name: Name of the plug-in.
         params: Keyword arguments: numbers, strings, bools, None, and lists of these.
         column: The column that it changes; None for all images.
         returns: Kind of the returned value, such as ``kinds.Image(size=(64, 64))``; None for the same shape and dtype
             as its input. An image without a size keeps its size.
+        block: Whether the function takes blocks; for a `column` that is no image, in samples without images.
         code: Digest of the code, as `prepserver status --json` shows it; empty for any code.
     """
 
     nests = False
     role = "op"
-    own = ("column", "returns", "code")
+    own = ("column", "returns", "block", "code")
 
     name: str
     params: Mapping[str, Any]
     column: str | None
     returns: Kind | None
+    block: bool
     code: str
 
     def __init__(
@@ -49,6 +56,7 @@ class PluginOp(PluginSpec, Op):
         *,
         column: str | None = None,
         returns: Kind | Mapping[str, Any] | None = None,
+        block: bool = False,
         code: str = "",
         **params: object,
     ) -> None:
@@ -59,8 +67,11 @@ class PluginOp(PluginSpec, Op):
             params=declared.parameters(params, self.own),
             column=column,
             returns=None if returns is None else declared.declared_kind("returns", returns),
+            block=checks.flag("block", block),
             code=declared.code(code),
         )
+        if block and column is None:
+            raise SpecError("block", block, "is for a column that is no image: name it by column=")
 
     def after(self, record: Record) -> Record:
         """The record after the op, as declared.
@@ -72,6 +83,8 @@ class PluginOp(PluginSpec, Op):
         if not columns or not record.keys() - {INDEX} >= set(columns):
             there = ", ".join(name for name in record if name != INDEX)
             raise SpecError("column", self.column, f"is no column here, or there is no image; there are: {there}")
+        if self.block and any(kind.is_spatial for kind in record.values()):
+            raise SpecError("block", self.block, "is for samples without images, whose rows are made one by one")
         changed = {name: self._returned(record[name]) for name in columns}
         beside = [name for name, kind in record.items() if isinstance(kind, Spatial) and name not in changed]
         if beside and any(_size(kind) != _size(record[name]) for name, kind in changed.items()):
@@ -92,7 +105,13 @@ class PluginOp(PluginSpec, Op):
     def to_wire(self) -> dict[str, Any]:
         """As `Spec.to_wire`."""
         returns = None if self.returns is None else declared.kind_to_wire(self.returns)
-        return {**super(PluginOp, self).to_wire(), "params": dict(self.params), "returns": returns}
+        wire = {**super(PluginOp, self).to_wire(), "params": dict(self.params), "returns": returns}
+        return wire if self.block else {name: value for name, value in wire.items() if name != "block"}
+
+    @classmethod
+    def from_params(cls, params: Mapping[str, Any]) -> PluginOp:
+        """As `Spec.from_params`; a function takes one sample unless it is said."""
+        return super(PluginOp, cls).from_params({"block": False, **params})
 
 
 def _size(kind: Kind) -> tuple[int, int] | None:

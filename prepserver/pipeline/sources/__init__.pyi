@@ -3,6 +3,7 @@ from collections.abc import Mapping
 
 from prepserver.pipeline.source import SourceSpec as SourceSpec
 from prepserver.pipeline.sources.arrays import Arrays as Arrays
+from prepserver.pipeline.sources.bucket_by_length import BucketByLength as BucketByLength
 from prepserver.pipeline.sources.coco import Coco as Coco
 from prepserver.pipeline.sources.concat import Concat as Concat
 from prepserver.pipeline.sources.csv import Csv as Csv
@@ -13,6 +14,7 @@ from prepserver.pipeline.sources.image_folder import ImageFolder as ImageFolder
 from prepserver.pipeline.sources.interleave import Interleave as Interleave
 from prepserver.pipeline.sources.jsonl import Jsonl as Jsonl
 from prepserver.pipeline.sources.mix import Mix as Mix
+from prepserver.pipeline.sources.pack_tokens import PackTokens as PackTokens
 from prepserver.pipeline.sources.packed import Packed as Packed
 from prepserver.pipeline.sources.parquet import Parquet as Parquet
 from prepserver.pipeline.sources.plugin import Plugin as Plugin
@@ -35,6 +37,7 @@ def place_of(wire: Mapping[str, object]) -> str: ...
 
 __all__ = [
     "Arrays",
+    "BucketByLength",
     "Coco",
     "Concat",
     "Csv",
@@ -45,6 +48,7 @@ __all__ = [
     "Interleave",
     "Jsonl",
     "Mix",
+    "PackTokens",
     "Packed",
     "Parquet",
     "Plugin",

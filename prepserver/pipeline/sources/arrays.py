@@ -11,7 +11,8 @@ from prepserver.pipeline.arrayfile import BadArrayError, StoredArray, stored_arr
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import Array, Image, Kind, Label, Mask, Scalar
 from prepserver.pipeline.record import Record
-from prepserver.pipeline.source import PathLike, SourceSpec, absolute
+from prepserver.pipeline.source import PathLike, SourceSpec, absolute, check_absolute, in_one_place
+from prepserver.pipeline.urls import is_url
 
 
 @dataclass(frozen=True, init=False)
@@ -26,7 +27,7 @@ class Arrays(SourceSpec):
     Attributes:
         path: A file whose arrays are all columns, under their own names; None where `files` name the columns.
         columns: Kinds of columns that shall be another kind, such as ``{"y": kinds.Label()}``, or of all columns if
-            the client cannot read the files.
+            the client cannot read the files, as it never reads URLs.
         files: The file of each column, as the daemon's machine sees it; a relative path counts from the current
             directory. Of a file with several arrays, the one with the name of the column is read.
 
@@ -57,6 +58,7 @@ class Arrays(SourceSpec):
         for name, kind in kinds.items():
             if (kind.size if isinstance(kind, Image | Mask) else kind.shape if isinstance(kind, Array) else ()) is None:
                 raise SpecError(f"columns.{name}", kind, "must say the shape of a row, which the file has")
+        in_one_place("files", tuple(where.values()))
         self._keep(files=where, declared=declared.declared_columns({name: kinds[name] for name in where}))
 
     @property
@@ -80,9 +82,7 @@ class Arrays(SourceSpec):
         files, columns = params.get("files"), declared.declared_columns(params.get("columns"))
         if len(params) != 2 or not isinstance(files, Mapping) or files.keys() != columns.keys():
             raise SpecError("files", files, "must name a file for each of the columns, and nothing else")
-        for name, path in files.items():
-            if not (isinstance(path, str) and path.startswith("/")):
-                raise SpecError(name, path, "must be an absolute path, because the server runs in another directory")
+        check_absolute(list(files), files)
         return cls(columns=columns, **files)
 
 
@@ -106,6 +106,8 @@ def _kind(name: str, array: StoredArray) -> Kind:
 
 
 def _stored(field: str, path: str) -> dict[str, StoredArray]:
+    if is_url(path):
+        raise SpecError(field, path, "is a URL, which only the daemon reads: declare the kinds of all columns")
     try:
         with open(path, "rb") as file:
             return stored_arrays(path, file)

@@ -23,7 +23,7 @@ class Tar(SourceSpec):
     Attributes:
         shards: Path of the shards on the daemon's machine, with braces for several: ``/data/train-{000..127}.tar``, or
             ``{a,b}``, or with the wildcards ``*``, ``?`` and ``[...]``, whose matches are sorted. A relative path
-            counts from the current directory. It may be a URL, which takes braces only.
+            counts from the current directory. It may be a URL.
         image: Extension of the image; of several, separated by ``;``, the first that a sample has.
         label: Extension of a text file that holds the number of the class; None for samples without labels.
         mask: Extension of a mask, such as ``seg.png``; None for samples without. It becomes the column ``mask``.

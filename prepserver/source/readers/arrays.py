@@ -7,7 +7,9 @@ the block is quarantined, and the others are read one by one.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import itertools
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -21,14 +23,17 @@ from prepserver.pipeline.arrayfile import BadArrayError, stored_arrays
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import Kind, Label, Tokens
 from prepserver.pipeline.sources.arrays import Arrays, array_of
+from prepserver.pipeline.spec import digest_of
+from prepserver.pipeline.urls import is_url
 from prepserver.source.container import Container
 from prepserver.source.errors import SampleError, SourceError, unusable
 from prepserver.source.places import Places
 from prepserver.source.progress import Progress
 from prepserver.source.reader import Scan, ScanningReader
-from prepserver.source.roots import Roots, open_below
+from prepserver.source.roots import Roots
 from prepserver.source.samples import Record, Source
-from prepserver.source.shards import Shards
+from prepserver.source.shards import open_shards
+from prepserver.source.storage import File, open_file, statuses, stream
 
 _LOOKS = 64
 _LOOK_BYTES = 4096
@@ -44,22 +49,22 @@ class ArraysReader(ScanningReader):
     def scan(self, progress: Progress, roots: Roots | None) -> Scan:
         places, files = Places(), list(dict.fromkeys(self.spec.files.values()))
         columns: list[dict[str, Any]] = []
-        statuses: dict[str, os.stat_result] = {}
+        opened: dict[str, File] = {}
         digest = hashlib.sha256()
         num_classes = 0
         for name, path in self.spec.files.items():
             places.add_file(os.fsencode(path))
             try:
-                with open(open_below(roots, "the file", path), "rb") as file:
-                    statuses.setdefault(path, os.fstat(file.fileno()))
-                    array = array_of(stored_arrays(path, file), name)
+                with contextlib.closing(open_file(roots, "the file", path)) as file:
+                    opened.setdefault(path, file)
+                    array = array_of(stored_arrays(path, stream(file)), name)
                     column = _Column(name, files.index(path), array.offset, array.shape, array.dtype)
                     column.check(self.spec.columns[name])
                     digest.update(json.dumps([name, column.shape, column.dtype]).encode())
                     for at in range(0, array.nbytes, max(1, array.nbytes // _LOOKS)):
-                        digest.update(os.pread(file.fileno(), min(_LOOK_BYTES, array.nbytes - at), array.offset + at))
+                        digest.update(file.read(min(_LOOK_BYTES, array.nbytes - at), array.offset + at))
                     if isinstance(self.spec.columns[name], Label):
-                        num_classes = max(num_classes, column.top_label(file.fileno()) + 1)
+                        num_classes = max(num_classes, column.top_label(file) + 1)
             except BadArrayError as error:
                 raise SourceError(f"{path} {error}") from error
             except SpecError as error:
@@ -72,18 +77,19 @@ class ArraysReader(ScanningReader):
             shown = ", ".join(f"{name} {length}" for name, length in lengths.items())
             raise SourceError(f"{self.spec.place}: columns must have the same number of samples, 1 or more: {shown}")
         progress.finished(columns[0]["shape"][0])
-        times = [statuses[path].st_mtime_ns for path in files]
+        times = [opened[path].version for path in files]
         meta = {
             "n": columns[0]["shape"][0], "num_classes": num_classes, "content_digest": digest.hexdigest(),
-            "columns": columns, "files": files, "sizes": [statuses[path].st_size for path in files],
+            "columns": columns, "files": files, "sizes": [opened[path].size for path in files],
             "mtimes_ns": times,
         }  # fmt: skip
-        return Scan(meta, {}, times, places.found())
+        if not is_url(files[0]):
+            return Scan(meta, {}, times, places.found())
+        return Scan(meta, {}, [], places.found(), digest_of([meta["sizes"], times]))
 
     def is_current(self, container: Container) -> bool:
         meta = container.meta
-        found = [(status.st_size, status.st_mtime_ns) for status in map(os.stat, meta["files"])]
-        return found == list(zip(meta["sizes"], meta["mtimes_ns"], strict=True))
+        return statuses(meta["files"]) == list(zip(meta["sizes"], meta["mtimes_ns"], strict=True))
 
     def check_roots(self, sections: Callable[[str], memoryview], roots: Roots) -> None:
         for path in self.spec.files.values():
@@ -117,11 +123,11 @@ class _Column:
                 f"declared as {kind}: shape {shape}, dtype {dtype}"
             )
 
-    def top_label(self, descriptor: int) -> int:
+    def top_label(self, file: File) -> int:
         """Return the greatest value of a column of labels; raise `BadArrayError` if one is negative."""
         end, top = self.offset + self.shape[0] * self.row_bytes, 0
         for at in range(self.offset, end, _STEP_BYTES):
-            values = np.frombuffer(os.pread(descriptor, min(_STEP_BYTES, end - at), at), self.dtype)
+            values = np.frombuffer(file.read(min(_STEP_BYTES, end - at), at), self.dtype)
             top = max(top, int(values.max()))
             if (least := int(values.min())) < 0:
                 raise BadArrayError(
@@ -145,14 +151,21 @@ class ArraySource(Source):
         self._columns = [_Column(**each) for each in meta["columns"]]
         self._stored = {name: kind.stored() for name, kind in kinds.items()}
         self._labels = [name for name, kind in kinds.items() if isinstance(kind, Label)]
-        self._shards = Shards(meta["files"], meta["sizes"], roots, meta["mtimes_ns"])
+        self._shards = open_shards(meta["files"], meta["sizes"], roots, meta["mtimes_ns"])
         self._stamp = self._shards.stamp
+        self.reads_ahead = self._shards.wants
 
     def __len__(self) -> int:
         return self._samples
 
     def stamp(self, index: int) -> int:
         return self._stamp
+
+    def prefetch(self, indices: Sequence[int]) -> None:
+        self._shards.want(
+            (column.file, column.offset + index * column.row_bytes, column.row_bytes)
+            for index, column in itertools.product(indices, self._columns)
+        )
 
     def read(self, index: int) -> Record:
         if not 0 <= index < self._samples:
@@ -168,6 +181,8 @@ class ArraySource(Source):
         return record
 
     def read_block(self, indices: Sequence[int], into: Mapping[str, npt.NDArray[Any]]) -> bool:
+        if self.reads_ahead:
+            return False
         if not 0 <= min(indices) <= max(indices) < self._samples:
             raise IndexError(f"indices {min(indices)} to {max(indices)} of a source of {self._samples} samples")
         places = np.asarray(indices)

@@ -7,13 +7,15 @@ valid while the file has the same time and size.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
-import stat
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from prepserver.pipeline.sources.coco import Coco
+from prepserver.pipeline.urls import is_url
 from prepserver.source.container import Container
 from prepserver.source.errors import SourceError, printable, unusable
 from prepserver.source.files import FileTable, check_folders
@@ -21,8 +23,9 @@ from prepserver.source.objects import MOST_COORDINATE, BoxSource, ObjectTable
 from prepserver.source.places import Places
 from prepserver.source.progress import Progress
 from prepserver.source.reader import Scan, ScanningReader
-from prepserver.source.roots import Roots, open_below
+from prepserver.source.roots import Roots
 from prepserver.source.samples import Source
+from prepserver.source.storage import File, open_file, statuses, stream
 
 MOST_BYTES = 4 << 30
 """Of the JSON file; COCO's largest has 450 MB."""
@@ -51,7 +54,7 @@ class CocoReader(ScanningReader):
 
     def scan(self, progress: Progress, roots: Roots | None) -> Scan:
         path = self.spec.annotations
-        found, status = _parsed(path, progress, roots)
+        found, file = _parsed(path, progress, roots)
         images = _by_id(path, found, "images")
         categories = _by_id(path, found, "categories")
         labels = {number: label for label, number in enumerate(sorted(categories))}
@@ -77,13 +80,13 @@ class CocoReader(ScanningReader):
                 objects.add(rows, size, number, sized=True)
         classes = [str(categories[number].get("name", number)) for number in sorted(categories)]
         meta, sections = objects.contents(files, classes)
-        meta |= {"mtime_ns": status.st_mtime_ns, "size_bytes": status.st_size, "category_ids": sorted(categories)}
+        meta |= {"mtime_ns": file.version, "size_bytes": file.size, "category_ids": sorted(categories)}
         places = Places()
         files.add_to(places, os.fsencode(self.spec.root) + b"/")
         if roots is not None:
             self.check_roots(sections.__getitem__, roots)
         progress.finished(len(files))
-        return Scan(meta, sections, [status.st_mtime_ns], places.found())
+        return Scan(meta, sections, [] if is_url(path) else [file.version], places.found())
 
     def _rows(self, annotations: list[_Annotation], labels: dict[int, int]) -> Iterator[tuple[Any, ...]]:
         """Yield a row for each box; see `ObjectTable.form`."""
@@ -108,15 +111,14 @@ class CocoReader(ScanningReader):
         check_folders(sections, self.spec.root, roots)
 
     def is_current(self, container: Container) -> bool:
-        status = os.stat(self.spec.annotations)
-        return (status.st_mtime_ns, status.st_size) == (container.meta["mtime_ns"], container.meta["size_bytes"])
+        return statuses([self.spec.annotations]) == [(container.meta["size_bytes"], container.meta["mtime_ns"])]
 
     def read_by(self, container: Container, roots: Roots | None) -> Source:
         return BoxSource(container, self.spec.root, self.spec.columns, "image_id", roots)
 
 
-def _parsed(path: str, progress: Progress, roots: Roots | None) -> tuple[dict[str, Any], os.stat_result]:
-    """Return the content of the file, with `_Annotation`s, and its status from before it was read."""
+def _parsed(path: str, progress: Progress, roots: Roots | None) -> tuple[dict[str, Any], File]:
+    """Return the content of the file, with `_Annotation`s, and the closed file, for its status."""
     count = 0
 
     def compact(found: dict[str, Any]) -> Any:
@@ -129,18 +131,17 @@ def _parsed(path: str, progress: Progress, roots: Roots | None) -> tuple[dict[st
         return _Annotation(*(found.get(name) for name in names))
 
     try:
-        with open(open_below(roots, "the annotations", path), encoding="utf-8-sig") as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode) or status.st_size > MOST_BYTES:
-                raise SourceError(f"{path} is no JSON file, or has more than {MOST_BYTES >> 30} GiB")
-            found = json.load(file, object_hook=compact)
+        with contextlib.closing(open_file(roots, "the annotations", path)) as file:
+            if file.size > MOST_BYTES:
+                raise SourceError(f"{path} has more than {MOST_BYTES >> 30} GiB")
+            found = json.load(io.TextIOWrapper(stream(file), "utf-8-sig"), object_hook=compact)
     except OSError as error:
         raise unusable("the annotations", path, error) from error
     except (ValueError, RecursionError) as error:
         raise SourceError(f"{path} is no JSON: {error}") from error
     if not isinstance(found, dict):
         raise SourceError(f"{path} is not in COCO's format: it must be a map with images, annotations and categories")
-    return found, status
+    return found, file
 
 
 def _list(path: str, found: dict[str, Any], name: str) -> list[Any]:

@@ -20,7 +20,7 @@ from prepserver.pipeline.sources.file_list import FileList
 from prepserver.pipeline.urls import canonical, is_url
 from prepserver.source.container import Container
 from prepserver.source.errors import SourceError, printable, unusable
-from prepserver.source.files import MASKS, FileTable, check_folders, file_source, table_meta
+from prepserver.source.files import MASKS, FileSource, FileTable, check_folders, table_meta
 from prepserver.source.places import Places
 from prepserver.source.progress import Progress
 from prepserver.source.reader import Scan, ScanningReader
@@ -66,7 +66,7 @@ class FileListReader(ScanningReader):
         return statuses([self.spec.path]) == [(container.meta["size_bytes"], container.meta["mtime_ns"])]
 
     def read_by(self, container: Container, roots: Roots | None) -> Source:
-        return file_source(container, self._base, roots, self._base if self.spec.masks else None)
+        return FileSource(container, self._base, roots, self._base if self.spec.masks else None)
 
 
 def _read_list(

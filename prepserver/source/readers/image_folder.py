@@ -19,7 +19,7 @@ from prepserver.pipeline.urls import is_url
 from prepserver.source.bucket import Bucket
 from prepserver.source.container import Container
 from prepserver.source.errors import SourceError, printable, unusable
-from prepserver.source.files import MASKS, FileTable, check_folders, file_source, table_meta
+from prepserver.source.files import MASKS, FileSource, FileTable, check_folders, table_meta
 from prepserver.source.places import Places
 from prepserver.source.progress import Progress
 from prepserver.source.reader import Scan, ScanningReader
@@ -71,7 +71,7 @@ class ImageFolderReader(ScanningReader):
         )
 
     def read_by(self, container: Container, roots: Roots | None) -> Source:
-        return file_source(container, self.spec.root, roots, self.spec.masks)
+        return FileSource(container, self.spec.root, roots, self.spec.masks)
 
 
 @dataclass

@@ -5,15 +5,14 @@ pyarrow reads through our files, in this thread: workers are forked, sandboxed, 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-import io
 import json
 import logging
 import os
-import stat
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
@@ -21,18 +20,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from prepserver.pipeline.kinds import Array, Bytes, Image, Kind, Label, Mask, Text, Tokens
+from prepserver.pipeline.kinds import Bytes, Image, Mask, Text, Tokens
 from prepserver.pipeline.record import label_of
 from prepserver.pipeline.sources.parquet import Parquet
+from prepserver.source.arrow_values import Values, values_of
 from prepserver.source.container import Container
 from prepserver.source.errors import SampleError, SourceError, unusable
 from prepserver.source.parquet import class_names, decoded_bytes, leaf, places_of, pyarrow_for, repeated
 from prepserver.source.patterns import files_of
 from prepserver.source.ranges import FilesReader, Sections
-from prepserver.source.roots import Roots, open_below
-from prepserver.source.samples import MAX_ENCODED_BYTES, Record, Source
-from prepserver.source.shards import Shards
-from prepserver.source.values import value_of
+from prepserver.source.roots import Roots
+from prepserver.source.samples import Record, Source
+from prepserver.source.shards import open_shards
+from prepserver.source.storage import Stream, open_file
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +41,8 @@ KEPT_BYTES = 256 << 20
 
 MOST_GROUP_BYTES = 2 << 30
 _OPEN_AT_MOST = 32
+_WANTED_AT_MOST = 256
+_TAIL_BYTES = 64 << 10  # which pyarrow reads first, to find the footer
 
 _WAY_OUT = (
     "write them anew with fewer rows in a group (row_group_size=1000), or shuffle whole batches "
@@ -54,9 +56,10 @@ class Groups:
 
     Attributes:
         size: Bytes of the file.
-        mtime_ns: Time of the file, taken before it was listed.
+        mtime_ns: `File.version`, taken before it was listed.
         rows: Of each row group.
         nbytes: Of the wanted columns of each row group, not compressed.
+        ranges: For each row group, (offset, length) of each wanted column in the file.
         classes: Names of the classes, if the file has them.
     """
 
@@ -64,6 +67,7 @@ class Groups:
     mtime_ns: int
     rows: list[int] = field(default_factory=list)
     nbytes: list[int] = field(default_factory=list)
+    ranges: list[list[tuple[int, int]]] = field(default_factory=list)
     classes: list[str] = field(default_factory=list)
 
 
@@ -77,25 +81,24 @@ class ParquetReader(FilesReader[Groups]):
     def list_file(self, path: str, roots: Roots | None, found: Callable[..., None]) -> Groups:
         arrow, parquet = pyarrow_for(path)
         try:
-            descriptor = open_below(roots, "the file", path)
+            file = open_file(roots, "the file", path)
         except OSError as error:
             raise unusable("the file", path, error) from error
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            os.close(descriptor)
-            raise SourceError(f"{path} is not a file; name its files, such as {path}/*.parquet")
-        with os.fdopen(descriptor, "rb") as file:
+        with contextlib.closing(file):
             try:
-                opened = parquet.ParquetFile(arrow.PythonFile(file, mode="r"), pre_buffer=False)
+                opened = parquet.ParquetFile(arrow.PythonFile(Stream(file.read, file.size), mode="r"), pre_buffer=False)
                 schema, meta = opened.schema_arrow, opened.metadata
+            except SampleError as error:
+                raise unusable("the file", path, error) from error
             except (arrow.ArrowException, OSError) as error:
                 raise SourceError(f"{path} is damaged, or no Parquet file: {error}") from error
-        groups = Groups(status.st_size, status.st_mtime_ns, classes=class_names(schema, self.spec))
+        groups = Groups(file.size, file.version, classes=class_names(schema, self.spec))
         leaves = tuple(leaf(path, schema, self.spec, column, kind) for column, kind in self.spec.columns.items())
         places = places_of(meta, leaves)
         for number in range(meta.num_row_groups):
             group = meta.row_group(number)
-            nbytes = sum(group.column(place).total_uncompressed_size for place in places)
+            wanted = [group.column(place) for place in places]
+            nbytes = sum(each.total_uncompressed_size for each in wanted)
             most = sum(decoded_bytes(meta, number, place) for place in places)
             if most > MOST_GROUP_BYTES:
                 raise SourceError(
@@ -104,6 +107,10 @@ class ParquetReader(FilesReader[Groups]):
                 )
             groups.rows.append(group.num_rows)
             groups.nbytes.append(nbytes)
+            groups.ranges.append([
+                (min(filter(None, (each.dictionary_page_offset, each.data_page_offset))), each.total_compressed_size)
+                for each in wanted
+            ])  # fmt: skip
             found(group.num_rows)
         return groups
 
@@ -125,7 +132,14 @@ class ParquetReader(FilesReader[Groups]):
             "content_digest": hashlib.sha256(json.dumps([content, classes]).encode()).hexdigest(),
             "groups": [len(each.rows) for each in files],
         }  # fmt: skip
-        return meta, {"rows": rows.view(np.uint8).data}
+        most = max(len(each) for groups in files for each in groups.ranges)
+        ranges = np.zeros((len(rows), most, 2), np.uint64)
+        for place, each in zip(ranges, (each for groups in files for each in groups.ranges), strict=True):
+            place[: len(each)] = each
+        return meta | {"most": most}, {"rows": rows.view(np.uint8).data, "ranges": ranges.view(np.uint8).data}
+
+    def is_current(self, container: Container) -> bool:
+        return "most" in container.meta and super().is_current(container)  # an older release knew no ranges
 
     def read_by(self, container: Container, roots: Roots | None) -> Source:
         return _Rows(container, self.spec, roots)
@@ -141,12 +155,15 @@ class _Rows(Source):
         self._files: list[str] = meta["files"]
         self._sizes: list[int] = meta["sizes"]
         self._classes: list[str] = meta["classes"]
-        self._shards = Shards(self._files, self._sizes, roots, meta["mtimes_ns"])
+        self._shards = open_shards(self._files, self._sizes, roots, meta["mtimes_ns"])
         self._stamp = self._shards.stamp
+        self.reads_ahead = self._shards.wants
+        self._ranges = container.rows("ranges", "Q" * 2 * meta["most"], 16 * meta["most"])
         self._ends = np.cumsum(np.frombuffer(container.section("rows"), np.uint64)).tolist()  # of the groups
         self._firsts = [0, *accumulate(meta["groups"])]  # group of each file
         self._open: OrderedDict[int, tuple[Any, dict[str, str]]] = OrderedDict()
-        self._kept: OrderedDict[int, tuple[int, dict[str, _Values]]] = OrderedDict()
+        self._wanted: OrderedDict[int, None] = OrderedDict()  # groups that have begun to be read
+        self._kept: OrderedDict[int, tuple[int, dict[str, Values]]] = OrderedDict()
         self._too_large: dict[int, str] = {}  # groups, and what is said of them
 
     def __len__(self) -> int:
@@ -165,6 +182,8 @@ class _Rows(Source):
             return False
         asked = np.asarray(indices)
         groups = np.searchsorted(self._ends, asked, "right")
+        if self.reads_ahead and len(set(groups.tolist()) - self._kept.keys()) > 1:
+            return False  # each group may be waited for; one by one, each sample has a deadline of its own
         for group in dict.fromkeys(groups.tolist()):
             (here,) = np.nonzero(groups == group)
             values, rows = self._group(group), asked[here] - (self._ends[group - 1] if group else 0)
@@ -172,6 +191,28 @@ class _Rows(Source):
                 if not values[column].put(rows, target, here):
                     raise SampleError("one by one it is found which, and why")
         return True
+
+    def prefetch(self, indices: Sequence[int]) -> None:
+        """As `Source.prefetch`: the row groups that are not decoded yet, and the ends of their files."""
+        for group in dict.fromkeys(bisect_right(self._ends, index) for index in indices):
+            if group not in self._kept:
+                self._want(group)
+
+    def _want(self, group: int) -> None:
+        if group not in self._wanted:
+            self._shards.want(self._parts(group))
+            self._wanted[group] = None
+            if len(self._wanted) > _WANTED_AT_MOST:  # of chunks that another worker got
+                self._wanted.popitem(last=False)
+
+    def _parts(self, group: int) -> Iterator[tuple[int, int, int]]:
+        """Yield what pyarrow will read to decode a group, exactly as it asks for it."""
+        file = self._file(group)
+        if file not in self._open and file not in map(self._file, self._wanted):
+            tail = min(_TAIL_BYTES, self._sizes[file])
+            yield file, self._sizes[file] - tail, tail
+        places = self._ranges[group]
+        yield from ((file, *place) for place in zip(places[::2], places[1::2], strict=True))
 
     def label(self, index: int) -> int:
         values, row = self._at(index)
@@ -189,13 +230,13 @@ class _Rows(Source):
     def _file(self, group: int) -> int:
         return bisect_right(self._firsts, group) - 1
 
-    def _at(self, index: int) -> tuple[dict[str, _Values], int]:
+    def _at(self, index: int) -> tuple[dict[str, Values], int]:
         if not 0 <= index < self._ends[-1]:
             raise IndexError(f"index {index} of {self._ends[-1]} rows")
         group = bisect_right(self._ends, index)
         return self._group(group), index - (self._ends[group - 1] if group else 0)
 
-    def _group(self, group: int) -> dict[str, _Values]:
+    def _group(self, group: int) -> dict[str, Values]:
         if group in self._too_large:
             raise SampleError(self._too_large[group])
         if (kept := self._kept.get(group)) is None:
@@ -205,11 +246,13 @@ class _Rows(Source):
         self._kept.move_to_end(group)
         return kept[1]
 
-    def _decoded(self, group: int) -> tuple[int, dict[str, _Values]]:
+    def _decoded(self, group: int) -> tuple[int, dict[str, Values]]:
         file = self._file(group)
         arrow, _ = pyarrow_for(self._files[file])
         columns = self._spec.columns
         try:
+            self._want(group)  # all columns at once, if that has not been done
+            del self._wanted[group]
             if file not in self._open:
                 self._open[file] = self._opened(file)
                 if len(self._open) > _OPEN_AT_MOST:
@@ -218,7 +261,7 @@ class _Rows(Source):
             table = opened.read_row_group(
                 group - self._firsts[file], columns=list(dict.fromkeys(names.values())), use_threads=False
             )
-            found = {column: _values(column, kind, _column(table, names[column])) for column, kind in columns.items()}
+            found = {column: values_of(column, kind, _column(table, names[column])) for column, kind in columns.items()}
         except SampleError:
             raise
         except MemoryError as error:
@@ -239,7 +282,10 @@ class _Rows(Source):
     def _opened(self, file: int) -> tuple[Any, dict[str, str]]:
         """Return a file and its names of our columns; those stay dictionaries that would else take too much memory."""
         arrow, parquet = pyarrow_for(self._files[file])
-        handle = arrow.PythonFile(_Bytes(self._shards, file, self._sizes[file]), mode="r")
+        # Not of this object: workers collect garbage rarely, and a cycle would keep the files open.
+        shards = self._shards
+        read = Stream(lambda length, offset: shards.read(file, offset, length), self._sizes[file])
+        handle = arrow.PythonFile(read, mode="r")
         opened = parquet.ParquetFile(handle, pre_buffer=False)
         names = {
             column: leaf(self._files[file], opened.schema_arrow, self._spec, column, kind)
@@ -248,137 +294,6 @@ class _Rows(Source):
         if shared := repeated(opened.metadata, [*names.values()], KEPT_BYTES):
             opened = parquet.ParquetFile(handle, pre_buffer=False, metadata=opened.metadata, read_dictionary=shared)
         return opened, names
-
-
-class _Bytes(io.RawIOBase):
-    """A shard as a file."""
-
-    def __init__(self, shards: Shards, shard: int, size: int) -> None:
-        self._shards, self._shard, self._size = shards, shard, size
-        self._at = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + (0, self._at, self._size)[whence]
-        return self._at
-
-    def tell(self) -> int:
-        return self._at
-
-    def read(self, size: int | None = -1) -> bytes:
-        left = max(0, self._size - self._at)
-        data = self._shards.read(self._shard, self._at, left if size is None or size < 0 else min(size, left))
-        self._at += len(data)
-        return data
-
-
-class _Values:
-    """The values of a column in a row group, as Arrow has them.
-
-    Attributes:
-        nbytes: Bytes that they take.
-    """
-
-    def __init__(self, column: str, kind: Kind, array: Any) -> None:
-        self._column, self._kind, self._array = column, kind, array
-        self.nbytes = int(array.nbytes)
-
-    def value(self, row: int) -> Any:
-        """Return the value of a row.
-
-        Raises:
-            SampleError: It has none, or it is not of the kind.
-        """
-        found = self._array[row]
-        if not found.is_valid:
-            raise SampleError(f"its {self._column} is null")
-        if isinstance(self._kind, Image | Mask | Bytes):
-            found = getattr(found, "value", found)  # of a dictionary
-            if len(data := found.as_buffer()) > MAX_ENCODED_BYTES:
-                raise SampleError(
-                    f"its {self._column} has {len(data)} bytes, more than the limit of {MAX_ENCODED_BYTES}"
-                )
-            if not len(data) and not isinstance(self._kind, Bytes):
-                raise SampleError(f"its {self._column} is empty")
-            return data.to_pybytes()
-        if self._is_flat and found.values.null_count:
-            raise SampleError(f"its {self._column} holds a null")
-        try:
-            given = found.values.to_numpy(zero_copy_only=False) if self._is_flat else found.as_py()
-        except UnicodeDecodeError as error:
-            raise SampleError(f"byte {error.start} of its {self._column} is no UTF-8") from None
-        return value_of(self._column, self._kind, given)
-
-    @property
-    def _is_flat(self) -> bool:
-        return isinstance(self._kind, Array | Tokens) and not hasattr(self._array.type.value_type, "value_type")
-
-    def put(self, rows: npt.NDArray[Any], target: npt.NDArray[Any], here: npt.NDArray[Any]) -> bool:
-        """Write the values of `rows` to the places `here` of an array; return False where `value` must say why not."""
-        for place, row in zip(here.tolist(), rows.tolist(), strict=True):
-            target[place] = self.value(row)
-        return True
-
-
-class _Numbers(_Values):
-    """Values of one shape, as numpy has them."""
-
-    def __init__(
-        self, column: str, kind: Kind, array: Any, values: npt.NDArray[Any], good: npt.NDArray[np.bool_]
-    ) -> None:
-        super().__init__(column, kind, array)
-        self._values, self._good = values, good
-        self._all_good = bool(good.all())
-        self.nbytes += values.nbytes if values.flags.owndata or values.flags.writeable else 0  # else they are Arrow's
-
-    def value(self, row: int) -> Any:
-        return np.array(self._values[row]) if self._good[row] else super().value(row)  # a copy: an op may write to it
-
-    def put(self, rows: npt.NDArray[Any], target: npt.NDArray[Any], here: npt.NDArray[Any]) -> bool:
-        if not (self._all_good or self._good[rows].all()):
-            return False
-        begin, count = int(rows[0]), len(rows)
-        if here[-1] - here[0] == count - 1 and rows[-1] - begin == count - 1 and bool((np.diff(rows) == 1).all()):
-            target[here[0] : here[0] + count] = self._values[begin : begin + count]  # in order: one copy
-        else:
-            target[here] = self._values[rows]
-        return True
-
-
-def _values(column: str, kind: Kind, array: Any) -> _Values:
-    """Return the values of a column, as numbers of one shape if they are such."""
-    shape: tuple[int, ...] | None = ()
-    if isinstance(kind, Array):
-        shape = kind.shape
-    if isinstance(kind, Text | Image | Mask | Bytes | Tokens) or shape is None:
-        return _Values(column, kind, array)
-    flat = array
-    for side in shape:
-        lengths = flat.value_lengths().to_numpy(zero_copy_only=False)
-        if flat.null_count or not hasattr(flat.type, "value_type") or not bool((lengths == side).all()):
-            return _Values(column, kind, array)  # which finds out which rows are bad
-        flat = flat.flatten()
-    if hasattr(flat.type, "value_type") or (shape and flat.null_count):
-        return _Values(column, kind, array)
-    good = np.ones(len(flat), np.bool_)
-    if flat.null_count:
-        good = flat.is_valid().to_numpy(zero_copy_only=False)
-        flat = flat.fill_null(False if str(flat.type) == "bool" else 0)
-    numbers = flat.to_numpy(zero_copy_only=False)
-    dtype = np.dtype("int64" if isinstance(kind, Label) else kind.dtype)  # type: ignore[attr-defined]
-    with np.errstate(over="ignore"):
-        values = numbers.astype(dtype, copy=False)
-    if values.dtype != numbers.dtype:
-        good &= (values == numbers) if dtype.kind in "iu" else np.isfinite(values) | ~np.isfinite(numbers)
-    if isinstance(kind, Label):
-        good &= values >= 0
-    values = values.reshape(len(array), *shape)
-    return _Numbers(column, kind, array, values, np.asarray(good.reshape(len(array), -1).all(axis=1)))
 
 
 def _column(table: Any, name: str) -> Any:

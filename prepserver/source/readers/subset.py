@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 from typing import Any
 
@@ -13,8 +14,9 @@ from prepserver.source.composed import PickingReader
 from prepserver.source.draw import drawn
 from prepserver.source.errors import SourceError, unusable
 from prepserver.source.progress import Progress
-from prepserver.source.roots import Roots, open_below
+from prepserver.source.roots import Roots
 from prepserver.source.samples import Source
+from prepserver.source.storage import open_file
 
 
 class SubsetReader(PickingReader):
@@ -38,8 +40,8 @@ class SubsetReader(PickingReader):
         if self.spec.file is None:
             return b""
         try:
-            with open(open_below(roots, "the file of indices", self.spec.file), "rb") as file:
-                return file.read()
+            with contextlib.closing(open_file(roots, "the file of indices", self.spec.file)) as file:
+                return bytes(file.whole())
         except OSError as error:
             raise unusable("the file of indices", self.spec.file, error) from error
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from prepserver.pipeline.sources.tar import Tar
-from prepserver.pipeline.urls import is_url
 from prepserver.source.patterns import files_of
 from prepserver.source.ranges import Listed, RangesReader
 from prepserver.source.roots import Roots
-from prepserver.source.tar import expand, list_shard
+from prepserver.source.tar import list_shard
 
 
 class TarReader(RangesReader):
@@ -17,7 +16,7 @@ class TarReader(RangesReader):
     spec: Tar
 
     def files(self, roots: Roots | None = None) -> list[str]:
-        return expand(self.spec.shards) if is_url(self.spec.shards) else files_of([self.spec.shards], roots)
+        return files_of([self.spec.shards], roots)
 
     def list_file(self, path: str, roots: Roots | None, found: Callable[..., None]) -> Listed:
         extensions = [str(getattr(self.spec, column)) for column in self.columns]

@@ -6,7 +6,7 @@ reading the second.
 
 from __future__ import annotations
 
-import os
+import contextlib
 import struct
 from array import array
 from bisect import bisect_right
@@ -24,8 +24,9 @@ from prepserver.source.container import Container
 from prepserver.source.errors import SampleError, SourceError, unusable
 from prepserver.source.lines import Lines, LinesReader, LinesSource
 from prepserver.source.ranges import Sections
-from prepserver.source.roots import Roots, open_below
+from prepserver.source.roots import Roots
 from prepserver.source.samples import Record, Source
+from prepserver.source.storage import File, open_file
 from prepserver.source.values import value_of
 
 try:
@@ -57,16 +58,15 @@ class TFRecordReader(LinesReader):
     def list_file(self, path: str, roots: Roots | None, found: Callable[..., None]) -> Lines:
         _check_installed()
         try:
-            with open(open_below(roots, "the file", path), "rb", buffering=0) as file:
-                status = os.fstat(file.fileno())
+            with contextlib.closing(open_file(roots, "the file", path)) as file:
                 begins = array("Q")
-                for begin in _begins(path, file.fileno(), status.st_size):
+                for begin in _begins(path, file):
                     begins.append(begin)
                     if not len(begins) % _FOUND_EVERY:
                         found(_FOUND_EVERY)
+                return Lines(file.size, file.version, np.array(begins, np.uint64), np.empty(0, np.uint64))
         except OSError as error:
             raise unusable("the file", path, error) from error
-        return Lines(status.st_size, status.st_mtime_ns, np.array(begins, np.uint64), np.empty(0, np.uint64))
 
     def table(self, paths: list[str], files: list[Lines], roots: Roots | None) -> tuple[dict[str, Any], Sections]:
         if not any(len(each.begins) for each in files):
@@ -83,13 +83,13 @@ def _check_installed() -> None:
         raise SourceError("TFRecord needs google-crc32c where the daemon runs: pip install 'prepserver[tfrecord]'")
 
 
-def _begins(path: str, descriptor: int, size: int) -> Iterator[int]:
+def _begins(path: str, file: File) -> Iterator[int]:
     """Yield where each record begins."""
-    block, start, at, length = b"", 0, 0, 0
+    block, start, at, length, size = b"", 0, 0, 0, file.size
     while at < size:
         head = block[at - start : at - start + _HEAD.size]
         if len(head) < _HEAD.size:
-            block, start = os.pread(descriptor, _BLOCK_BYTES if length <= _SMALL_BYTES else _HEAD.size, at), at
+            block, start = file.read(_BLOCK_BYTES if length <= _SMALL_BYTES else _HEAD.size, at), at
             head = block[: _HEAD.size]
         if at == 0 and head.startswith(b"\x1f\x8b"):
             raise SourceError(f"{path} is compressed (gzip), so no record can be read alone: unpack it, gzip -dc")
@@ -138,6 +138,8 @@ class _Examples(LinesSource):
         return record
 
     def read_block(self, indices: Sequence[int], into: Mapping[str, npt.NDArray[Any]]) -> bool:
+        if self.reads_ahead:
+            return False  # each sample may be waited for, and has a deadline of its own
         for place, index in enumerate(indices):
             for column, value in self.read(index).items():
                 into[column][place] = value

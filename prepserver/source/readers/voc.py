@@ -6,27 +6,47 @@ sample. The index stays valid while the list and the XML files have the same tim
 
 from __future__ import annotations
 
+import errno
 import os
 from array import array
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 from xml.etree.ElementTree import Element, TreeBuilder
 from xml.parsers import expat
 
 from prepserver.pipeline.sources.voc import CLASSES, Voc
+from prepserver.pipeline.urls import is_url
 from prepserver.source.container import Container
-from prepserver.source.errors import SampleError, SourceError, printable
+from prepserver.source.errors import SampleError, SourceError, printable, unusable
 from prepserver.source.files import MASKS, FileTable, check_folders
 from prepserver.source.objects import MOST_COORDINATE, BoxSource, ObjectTable
 from prepserver.source.places import Places
 from prepserver.source.progress import Progress
 from prepserver.source.reader import Scan, ScanningReader
 from prepserver.source.roots import Roots
-from prepserver.source.samples import Source, read_regular_file
+from prepserver.source.samples import Source, read_file
+from prepserver.source.storage import versions
 
 _MOST_LIST_BYTES = 1 << 30
 _MOST_XML_BYTES = 4 << 20
+_AT_ONCE = 16
 _SIDES = ("xmin", "ymin", "xmax", "ymax")
+
+
+class _Annotation(NamedTuple):
+    """What an XML file says.
+
+    Attributes:
+        version: Of the file.
+        rows: A tuple of `ObjectTable.form` for each box.
+        size: (height, width) of the image.
+        fault: Why the file cannot be used; empty if it can.
+    """
+
+    version: int
+    rows: list[tuple[Any, ...]]
+    size: tuple[int, int]
+    fault: str = ""
 
 
 class VocReader(ScanningReader):
@@ -38,8 +58,8 @@ class VocReader(ScanningReader):
         lists = "Segmentation" if self.spec.masks else "Main"
         return f"{self.spec.root}/ImageSets/{lists}/{self.spec.split}.txt"
 
-    def _xml_path(self, name: bytes) -> bytes:
-        return os.fsencode(self.spec.root) + b"/Annotations/" + name + b".xml"
+    def _xml_path(self, name: bytes) -> str:
+        return f"{self.spec.root}/Annotations/{os.fsdecode(name)}.xml"
 
     def _names(self, roots: Roots | None = None) -> list[bytes]:
         """Return the names of the images, which the split lists line by line."""
@@ -47,7 +67,7 @@ class VocReader(ScanningReader):
         if roots is not None:
             roots.check_path("the list", path)
         try:
-            text = read_regular_file(os.fsencode(path), _MOST_LIST_BYTES, roots)
+            text = read_file(path, _MOST_LIST_BYTES, roots)
         except SampleError as error:
             raise SourceError(f"the list {path}: {error.reason}") from error
         names = [name for line in text.splitlines() if (name := line.strip())]
@@ -59,27 +79,22 @@ class VocReader(ScanningReader):
         return names
 
     def scan(self, progress: Progress, roots: Roots | None) -> Scan:
-        times = array("q", [_time_ns(os.fsencode(self._list_path))])
+        times = array("q", versions([self._list_path]))
         classes = self.spec.classes or CLASSES
-        labels = {name: label for label, name in enumerate(classes)}
         files, objects = FileTable(), ObjectTable(self.spec.columns)
         masks = FileTable() if self.spec.masks else None
-        for name in self._names(roots):
+        names = self._names(roots)
+        found = progress.over(lambda name: self._annotation(name, roots), names, _AT_ONCE, lambda: 0)
+        for name, (version, rows, size, fault) in zip(names, found, strict=True):
             folder, slash, last = name.rpartition(b"/")
             files.add(b"JPEGImages/" + folder + slash, last + b".jpg", 0)
             if masks is not None:
                 masks.add(b"SegmentationClass/" + folder + slash, last + b".png", 0)
-            path = self._xml_path(name)
-            if roots is not None:
-                roots.check_path("the annotations", path)
-            times.append(_time_ns(path))
-            try:
-                root = parsed(read_regular_file(path, _MOST_XML_BYTES, roots))
-                rows = list(self._rows(root, labels))
-                objects.add(rows, (_side(root, "height"), _side(root, "width")))
-            except (SampleError, ValueError) as error:
-                objects.add_fault(f"its annotations, {printable(os.fsdecode(path))}: {error}", self.spec.root)
-            progress.found(len(files))
+            times.append(version)
+            if fault:
+                objects.add_fault(fault, self.spec.root)
+            else:
+                objects.add(rows, size)
         meta, sections = objects.contents(files, list(classes), masks)
         sections["watched_times_ns"] = memoryview(times)
         places = Places()
@@ -88,7 +103,26 @@ class VocReader(ScanningReader):
         if roots is not None:
             self.check_roots(sections.__getitem__, roots)
         progress.finished(len(files))
-        return Scan(meta, sections, list(times), places.found())
+        return Scan(meta, sections, [] if is_url(self.spec.root) else list(times), places.found())
+
+    def _annotation(self, name: bytes, roots: Roots | None) -> _Annotation:
+        """Read what is known of an image, in a thread.
+
+        Raises:
+            SourceError: The store fails.
+        """
+        path, version = self._xml_path(name), 0
+        if roots is not None:
+            roots.check_path("the annotations", path)
+        labels = {name: label for label, name in enumerate(self.spec.classes or CLASSES)}
+        try:
+            (version,) = versions([path])
+            root = parsed(read_file(path, _MOST_XML_BYTES, roots))
+            return _Annotation(version, list(self._rows(root, labels)), (_side(root, "height"), _side(root, "width")))
+        except (SampleError, ValueError) as error:
+            if is_url(path) and isinstance(error, SampleError) and error.errno != errno.ENOENT:
+                raise unusable("the annotations", path, error) from error  # for a while, perhaps
+            return _Annotation(version, [], (0, 0), f"its annotations, {printable(path)}: {error}")
 
     def _rows(self, root: Element, labels: Mapping[str, int]) -> Iterator[tuple[Any, ...]]:
         """Yield a row for each box; see `ObjectTable.form`.
@@ -116,8 +150,8 @@ class VocReader(ScanningReader):
 
     def is_current(self, container: Container) -> bool:
         times = memoryview(container.section("watched_times_ns")).cast("q")
-        paths = [os.fsencode(self._list_path), *map(self._xml_path, self._names())]
-        return len(paths) == len(times) and all(map(_is_of, paths, times))
+        paths = [self._list_path, *map(self._xml_path, self._names())]
+        return len(paths) == len(times) and versions(paths) == list(times)
 
     def read_by(self, container: Container, roots: Roots | None) -> Source:
         return BoxSource(container, self.spec.root, self.spec.columns, roots=roots)
@@ -150,15 +184,3 @@ def _side(root: Element, name: str) -> int:
     if not 0 <= side < 1 << 31:
         raise ValueError(f"a {name} of {side}")
     return side
-
-
-def _time_ns(path: bytes) -> int:
-    """Return the time of a file; 0 if there is none."""
-    try:
-        return os.stat(path).st_mtime_ns
-    except OSError:
-        return 0
-
-
-def _is_of(path: bytes, time_ns: int) -> bool:
-    return _time_ns(path) == time_ns

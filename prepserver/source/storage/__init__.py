@@ -12,12 +12,12 @@ import io
 import mmap
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from prepserver.pipeline.urls import is_url
 from prepserver.source.roots import Roots, open_below
-from prepserver.source.storage import remote
+from prepserver.source.storage import remote, remote_files
 
 
 class File(Protocol):
@@ -76,32 +76,60 @@ def open_file(roots: Roots | None, what: str, path: str) -> File:
         OSError: It cannot be opened, or is no regular file.
     """
     if is_url(path):
-        return remote.RemoteFile(path)
+        return remote_files.RemoteFile(path)
     file = _LocalFile(open_below(roots, what, path))
     if not file.is_regular:
         file.close()
-        raise OSError(errno.EINVAL, "it is not a file")
+        raise OSError(errno.EINVAL, f"it is not a file; name its files, such as {path}/*")
     return file
 
 
-class _Stream(io.RawIOBase):
-    def __init__(self, file: File) -> None:
-        self._file = file
+class Stream(io.RawIOBase):
+    """A file as Python reads one.
+
+    Args:
+        read: Returns a range by length and offset, as `File.read`.
+        size: Bytes of the file.
+    """
+
+    def __init__(self, read: Callable[[int, int], bytes], size: int) -> None:
+        self._read, self._size = read, size
         self._at = 0
 
     def readable(self) -> bool:
+        """As of any file."""
         return True
 
-    def readinto(self, into: Any) -> int:
-        data = self._file.read(len(into), self._at)
-        into[: len(data)] = data
+    def seekable(self) -> bool:
+        """As of any file."""
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """As of any file."""
+        self._at = offset + (0, self._at, self._size)[whence]
+        return self._at
+
+    def tell(self) -> int:
+        """As of any file."""
+        return self._at
+
+    def read(self, size: int | None = -1) -> bytes:
+        """As of any file; raises as `File.read`."""
+        left = max(0, self._size - self._at)
+        data = self._read(left if size is None or size < 0 else min(size, left), self._at)
         self._at += len(data)
+        return data
+
+    def readinto(self, into: Any) -> int:
+        """As of any file; raises as `File.read`."""
+        data = self.read(len(into))
+        into[: len(data)] = data
         return len(data)
 
 
 def stream(file: File) -> io.BufferedReader:
-    """Return a file as Python reads one from begin to end."""
-    return io.BufferedReader(_Stream(file), 1 << 16)
+    """Return an open file as Python reads one."""
+    return io.BufferedReader(Stream(file.read, file.size), 1 << 16)
 
 
 def names(folder: str) -> list[str]:
@@ -111,7 +139,23 @@ def names(folder: str) -> list[str]:
         OutsideRootsError: It is a URL that the configuration does not name.
         OSError: It cannot be listed.
     """
-    return [each.path for each in remote.children(folder)[1]] if is_url(folder) else os.listdir(folder)
+    return [each.path for each in remote_files.children(folder)[1]] if is_url(folder) else os.listdir(folder)
+
+
+def versions(paths: Sequence[str]) -> list[int]:
+    """Return the version of each file, 0 for one that cannot be had; all are local, or all are remote.
+
+    Raises:
+        OutsideRootsError: It lies outside.
+    """
+
+    def version(path: str) -> int:
+        try:
+            return remote.link().status(path)[1] if is_url(path) else os.stat(path).st_mtime_ns
+        except OSError:
+            return 0
+
+    return remote.link().each(version, paths) if paths and is_url(paths[0]) else list(map(version, paths))
 
 
 def statuses(paths: Sequence[str]) -> list[tuple[int, int]]:
@@ -122,5 +166,5 @@ def statuses(paths: Sequence[str]) -> list[tuple[int, int]]:
         OSError: One is gone, or cannot be asked for.
     """
     if paths and is_url(paths[0]):
-        return remote.statuses(paths)
+        return remote_files.statuses(paths)
     return [(status.st_size, status.st_mtime_ns) for status in map(os.stat, paths)]

@@ -8,6 +8,8 @@ dead bucket takes one deadline and not one for each sample.
 
 Credentials come from the environment of the daemon, where obstore finds them. No error shows what a library says of a
 request, because its URL may be signed.
+
+It is long because the link's methods share its threads, its stores and what it knows of each store's health.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
+from urllib.parse import urlsplit
 
 from prepserver.pipeline.urls import lies_below, split
 from prepserver.source.errors import SampleError, SourceError
@@ -40,13 +43,19 @@ HELD_BYTES = 256 << 20
 
 _HELD = 4 * IN_FLIGHT
 _UNKNOWN_BYTES = 1 << 20  # how much a read counts whose size is not known yet
-_WINDOW_BYTES = 8 << 20  # a listing reads 100 MB/s at 50 ms with this, from one file
 _DOWN_WAIT_S = 0.25
 _DEADLINE_S = 15.0
 
 INSTALL = "reading it needs obstore where the daemon runs: pip install 'prepserver[remote]'"
 
 _ALLOW_HTTP = {"s3": "AWS_ALLOW_HTTP", "gs": "GOOGLE_ALLOW_HTTP", "az": "AZURE_ALLOW_HTTP"}
+_WEB = ("https", "http")
+_PROXIES = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY")
+_NOWHERE = "127.0.0.1:0"
+
+ANY_REDIRECT = "PREPSERVER_REDIRECTS"
+"""In the environment, "any": redirects of web servers may lead anywhere."""
+
 _STATUS = re.compile(r"status code: (\d{3}[A-Za-z ]*)")
 _CODE = re.compile(r"<Code>(\w{1,64})</Code>")
 _UNAVAILABLE = ("5", "429")
@@ -177,6 +186,8 @@ class Link:
             begun = self._begun.get(wanted)
             if begun is not None:
                 begun.uses += 1
+                if begun.future.done() and isinstance(begun.future.result(), RemoteError):
+                    begun.future = self._threads.submit(self._get, wanted)  # left over from a sample that failed
                 continue
             # The oldest may be left over from a chunk that was given to another worker.
             while self._begun and (len(self._begun) >= _HELD or held + wanted.nbytes > HELD_BYTES):
@@ -187,6 +198,11 @@ class Link:
             if self._rules.roots is None or lies_below(wanted.url, self._rules.roots):
                 self._begun[wanted] = _Begun(self._threads.submit(self._get, wanted), wanted.nbytes, 1)
                 held += wanted.nbytes
+
+    def has_arrived(self, wanted: Wanted) -> bool:
+        """Say whether a read that has begun has ended."""
+        begun = self._begun.get(wanted)
+        return begun is not None and begun.future.done()
 
     def read(self, wanted: Wanted, limit_bytes: int) -> bytes:
         """Return the bytes of a read, which may have begun before.
@@ -248,15 +264,19 @@ class Link:
         check_allowed(url)
         name, key = split(url)
         if not name.startswith(tuple(_ALLOW_HTTP)):
-            raise RemoteError("a web server cannot be asked what it holds: use FileList with URLs, or Tar")
-        store = self.store(name)
+            raise RemoteError(
+                "a web server cannot be asked what it holds: name its files, by braces, or in a list for FileList"
+            )
         try:
+            store = self.store(name)
             if deep:
                 for objects in self._obstore.list(store, key or None):
                     yield [], list(objects)
             else:
                 found = self._obstore.list_with_delimiter(store, key or None)
                 yield list(found["common_prefixes"]), list(found["objects"])
+        except RemoteError:
+            raise
         except Exception as error:  # noqa: BLE001 - as in `_answer`
             raise self._failed(error) from None
 
@@ -277,11 +297,27 @@ class Link:
             "read_timeout": limit / 2,  # a stalled answer is asked for again
             "allow_http": scheme == "http" or os.environ.get(_ALLOW_HTTP.get(scheme, ""), "").lower() in ("1", "true"),
         }
+        if scheme in _WEB:
+            options |= self._bounded()
         stores = self._obstore.store
-        make = stores.HTTPStore.from_url if scheme in ("http", "https") else stores.from_url
+        make = stores.HTTPStore.from_url if scheme in _WEB else stores.from_url
         # It gives up before the deadline, so that the error says what the store answered.
         retry = {"retry_timeout": limit / 2, "backoff": {"max_backoff": limit / 5}}
-        return make(name, client_options=options, retry_config=retry)
+        try:
+            return make(name, client_options=options, retry_config=retry)
+        except Exception:  # noqa: BLE001 - as in `_answer`; what it says may show a key
+            raise RemoteError("the server's environment has wrong settings for it, such as a broken key") from None
+
+    def _bounded(self) -> dict[str, str]:
+        """Return options that keep redirects of web servers on hosts that the configuration names.
+
+        obstore cannot be told not to follow redirects. So it gets a proxy that leads nowhere, for all hosts but those.
+        """
+        proxies = any(os.environ.get(name) for each in _PROXIES for name in (each, each.lower()))
+        if self._rules.roots is None or proxies or os.environ.get(ANY_REDIRECT) == "any":
+            return {}
+        hosts = {urlsplit(root).hostname or "" for root in self._rules.roots if root.startswith(_WEB)}
+        return {"proxy_url": f"http://{_NOWHERE}", "proxy_excludes": ",".join(sorted(hosts))}
 
     def _get(self, wanted: Wanted, limit_bytes: int = HELD_BYTES) -> bytes | RemoteError:
         name, key = split(wanted.url)
@@ -331,6 +367,11 @@ class Link:
         status, code = _STATUS.search(text), _CODE.search(text)
         if "169.254.169.254" in text:
             made = RemoteError("the server's environment holds no credentials for it")
+        elif f"{_NOWHERE}," in text:
+            made = RemoteError(
+                "it is redirected to a host that the server does not read: name that one, too (roots under [sources]), "
+                "if you trust it"
+            )
         elif status is not None:
             said = status[1].strip() + (f" ({code[1]})" if code is not None else "")
             made = (Unavailable if said.startswith(_UNAVAILABLE) else RemoteError)(f"the store answers {said}")
@@ -362,80 +403,3 @@ def link() -> Link:
         # obstore would wait for ever for threads that were not forked.
         raise SourceError("this process was forked from one that has read from the network: start it by spawn instead")
     return _link
-
-
-class RemoteFile:
-    """A `File` that is an object; it is read in windows, so that a listing costs few requests."""
-
-    def __init__(self, url: str) -> None:
-        self._url = url
-        self._link = link()
-        self.size, self.version = self._link.status(url)
-        self._window, self._at = b"", 0
-
-    def read(self, length: int, offset: int) -> bytes:
-        """As `File.read`."""
-        end = min(offset + length, self.size)
-        if offset >= end:
-            return b""
-        if not self._at <= offset <= end <= self._at + len(self._window):
-            self._window, self._at = b"", offset  # ORDER: the old one is free before the new one arrives
-            span = min(max(length, _WINDOW_BYTES), self.size - offset)
-            self._window = self._link.get(self._part(offset, span))
-        return self._window[offset - self._at : end - self._at]
-
-    def whole(self) -> bytes:
-        """As `File.whole`."""
-        starts = range(0, self.size, _WINDOW_BYTES)
-        parts = (self._part(start, min(_WINDOW_BYTES, self.size - start)) for start in starts)
-        return b"".join(self._link.each(self._link.get, parts))
-
-    def close(self) -> None:
-        """As `File.close`."""
-        self._window = b""
-
-    def _part(self, offset: int, length: int) -> Wanted:
-        return Wanted(self._url, offset, length, self.size, self.version)
-
-
-def statuses(urls: Sequence[str]) -> list[tuple[int, int]]:
-    """As `prepserver.source.storage.statuses`."""
-
-    def ask(url: str) -> tuple[int, int]:
-        try:
-            return link().status(url)
-        except RemoteError as error:
-            raise RemoteError(f"{url}: {error.reason}") from None
-
-    return link().each(ask, urls)
-
-
-class Entry(NamedTuple):
-    """An object below a folder: its path from there, its size in bytes, and its `version_of`."""
-
-    path: str
-    size: int
-    version: int
-
-
-def children(url: str) -> tuple[list[str], list[Entry]]:
-    """Return the names of the folders in a folder, and its objects; raises as `Link.listed`."""
-    ((folders, objects),) = link().listed(url, deep=False)
-    cut = _below(url)
-    return [folder.rstrip("/")[cut:] for folder in folders], [_entry(each, cut) for each in objects]
-
-
-def descendants(url: str) -> Iterator[list[Entry]]:
-    """Yield all objects below a folder, part by part; raises as `Link.listed`."""
-    cut = _below(url)
-    for _, objects in link().listed(url, deep=True):
-        yield [_entry(each, cut) for each in objects]
-
-
-def _below(url: str) -> int:
-    key = split(url)[1]
-    return len(key) + 1 if key else 0
-
-
-def _entry(meta: Mapping[str, Any], cut: int) -> Entry:
-    return Entry(meta["path"][cut:], meta["size"], version_of(meta))

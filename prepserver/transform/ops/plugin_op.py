@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -28,6 +29,7 @@ class PluginOpStage(Stage):
         super().__init__(op, place)
         self.column = op.column
         self.makes = () if op.column is None else (op.column,)
+        self.takes_blocks = op.block
         self._what = f"op plug-in {op.name!r}"
         self._params = op.params
         self._function = plugins.find("op", op.name, op.code)
@@ -45,6 +47,22 @@ class PluginOpStage(Stage):
         given = np.array(given) if isinstance(given, np.ndarray) else given  # a copy, as of an image
         values[column] = plugins.conform(self._what, self._called(given, draws.key()), after[column])
 
+    def make_block(self, block: Sequence[dict[str, Any]], after: Record, draws: Sequence[Draws]) -> None:
+        """As `Stage.make_block`."""
+        if not self.takes_blocks:
+            super().make_block(block, after, draws)
+            return
+        (column,) = self.makes
+        given: Any = [values[column] for values in block]
+        if len({getattr(value, "shape", None) for value in given}) == 1 and not isinstance(given[0], str | bytes):
+            given = np.stack(given)  # a copy
+        returned = self._called(given, [draw.key() for draw in draws])
+        if not hasattr(returned, "__len__") or len(returned) != len(block):
+            what = plugins.described(returned)
+            raise plugins.PluginError(f"{self._what} got a block of {len(block)} values and gives {what}")
+        for values, value in zip(block, returned, strict=True):
+            values[column] = plugins.conform(self._what, value, after[column])
+
     def _pixels(self, size: tuple[int, int], key: int, image: Array, into: Array | None) -> Array:
         declared = (*size, image.shape[2] if self._returns is None else self._returns.channels)
         dtype = image.dtype if self._returns is None else np.dtype(self._returns.dtype)
@@ -57,10 +75,15 @@ class PluginOpStage(Stage):
             )
         return delivered(np.require(pixels, requirements=("C", "W")), into)
 
-    def _called(self, value: Any, key: int) -> Any:
+    def _called(self, value: Any, key: int | list[int]) -> Any:
         try:
-            return self._function(value, np.random.Generator(np.random.Philox(key=key)), **self._params)
+            rng = [_generator(each) for each in key] if isinstance(key, list) else _generator(key)
+            return self._function(value, rng, **self._params)
         except MemoryError:
             raise  # the machine's fault, not the sample's
         except Exception as e:
             raise plugins.PluginError(f"{self._what} raised {type(e).__name__}: {e}") from e
+
+
+def _generator(key: int) -> np.random.Generator:
+    return np.random.Generator(np.random.Philox(key=key))

@@ -93,5 +93,17 @@ def pairs(n: int) -> Any:
     return [(torch.full((3, 4, 4), index, dtype=torch.uint8), index) for index in range(n)]
 
 
-prepserver_ops = {"noise": noise, "halved": halved, "spelled": spelled, "odd": odd, "slow": slow}
+def shaken(block: Any, rngs: list[np.random.Generator], how: str = "", at: int = -1, least: int = 1) -> Any:
+    """Adds random numbers to a block of arrays, in place. Misbehaves at the sample that begins with `at`."""
+    assert len(block) == len(rngs) >= least
+    if at in [int(each[0]) for each in block]:
+        misbehave(how, block)
+    for each, rng in zip(block, rngs, strict=True):
+        each += rng.integers(0, 50, each.shape)
+    return block[:-1] if how == "short" else block
+
+
+prepserver_ops = {
+    "noise": noise, "halved": halved, "spelled": spelled, "odd": odd, "slow": slow, "shaken": shaken,
+}  # fmt: skip
 prepserver_sources = {"numbers": Numbers, "pairs": pairs}

@@ -4,25 +4,37 @@ from __future__ import annotations
 
 import argparse
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from prepserver.cli import doctor, exits, main
+from prepserver.cli import doctor, exits, hardware, main
+from prepserver.cli.finding import Finding
 from prepserver.memory import budget
 from prepserver.transform import native
 
-NAMES = ["sandbox of the workers", "memory", "shared memory", "cores", "open files", "compiled kernels", "daemon"]
+NAMES = [
+    "sandbox of the workers",
+    "memory",
+    "shared memory",
+    "cores",
+    "open files",
+    "compiled kernels",
+    "container",
+    "daemon",
+]
 
 
-def looked(**other: Any) -> dict[str, doctor.Finding]:
-    arguments = argparse.Namespace(runtime_dir="/nowhere", seconds=0.0, **other)
+def looked(**other: Any) -> dict[str, Finding]:
+    given = {"runtime_dir": "/nowhere", "seconds": 0.0, "storage": None, "job_rate": 1.0, **other}
+    arguments = argparse.Namespace(**given)
     return {each.name: each for each in doctor.findings(arguments)}
 
 
 def test_all_is_looked_at_and_what_is_not_ok_has_a_fix(monkeypatch: pytest.MonkeyPatch) -> None:
     found = looked()
-    assert list(found)[:7] == NAMES
+    assert list(found)[:8] == NAMES
     assert all(each.fix for each in found.values() if each.severity != "ok")
     assert not any(each.severity == "broken" for each in found.values())
     speed = found["decoding"].figures
@@ -72,3 +84,53 @@ def test_the_exit_code_says_whether_something_is_broken(
     assert main(["doctor", "--json", *where]) == exits.FAILED
     findings = json.loads(capsys.readouterr().out)["findings"]
     assert {each["name"]: each["severity"] for each in findings}["memory"] == "broken"
+
+
+def test_a_machine_too_slow_for_one_job_says_so() -> None:
+    assert looked()["decoding"].severity == "ok"
+    slow = looked(job_rate=1e6)["decoding"]
+    assert slow.severity == "slow"
+    assert slow.figures["jobs_fed"] < 1
+    assert "of a job at 1,000,000 images/s" in slow.text
+
+
+def test_the_storage_of_a_dataset_is_measured(tmp_path: Path) -> None:
+    assert looked(storage=str(tmp_path))["storage"].severity == "broken"
+    for number in range(4):
+        (tmp_path / f"{number}.jpg").write_bytes(bytes(10_000))
+    with (tmp_path / "large.tar").open("wb") as large:
+        large.truncate(1 << 30)
+    found = hardware.storage(str(tmp_path), 0.02, 2, wanted_per_s=1.0)
+    assert found.severity == "ok"
+    assert found.figures["files_per_s"] > 1
+    slow = hardware.storage(str(tmp_path), 0.0, 1, wanted_per_s=1e9)
+    assert slow.severity == "slow"
+    assert f"prepserver pack {tmp_path} OUT" in slow.fix
+
+
+@pytest.mark.parametrize(
+    ("node", "cores", "severity", "fix"),
+    [("1", "8-15,24", "slow", "numactl --cpunodebind=1 --membind=1"), ("0", "0-3,5", "ok", ""), ("-1", "", "ok", "")],
+)
+def test_a_gpu_far_from_the_cores_is_named(node: str, cores: str, severity: str, fix: str, tmp_path: Path) -> None:
+    place = tmp_path / "0000:65:00.0"
+    place.mkdir()
+    (place / "numa_node").write_text(f"{node}\n")
+    (place / "local_cpulist").write_text(f"{cores}\n")
+    found = hardware.near(0, "00000000:65:00.0", {3, 4}, tmp_path)
+    assert found.severity == severity
+    assert fix in found.fix
+    assert hardware.near(1, "00000000:66:00.0", {3}, tmp_path).severity == "ok"
+
+
+def test_the_flags_of_a_container_are_those_that_matter(tmp_path: Path) -> None:
+    def found(**environment: str) -> Finding:
+        return hardware.container(tmp_path, environment)
+
+    assert found().text == "none"
+    (tmp_path / ".dockerenv").touch()
+    assert found().text.startswith("Docker; neither --ipc=host")
+    (tmp_path / "proc/self/ns").mkdir(parents=True)
+    (tmp_path / "proc/self/ns/pid").symlink_to("pid:[4026532000]")
+    assert "--pid=host" in found().fix
+    assert found(KUBERNETES_SERVICE_HOST="10.0.0.1").text.startswith("Kubernetes")

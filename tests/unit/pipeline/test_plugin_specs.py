@@ -209,7 +209,7 @@ def test_what_cannot_travel_is_refused(make: Any, said: str) -> None:
         ({"column": "image", "columns": 3}, "has no such parameter"),
         ({"code": None}, "must be a digest"),
         ({"params": [1]}, "must be a map"),
-        ({"params": {"code": 1}}, "and none of column, returns, code"),
+        ({"params": {"code": 1}}, "and none of column, returns, block, code"),
         ({"params": {3: 1}}, "are identifiers"),
     ],
 )

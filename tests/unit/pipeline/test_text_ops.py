@@ -8,7 +8,7 @@ import pytest
 
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import Array, Kind, Label, Scalar, Text, Tokens
-from prepserver.pipeline.ops import PadTokens, Tokenize, Truncate, op_from_wire
+from prepserver.pipeline.ops import MaskTokens, PadTokens, Tokenize, Truncate, op_from_wire
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.pipeline.record import Record
 from prepserver.pipeline.spec import FILE
@@ -64,6 +64,15 @@ def test_kinds_are_known_before_any_sample_is_read() -> None:
     for ops, said in (([], "put Tokenize"), ([Tokenize("/a")], "end with Truncate")):
         with pytest.raises(SpecError, match=said):
             Pipeline.from_ops(ops, columns=TEXT)
+
+
+def test_trimmed_columns_are_known_with_those_made_of_them() -> None:
+    ops = [PadTokens(5, trim=True), MaskTokens(1, 9), MaskTokens(1, 9, column="other", labels="others")]
+    pipeline = Pipeline.from_ops(ops, columns={"tokens": Tokens(), "other": Tokens(3)})
+    assert pipeline.trims == {"tokens": "length", "mask": "length", "labels": "length"}
+    assert Pipeline.from_wire(pipeline.to_wire(), pipeline.columns) == pipeline
+    assert PadTokens(5, trim=True, count="n", mask=None).trims == {"tokens": "n"}
+    assert Pipeline.from_ops([PadTokens(5, count="n")], columns=TOKENS).trims == {}
 
 
 def test_the_digest_of_a_file_is_part_of_the_pipeline() -> None:

@@ -14,12 +14,16 @@ import torch
 
 from prepclient import (
     Normalize,
+    PadTokens,
     PrepClient,
     RandomHorizontalFlip,
     RandomResizedCrop,
     Sharding,
     SyntheticImages,
+    TextLines,
     ToDtype,
+    Tokenize,
+    Truncate,
 )
 from prepclient.device import DeviceStage
 from prepclient.feed import Start
@@ -33,6 +37,7 @@ from tests.support.fake_device import FakeDevice
 from tests.support.images import SMALL
 from tests.support.server import environment
 from tests.support.sessions import next_step
+from tests.support.texts import lines, vocabulary
 
 SOURCE = SyntheticImages(23, size=(40, 50))
 OPS = [RandomResizedCrop(16), RandomHorizontalFlip()]
@@ -265,3 +270,27 @@ def test_cuda_is_not_touched_before_the_first_use(monkeypatch: pytest.MonkeyPatc
     client = PrepClient(SOURCE, OPS, inline=True, device="cuda", **SPEC)
     with pytest.raises(AssertionError, match="initialised"):
         len(client)
+
+
+def test_batches_on_a_device_are_cut_to_their_longest_row(tmp_path: Path) -> None:
+    """By lengths that are read on the host, so that nobody waits for the device."""
+    (tmp_path / "a.txt").write_text("\n".join(lines(13)))
+    ops = [Tokenize(vocabulary(tmp_path / "words")), Truncate(20), PadTokens(20, trim=True)]
+    given: dict[str, Any] = {**SPEC, "batch_size": 4}
+    spec = make_spec(TextLines(tmp_path / "a.txt"), ops, **given)
+    device = FakeDevice()
+    feed = InlineFeed(spec, Start(), lambda _samples: None)
+    session = Session(feed.listing.samples, 0, feed.epoch_start, feed.position, spec.shape)
+    feed.attach(session)
+    small = {"length": torch.int64, "index": torch.int64}
+    made = DeviceStage("cuda", looks_of(spec.pipeline, Finish()), 4, finish=Finish(), engine=device, small=small)
+    stage = CudaStage(session, feed, made, spec.pipeline.trims)
+    with PrepClient(TextLines(tmp_path / "a.txt"), ops, inline=True, fields="dict", **given) as client:
+        for expected in client:
+            fields = next_step(stage, session).fields
+            device.finish_all()
+            assert (
+                expected["tokens"].shape == expected["mask"].shape == (len(expected["index"]), expected["length"].max())
+            )
+            assert all(torch.equal(fields[name], each) for name, each in expected.items())
+    stage.close()

@@ -50,7 +50,7 @@ ONLY_V2 = {
 }  # fmt: skip
 OURS = {
     "Decode", "Mosaic", "Only", "PluginOp", "ToLayout", "ClampBoxes", "ConvertBoxes", "PadBoxes", "PadKeypoints",
-    "SanitizeBoxes", "PadTokens", "Tokenize", "Truncate",
+    "SanitizeBoxes", "MaskTokens", "PadTokens", "Tokenize", "Truncate",
 }  # fmt: skip
 NAMES = sorted(OPS.keys() - OURS - {*NESTING})
 

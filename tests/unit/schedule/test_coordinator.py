@@ -38,6 +38,7 @@ from prepserver.schedule.events import (
     RingMade,
     RingRefused,
     WorkerLost,
+    WorkerRetires,
     WorkerUp,
 )
 from prepserver.schedule.join import Request
@@ -548,6 +549,21 @@ def test_suspects_of_a_chunk_that_was_made_have_no_strikes() -> None:
     assert not s.strikes.quarantined["source", ""]
 
 
+def test_a_death_in_a_block_strikes_nobody() -> None:
+    s = scheduler()
+    stream(s)
+    cursor(s, 5)
+    (first, _) = [a for a in s.up(1) if isinstance(a, Submit)]
+    assert not first.alone
+    s.lost(1, Suspect(None, 10))
+    (again, second) = [a for a in s.up(2) if isinstance(a, Submit)]
+    assert (again.position, again.alone, second.alone) == (first.position, True, False)
+    assert not s.strikes._strikes
+    s.made(2, again.task, ())
+    s.lost(2, Suspect(3))
+    assert [a.alone for a in s.up(3) if isinstance(a, Submit)] == [True, False]  # one sample is suspected now
+
+
 def test_a_worker_that_held_nothing_speaks_against_nobody() -> None:
     s = scheduler()
     s.up(1)
@@ -773,6 +789,7 @@ def test_each_contradiction_is_named(spoil: Callable[[ByHand], None], found: str
         (RankLeft(5), "job 5 left"),
         (WorkerLost(1), "worker 1 was lost"),
         (WorkerLost(1, Suspect(3), stuck=True), "worker 1 hung at sample 3"),
+        (WorkerLost(1, Suspect(None, 3)), "worker 1 was lost at several samples"),
         (ChunkFailed(1, 2, "a reason"), "task 2 of worker 1 failed: a reason"),
         (Joined(1, 2, {}), "the jobs of stream 1 joined stream 2"),
         (GoesAlone(1, "it is late"), "stream 1 went on alone, because it is late"),
@@ -946,3 +963,20 @@ def test_chunks_of_quick_rows_grow_further(row_ns: int, rows: int, grown: int) -
         given += submits(s.made(1, s.workers.slots[1].tasks[0], [], Took(row_ns * count)))
         given += submits(s.release(5, position + count))
     assert given[-1][2] == grown
+
+
+def test_a_worker_that_retires_finishes_its_chunks_first() -> None:
+    s = scheduler()
+    stream(s)
+    s.up(1)
+    s.up(2)
+    cursor(s, 5)
+    assert s.handle(WorkerRetires(1), 0.0) == []
+    s.handle(WorkerRetires(9), 0.0)  # it has ended already
+    for task in list(s.workers.slots[1].tasks):
+        assert KillWorker(1) not in s.tick(1.0)
+        assert not [each for each in s.made(1, task) if isinstance(each, Submit) and each.worker == 1]
+    assert KillWorker(1) in s.tick(2.0)
+    s.lost(1)
+    assert KillWorker(1) not in s.tick(3.0)
+    s.validate()

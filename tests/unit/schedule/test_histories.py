@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from prepclient.session import Shape
 from prepserver.pipeline.batches import Batching
-from prepserver.schedule.events import ChunkMade
+from prepserver.schedule.events import ChunkMade, WorkerRetires
 from prepserver.schedule.join import Request
 from prepserver.schedule.records import Suspect
 from tests.support.schedule_world import N, World
@@ -171,6 +171,13 @@ class Histories(RuleBasedStateMachine):
     @rule(pick=PICK)
     def a_task_fails(self, pick: int) -> None:
         self.world.fail(self._busy(pick))
+
+    @precondition(lambda self: self.world.workers)
+    @rule(pick=PICK)
+    def a_worker_retires(self, pick: int) -> None:
+        worker = sorted(self.world.workers)[pick % len(self.world.workers)]
+        self.world.retired.add(worker)
+        self.world.handle(WorkerRetires(worker))
 
     @precondition(lambda self: self.world.workers)
     @rule(pick=PICK, suspect=SUSPECTS)

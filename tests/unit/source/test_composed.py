@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import sys
 import tarfile
@@ -15,16 +16,20 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prepserver.pipeline.sources import (
+    Arrays,
     Concat,
     FileList,
     Filter,
     Interleave,
     Mix,
+    Parquet,
     Repeat,
     Skip,
     SourceSpec,
@@ -46,6 +51,7 @@ from prepserver.source import (
 )
 from prepserver.source.composed import unified
 from prepserver.source.draw import drawn
+from prepserver.source.maps import Interleaved, Window, Woven
 
 T = TypeVar("T")
 Sample = tuple[bytes, str]
@@ -387,3 +393,49 @@ def test_sources_share_the_number_of_open_shards(tmp_path: Path, monkeypatch: py
     del source
     gc.collect()
     assert len(os.listdir("/proc/self/fd")) < before
+
+
+@given(st.data())
+def test_many_places_are_those_found_one_by_one(data: st.DataObject) -> None:
+    lengths = data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=5))
+    pattern = data.draw(st.permutations([*range(len(lengths)), 0, 0]))
+    start, count = data.draw(st.integers(0, 9)), data.draw(st.integers(1, 20))
+    cycle_length, block_length = data.draw(st.integers(1, 6)), data.draw(st.integers(1, 4))
+    for map_ in (
+        Window(start, count, lengths[0]), Woven(pattern, lengths), Interleaved(lengths, cycle_length, block_length),
+    ):  # fmt: skip
+        indices = data.draw(st.lists(st.integers(0, len(map_) - 1), min_size=1, max_size=40))
+        sources, places = map_.places(np.array(indices))
+        assert [*zip(sources.tolist(), places.tolist(), strict=True)] == [map_.at(index) for index in indices]
+
+
+def test_rows_that_need_no_decoding_are_read_in_blocks(tmp_path: Path) -> None:
+    for name, first in (("a", 0), ("b", 100)):
+        np.save(tmp_path / f"{name}.npy", np.arange(first, first + 20, dtype=np.float32).reshape(10, 2))
+    a, b = (Arrays(x=tmp_path / f"{name}.npy") for name in "ab")
+    indices = [3, 1, 4, 1, 5, 11, 2, 6]
+    for spec in (
+        Concat([a, b]),
+        Mix([b, a], [1, 2]),
+        Subset(Concat([a, b]), [*range(19, 3, -1)]),
+        Repeat(Skip(b, 3), 2),
+    ):
+        source = opened(spec, tmp_path)
+        into = {"x": np.zeros((8, 2), np.float32)}
+        assert source.read_block(indices, into)
+        assert into["x"].tolist() == [source.read(index)["x"].tolist() for index in indices]
+        with pytest.raises(IndexError):
+            source.read_block([0, len(source)], into)
+
+
+def test_a_block_has_the_common_labels(tmp_path: Path) -> None:
+    specs = []
+    for names in (["ant", "bee"], ["bee", "cow"]):
+        features = {"info": {"features": {"label": {"names": names, "_type": "ClassLabel"}}}}
+        table = pa.table({"label": [0, 1, 0]}).replace_schema_metadata({"huggingface": json.dumps(features)})
+        pa.parquet.write_table(table, tmp_path / f"{names[0]}.parquet")
+        specs.append(Parquet(tmp_path / f"{names[0]}.parquet", label="label"))
+    source = opened(Concat(specs), tmp_path)
+    into = {"label": np.zeros(6, np.int64)}
+    assert source.read_block([5, 4, 3, 2, 1, 0], into)
+    assert into["label"].tolist() == [1, 2, 1, 0, 1, 0]

@@ -184,7 +184,7 @@ def test_a_file_that_is_damaged_changed_or_elsewhere_is_named(tmp_path: Path) ->
     path.write_bytes(b"PAR1 no parquet at all PAR1")
     with pytest.raises(SourceError, match=r"a\.parquet is damaged, or no Parquet file"):
         build_index(Parquet(path), tmp_path / "cache")
-    with pytest.raises(SourceError, match=r"is not a file; name its files, such as .*\*\.parquet"):
+    with pytest.raises(SourceError, match=r"is not a file; name its files, such as .*/\*"):
         build_index(Parquet(tmp_path), tmp_path / "cache")
     pq.write_table(pa.table({"image": images(0), "label": pa.array([], pa.int64())}), path)
     with pytest.raises(SourceError, match="holds no rows"):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prepserver.telemetry.verdict import FINE, LEAST_BATCHES, LEAST_S, NOTICED, Facts, judge
+from prepserver.telemetry.verdict import FINE, LEAST_BATCHES, LEAST_S, NOTICED, Facts, FullCache, judge
 
 HEALTHY = Facts(
     span_s=10.0,
@@ -84,6 +84,18 @@ def test_a_healthy_run_is_told_nothing(other: dict[str, Any]) -> None:
         ),
         ({"waiting": 0.9, "waits_for": {"job slow": 3.0, "workers": 1.0}}, "data-bound", {"job slow"}, "detach"),
         (STARVED | {"waits_for": {"job slow": 1.0, "workers": 9.0}}, "data-bound", {"decode", "workers"}, "8 more"),
+        (
+            {**STARVED, "full_cache": FullCache("decoded", 0.25, 40 << 30, "memory")},
+            "data-bound", {"cache", "decode", "workers"}, 'memory = "40G" under [cache], or --cache-memory (up to ',
+        ),
+        (
+            {**STARVED, "stages": {"read": 0.05}, "full_cache": FullCache("encoded", 0.5, 9 << 20, "disk")},
+            "data-bound", {"cache", "read", "workers"}, 'disk = "10M" under [cache]',
+        ),
+        (  # reading is not what takes the time
+            {**STARVED, "full_cache": FullCache("encoded", 0.5, 9 << 20, "disk")},
+            "data-bound", {"decode", "workers"}, "--max-side",
+        ),
         (STARVED | {"used": 2.0}, "data-bound", {"decode", "other streams", "workers"}, "share one pass"),
         ({"waiting": 0.9, "waits_for": {"ranks": 3.0}}, "data-bound", {"ranks"}, "missing ranks"),
         ({"waiting": 0.9, "waits_for": {"stream 4": 3.0}}, "data-bound", {"place"}, "wait_s=0"),
@@ -153,9 +165,14 @@ facts = st.builds(
     gpu_busy=st.none() | fractions,
     ring_rows=st.integers(0, 10**9),
     round_rows=st.integers(0, 10**6),
+    full_cache=st.none()
+    | st.builds(
+        FullCache, st.sampled_from(["encoded", "decoded"]), fractions, st.integers(1, 1 << 50),
+        st.sampled_from(["memory", "disk"]),
+    ),
     pure_kernels=st.sampled_from(["", "why"]),
     inline=st.booleans(),
-)
+)  # fmt: skip
 
 
 @given(facts)

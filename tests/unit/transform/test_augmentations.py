@@ -51,8 +51,8 @@ LAST = st.sampled_from([(), (Grayscale(1),), (ToDtype("float32", scale=True), Ra
 
 
 OF_OTHERS = {
-    "ClampBoxes", "ConvertBoxes", "FiveCrop", "Mosaic", "PadBoxes", "PadKeypoints", "PadTokens", "RandomIoUCrop",
-    "RandomZoomOut", "SanitizeBoxes", "TenCrop", "Tokenize", "Truncate",
+    "ClampBoxes", "ConvertBoxes", "FiveCrop", "MaskTokens", "Mosaic", "PadBoxes", "PadKeypoints", "PadTokens",
+    "RandomIoUCrop", "RandomZoomOut", "SanitizeBoxes", "TenCrop", "Tokenize", "Truncate",
 }  # fmt: skip
 
 

@@ -11,8 +11,8 @@ import pytest
 import tokenizers
 
 from prepserver.pipeline.errors import SpecError
-from prepserver.pipeline.kinds import Image, Label, Text
-from prepserver.pipeline.ops import PadTokens, RandomCrop, Tokenize, Truncate
+from prepserver.pipeline.kinds import Image, Label, Text, Tokens
+from prepserver.pipeline.ops import MaskTokens, PadTokens, RandomCrop, Tokenize, Truncate
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.pipeline.record import Record
 from prepserver.pipeline.spec import FILE
@@ -79,6 +79,31 @@ def test_columns_of_text_are_named_and_counted_beside_images(tmp_path: Path) -> 
     assert len(rows["image_1"]) == 8
 
 
+def test_masked_tokens_are_bert_s(tmp_path: Path) -> None:
+    """15 % are chosen and labelled; of these 80 % are hidden, 10 % random and 10 % stay; special ones never."""
+    count, special = 16384, [0, 2, 3]
+    ops = [MaskTokens(103, 1000, special), MaskTokens(103, 1000, probability=1.0, labels="all")]
+    given = np.random.default_rng(1).integers(0, 90, count)
+    hidden, every = (
+        made(Pipeline.from_ops([op], columns={"tokens": Tokens(count)}), {"tokens": given, "index": 0}) for op in ops
+    )
+    tokens, labels = np.array(hidden["tokens"]), np.array(hidden["labels"])
+    chosen = labels != -100
+    assert (labels[chosen] == given[chosen]).all()
+    assert (tokens[~chosen] == given[~chosen]).all()
+    assert not np.isin(labels, special).any()
+    assert abs(chosen[~np.isin(given, special)].mean() - 0.15) < 0.01
+    assert abs((tokens[chosen] == 103).mean() - 0.8) < 0.03
+    assert abs((tokens[chosen] == given[chosen]).mean() - 0.1) < 0.03
+    random = np.array(every["tokens"])
+    random = random[(random != 103) & (random != given)]
+    assert (every["all"] == given).all()
+    assert (random.min(), random.max()) == pytest.approx((0, 999), abs=10)
+    for columns in (TEXT, {"tokens": Tokens()}, {"tokens": Tokens(5), "labels": Label()}):
+        with pytest.raises(SpecError, match=r"of one length|is the name of another column"):
+            Pipeline.from_ops([ops[0]], columns=columns)
+
+
 def test_a_text_that_is_too_long_is_bad_and_names_the_way_out(tmp_path: Path) -> None:
     pipeline = Pipeline.from_ops([Tokenize(tokenizer(tmp_path / "a.json")), PadTokens(3)], columns=TEXT)
     with pytest.raises(BadSample, match=r"has 4 tokens, more than PadTokens\(3\): put Truncate before it"):
@@ -99,10 +124,17 @@ def test_a_file_that_is_no_tokenizer_is_named(content: str | None, said: str, tm
         made(Pipeline.from_ops([Tokenize(tmp_path / "a.json"), PadTokens(9)], columns=TEXT), {"text": "a"})
 
 
-def test_without_the_package_it_is_said_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "tokenizers", None)
-    with pytest.raises(BadFile, match=r"pip install 'prepserver\[text\]'"):
-        made(Pipeline.from_ops([Tokenize(tmp_path / "a.json"), PadTokens(9)], columns=TEXT), {"text": "a"})
+@pytest.mark.parametrize(
+    ("package", "data"), [("tokenizers", b"{}"), ("tiktoken", b"YQ== 0\n"), ("sentencepiece", b"\n\0")]
+)
+def test_without_the_package_it_is_said_what_to_install(
+    package: str, data: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    path = tmp_path / ("a.json" if package == "tokenizers" else "r50k_base")
+    path.write_bytes(data)
+    with pytest.raises(BadFile, match=rf"needs {package} where rows are made: pip install 'prepserver\[text\]'"):
+        made(Pipeline.from_ops([Tokenize(path), PadTokens(9)], columns=TEXT), {"text": "a"})
 
 
 def test_what_the_file_holds_is_part_of_the_pipeline(tmp_path: Path) -> None:

@@ -1,0 +1,115 @@
+"""Headspace: how fast a training loop would run if the loader took no time, measured inside the real loop.
+
+After some steps on the stream, the loop gets batches that are held for a number of steps, and then the stream goes on
+at the batch where it stood. Replays take nothing from the stream, so no sample is lost or repeated there.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_map_only
+
+from prepclient.session import Totals
+
+log = logging.getLogger("prepclient")
+
+_WARM_STEPS = 10
+"""Steps that are not counted: compiling, choosing kernels, filling caches."""
+
+_HELD = 2  # batches; a GPU has room for so many more
+
+
+class Headspace:
+    """One measurement.
+
+    Args:
+        steps: Steps with held batches; as many before them, after the first ten, are compared with them.
+
+    Attributes:
+        extra: Batches that the current epoch has beyond those of the stream.
+        found: What was measured; None before.
+    """
+
+    def __init__(self, steps: int) -> None:
+        self.extra = self._left = self._steps = steps
+        self.found: dict[str, Any] | None = None
+        self._starts_at = 0  # batches of the stream at which the replay begins
+        self._counts_from = 0
+        self._before: Totals | None = None
+        self._held: list[Any] = []
+        self._began_ns = self._copied_ns = 0
+        self._images = 0
+
+    def begin_epoch(self, totals: Totals, ends_at: int) -> None:
+        """An epoch begins, and ends when `ends_at` batches were handed out in total."""
+        self._held, self._images, self._before = [], 0, None
+        if self._left < self._steps:  # done, or left in the middle
+            self.extra = self._left = 0
+        else:  # the replay is to fit into this epoch
+            self._counts_from = min(totals.batches + _WARM_STEPS, max(totals.batches + 1, ends_at - 1))
+            self._starts_at = min(totals.batches + _WARM_STEPS + self._steps, ends_at)
+
+    @property
+    def left(self) -> int:
+        """Replays to come."""
+        return self._left
+
+    def saw(self, batch: Any, was: Totals, now: Totals) -> None:
+        """Sees a batch of the stream, and the totals before and after it."""
+        if not self._left:
+            return
+        if was.batches >= self._counts_from and self._before is None:
+            self._before = was
+        if now.batches > self._starts_at - _HELD:
+            self._held.append(tree_map_only(torch.Tensor, torch.clone, batch))  # a loop may write into its own
+            self._images += now.images - was.images
+
+    def replay(self, totals: Totals) -> Any:
+        """The next held batch; None if the stream is to go on."""
+        if not self._held or totals.batches < self._starts_at:
+            return None
+        if not self._left:
+            self._end(totals)
+            return None
+        if not self._began_ns:
+            _finish_device()
+            self._began_ns = time.monotonic_ns()
+        self._left -= 1
+        began_ns = time.monotonic_ns()
+        batch = tree_map_only(torch.Tensor, torch.clone, self._held[self._left % len(self._held)])
+        self._copied_ns += time.monotonic_ns() - began_ns
+        return batch
+
+    def _end(self, totals: Totals) -> None:
+        """The loop asks for a batch after the last replay."""
+        _finish_device()
+        loop_s = (time.monotonic_ns() - self._began_ns - self._copied_ns) / 1e9
+        images = self._images * self._steps / len(self._held)
+        self._held = []
+        most = images / max(loop_s, 1e-9)
+        now = None
+        if self._before is not None:
+            spent = [a - b for a, b in zip(totals, self._before, strict=True)]
+            loop_ns = sum(spent[Totals._fields.index(name)] for name in ("wait_ns", "copy_ns", "own_ns"))
+            now = (totals.images - self._before.images) * 1e9 / loop_ns if loop_ns > 0 else None
+        self.found = {
+            "steps": self._steps,
+            "images_per_s": round(most, 1),
+            "now_images_per_s": None if now is None else round(now, 1),
+            "gain_fraction": None if now is None else round(most / now - 1, 4),
+        }
+        than = "" if now is None else f", {100 * (most / now - 1):+.0f} % against {now:,.0f} images/s with this one"
+        log.info(
+            "headspace: an infinitely fast loader would give %s images/s%s (%d steps on held batches)",
+            f"{most:,.0f}", than, self._steps,
+        )  # fmt: skip
+
+
+def _finish_device() -> None:
+    """Waits for a GPU, which runs behind the host: only what it has finished counts."""
+    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.synchronize()

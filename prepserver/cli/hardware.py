@@ -1,0 +1,175 @@
+"""What `prepserver doctor` says about GPUs and their place in the machine, the container, and storage."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from prepserver.cli.finding import Finding
+
+_PCI = Path("/sys/bus/pci/devices")
+_FIRST_PID_NAMESPACE = "pid:[4026531836]"  # a constant of the kernel: PROC_PID_INIT_INO
+_SEEN_FILES = 20_000
+_READ_BYTES = 1 << 20  # at most, of one file: what lies in large files is read sample by sample
+
+
+def gpus() -> Iterator[Finding]:
+    """Each GPU: its link, and the cores that are near to it."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as e:
+        yield Finding("GPUs", "ok", f"none, or no driver ({e}): batches go to the CPU")
+        return
+    for index in range(pynvml.nvmlDeviceGetCount()):
+        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        name = pynvml.nvmlDeviceGetName(handle)
+        width, widest, generation, bus = (
+            _or_none(ask, handle)
+            for ask in (
+                pynvml.nvmlDeviceGetCurrPcieLinkWidth,
+                pynvml.nvmlDeviceGetMaxPcieLinkWidth,
+                pynvml.nvmlDeviceGetMaxPcieLinkGeneration,
+                lambda handle: pynvml.nvmlDeviceGetPciInfo(handle).busId,
+            )
+        )
+        link = f", PCIe {generation or '?'} x{width} of x{widest}" if width and widest else ""
+        if width and widest and width < widest:
+            fix = "another slot, or a riser of full width: copies to the GPU are slower here than they could be"
+            yield Finding(f"GPU {index}", "slow", f"{name}{link}", fix)
+        else:
+            yield Finding(f"GPU {index}", "ok", f"{name}{link}")
+        if bus is not None:
+            yield near(index, bus.decode() if isinstance(bus, bytes) else bus, os.sched_getaffinity(0))
+
+
+def near(gpu: int, bus: str, mine: set[int], devices: Path = _PCI) -> Finding:
+    """Whether this process may run on the cores of a GPU's NUMA node.
+
+    Args:
+        gpu: Its number.
+        bus: Its address on the PCI bus, as NVML says it.
+        mine: Cores of this process.
+        devices: The kernel's folder of PCI devices.
+    """
+    domain, _, rest = bus.lower().partition(":")
+    place = devices / f"{domain[-4:]}:{rest}"
+    name = f"GPU {gpu}, NUMA"
+    try:
+        node, cores = int((place / "numa_node").read_text()), (place / "local_cpulist").read_text().strip()
+    except (OSError, ValueError) as e:
+        return Finding(name, "ok", f"the kernel does not say where it is ({e})")
+    if node < 0 or mine & _cores_of(cores):
+        where = "the machine has one node" if node < 0 else f"node {node}, with cores {cores}"
+        return Finding(name, "ok", f"{where}: rows are copied from near memory")
+    fix = f"numactl --cpunodebind={node} --membind={node} for the daemon and the training script"
+    return Finding(name, "slow", f"it is at node {node} (cores {cores}), and no core of this process is", fix)
+
+
+def _cores_of(text: str) -> set[int]:
+    """The cores of a list such as ``0-3,8``."""
+    found: set[int] = set()
+    for part in filter(None, text.split(",")):
+        first, _, last = part.partition("-")
+        found |= set(range(int(first), int(last or first) + 1))
+    return found
+
+
+def _or_none(ask: Callable[[Any], Any], handle: Any) -> Any:
+    import pynvml
+
+    try:
+        return ask(handle)
+    except pynvml.NVMLError:
+        return None
+
+
+def container(root: Path = Path("/"), environment: Mapping[str, str] = os.environ) -> Finding:
+    """The container that this process is in, and which of its flags matter."""
+    marks = {
+        "Kubernetes": "KUBERNETES_SERVICE_HOST" in environment,
+        "Docker": (root / ".dockerenv").exists(),
+        "Podman": (root / "run/.containerenv").exists(),
+        "Apptainer": (root / ".singularity.d").exists() or "APPTAINER_CONTAINER" in environment,
+    }
+    kind = next((name for name, is_there in marks.items() if is_there), "")
+    try:
+        is_alone = os.readlink(root / "proc/self/ns/pid") != _FIRST_PID_NAMESPACE
+    except OSError:
+        is_alone = False
+    if not kind and not is_alone:
+        return Finding("container", "ok", "none")
+    text = f"{kind or 'a PID namespace'}; neither --ipc=host nor --shm-size is needed"
+    if not is_alone:
+        return Finding("container", "ok", text)
+    text += ". Process numbers are its own: which job a GPU works for is not known, so a verdict on an idle GPU is not"
+    return Finding("container", "ok", text, "docker run --pid=host, or hostPID: true in the pod, to have that verdict")
+
+
+def storage(folder: str, seconds: float, threads: int, wanted_per_s: float) -> Finding:
+    """How many files a second come from a folder, past the page cache as far as the kernel allows.
+
+    Args:
+        folder: Where samples are.
+        seconds: How long to read.
+        threads: Reads at a time.
+        wanted_per_s: Images that the workers can make of them a second.
+    """
+    files = list(itertools.islice(_files(folder), _SEEN_FILES))
+    if not files:
+        return Finding("storage", "broken", f"{folder} has no files that can be read", "name the folder of a dataset")
+    random.Random(0).shuffle(files)
+    turn = itertools.cycle(files)
+    began_s = time.monotonic()
+    end_s = began_s + seconds
+
+    def reads(_thread: int) -> tuple[int, int]:
+        count = nbytes = 0
+        while time.monotonic() < end_s or not count:
+            nbytes += _read(next(turn))
+            count += 1
+        return count, nbytes
+
+    with ThreadPoolExecutor(threads) as pool:
+        counts = list(pool.map(reads, range(threads)))
+    spent_s = time.monotonic() - began_s
+    per_s, bytes_per_s = (sum(each) / spent_s for each in zip(*counts, strict=True))
+    text = (
+        f"{folder}: {per_s:,.0f} files/s and {bytes_per_s / 1e6:,.0f} MB/s, {threads} at a time, "
+        f"{bytes_per_s / per_s / 1e3:,.0f} kB each"
+    )
+    figures = {"files_per_s": round(per_s, 1), "bytes_per_s": round(bytes_per_s)}
+    if per_s >= wanted_per_s:
+        return Finding("storage", "ok", f"{text}: more than the workers decode", figures=figures)
+    fix = f'prepserver pack {folder} OUT, for a few large files; or cache="encoded", for all epochs after the first'
+    return Finding("storage", "slow", f"{text}: fewer than the {wanted_per_s:,.0f} that workers decode", fix, figures)
+
+
+def _files(folder: str) -> Iterator[str]:
+    for place, folders, names in os.walk(folder):
+        folders.sort()
+        yield from (f"{place}/{name}" for name in names)
+
+
+def _read(path: str) -> int:
+    """Reads a file, or a part of a large one, that is not in the page cache if that can be; its bytes."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return 0
+    try:
+        size = os.fstat(fd).st_size
+        at = random.randrange(max(1, size - _READ_BYTES))
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        return len(os.pread(fd, _READ_BYTES, at if size > _READ_BYTES else 0))
+    except OSError:  # a pipe
+        return 0
+    finally:
+        os.close(fd)

@@ -1,0 +1,33 @@
+"""Single keys from the terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import sys
+import termios
+import tty
+from collections.abc import Iterator
+
+
+@contextlib.contextmanager
+def keys_at_once() -> Iterator[None]:
+    """Single keys come at once and are not shown. Does nothing where stdin is no terminal."""
+    if not sys.stdin.isatty():
+        yield
+        return
+    fd = sys.stdin.fileno()
+    before = termios.tcgetattr(fd)
+    try:
+        tty.setcbreak(fd)
+        yield
+    finally:
+        termios.tcsetattr(fd, termios.TCSADRAIN, before)
+
+
+def pressed() -> str:
+    """A key that was pressed, without waiting; empty if none was, or stdin is no terminal."""
+    if not sys.stdin.isatty() or not select.select([sys.stdin], [], [], 0)[0]:
+        return ""
+    return os.read(sys.stdin.fileno(), 1).decode(errors="replace")

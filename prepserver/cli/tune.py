@@ -1,0 +1,210 @@
+"""``prepserver tune``: what is tuned, as the user names it; then the sweep, and what comes of it."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import math
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from prepserver.cli.ask import AskError, ask_status
+from prepserver.cli.exits import OK, USAGE, CommandError
+from prepserver.cli.joblog import open_log
+from prepserver.cli.keys import keys_at_once, pressed
+from prepserver.cli.table import console
+from prepserver.config import auto_most_workers
+from prepserver.demo.processes import DemoFailure
+from prepserver.pack.errors import PackError
+from prepserver.pack.expression import ops_from, source_from
+from prepserver.pipeline.errors import SpecError
+from prepserver.pipeline.pipeline import Pipeline
+from prepserver.pipeline.sources import ImageFolder, Packed, SourceSpec, source_from_wire
+from prepserver.plugins import PluginError, codes, load
+from prepserver.tune import show
+from prepserver.tune.measure import Job, NotMeasured, Stopped, bench
+from prepserver.tune.points import Point, Search, choose, every, search
+
+_ORDERS: dict[str, bool | str] = {"none": False, "cyclic": True, "full": "full"}
+_STEPS = 20  # of the user's step, to time it
+# Not both: a decoded cache does not care how the samples were stored.
+_FORMS = (("", False), ("encoded", False), ("decoded", False), ("", True))
+
+
+def tune(arguments: argparse.Namespace) -> int:
+    """Runs the command."""
+    if arguments.plot is not None and arguments.plot.suffix not in (".png", ".svg"):
+        raise CommandError(f"--plot {arguments.plot}: .png or .svg", USAGE)
+    if arguments.plot is not None and importlib.util.find_spec("matplotlib") is None:
+        raise CommandError("--plot: needs matplotlib: pip install 'prepserver[plot]'", USAGE)
+    try:
+        load(arguments.plugins or ())
+        job = _job(arguments)
+    except (PackError, SpecError, PluginError) as e:
+        raise CommandError(e, USAGE) from e
+    most = arguments.most_workers or auto_most_workers()
+    forms = [(cache, packed) for cache, packed in _FORMS if not (packed and isinstance(job.source, Packed))]
+    prefetches = (0, 2 * job.batch_size)
+    steps = every(most, forms, prefetches) if arguments.full else search(most, forms, prefetches, job.wanted_per_s)
+    began_s = time.monotonic()
+    try:
+        rates, skipped = _sweep(steps, job, arguments.seconds, most)
+    except DemoFailure as e:
+        raise CommandError(e) from e
+    if not rates:
+        raise CommandError("; ".join(dict.fromkeys(skipped.values())) or "stopped before the first point was measured")
+    chosen = choose(rates, job.wanted_per_s)
+    if arguments.json:
+        found = show.plain(rates, chosen, job, skipped, time.monotonic() - began_s)
+        sys.stdout.write(json.dumps(found, indent=2) + "\n")
+    else:
+        console().print(*show.shown(rates, chosen, job), sep="\n")
+    try:
+        if arguments.write is not None:
+            arguments.write.write_text(show.settings(chosen, job, rates))
+        if arguments.plot is not None:
+            show.plot(arguments.plot, rates, chosen, job)
+    except OSError as e:
+        raise CommandError(f"{e.filename}: {e.strerror}") from e
+    return OK
+
+
+def _sweep(steps: Search, job: Job, seconds: float, most: int) -> tuple[dict[Point, float], dict[Point, str]]:
+    """The rates of the points, and why others have none; q ends it early."""
+    rates: dict[Point, float] = {}
+    seen: dict[Point, list[float]] = {}
+    skipped: dict[Point, str] = {}
+    out = Console(stderr=True)
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+    with keys_at_once(), Progress(*columns, console=out, transient=True) as bar:
+        task = bar.add_task("starting a daemon (q stops)")
+        try:
+            with bench(job, seconds, most, lambda: pressed() == "q") as measured:
+                point = next(steps)
+                while True:
+                    best = f"; best so far {max(rates.values()):,.0f} images/s" if rates else ""
+                    bar.update(task, description=f"{sum(map(len, seen.values())) + 1}: {point}{best} (q stops)")
+                    try:
+                        seen.setdefault(point, []).append(rate := measured.images_per_s(point))
+                        rates[point] = fmean(seen[point])
+                    except NotMeasured as e:
+                        skipped[point] = str(e)
+                        out.print(f"not measured: {point}: {e}", markup=False, highlight=False)
+                        rate = 0.0
+                    point = steps.send(rate)
+        except (StopIteration, Stopped):
+            pass
+    return rates, skipped
+
+
+def _job(arguments: argparse.Namespace) -> Job:
+    """What is tuned: a running or finished job, a function that makes a client, or a source and ops."""
+    if (arguments.what is None) == (arguments.job is None):
+        raise CommandError("needs what to tune: SCRIPT.py:FUNCTION, a SOURCE with --ops, or --job NAME", USAGE)
+    if arguments.job is not None:
+        found, step_s = _of_log(arguments)
+    else:
+        made = _of_function(arguments.what)
+        found, step_s = (made, 0.0) if made is not None else (_of_words(arguments), 0.0)
+    if arguments.step is not None:
+        step_s = _timed(arguments.step, found)
+    elif arguments.step_ms is not None:
+        step_s = arguments.step_ms / 1e3
+    batch_size = arguments.batch_size or found.batch_size
+    plugins = tuple(dict.fromkeys((*found.plugins, *(arguments.plugins or ()))))
+    return Job(found.source, found.ops, batch_size, found.views, found.shuffle, step_s, plugins)
+
+
+def _of_log(arguments: argparse.Namespace) -> tuple[Job, float]:
+    stay = open_log(arguments).trainings[-1].stays[-1]
+    rows, attached = stay.rows, stay.attached
+    source = source_from_wire(rows.source)
+    pipeline = Pipeline.from_wire(rows.pipeline, source.columns)
+    try:
+        jobs = ask_status(arguments.runtime_dir)["jobs"]
+    except AskError:
+        jobs = []
+    own_s = [job["own_s"] / job["batches"] for job in jobs if job["name"] == arguments.job and job["batches"] > 1]
+    if not own_s and arguments.step_ms is None and arguments.step is None:
+        raise CommandError(f"--job {arguments.job}: it does not run, so its step is not known: say --step-ms", USAGE)
+    batch_size = attached.batch_size * attached.world_size
+    found = Job(source, tuple(pipeline.ops), batch_size, pipeline.views, _ORDERS[rows.shuffle])
+    return found, max(own_s, default=0.0)
+
+
+def _of_function(what: str) -> Job | None:
+    """The client that a function of the user's makes; None if the text names no function."""
+    if "(" in what or ":" not in what or "://" in what:
+        return None
+    from prepclient import PrepClient
+
+    client = _function(what)()
+    if not isinstance(client, PrepClient):
+        raise CommandError(f"{what} returns {type(client).__name__}, not a PrepClient", USAGE)
+    spec, plugins = client.spec, client.plugins
+    client.close()
+    pipeline, batch_size = spec.pipeline, spec.shape.batch_size * spec.shape.world_size
+    return Job(spec.source, tuple(pipeline.ops), batch_size, pipeline.views, _ORDERS[spec.shuffle], 0.0, plugins)
+
+
+def _function(what: str) -> Callable[..., Any]:
+    """``SCRIPT.py:FUNCTION`` or ``module:function``; the module is run, as by an import."""
+    place, _, name = what.rpartition(":")
+    sys.path.insert(0, str(Path(place).resolve().parent) if place.endswith(".py") else "")
+    try:
+        if place.endswith(".py"):
+            spec = importlib.util.spec_from_file_location(Path(place).stem, place)
+            assert spec is not None
+            assert spec.loader is not None
+            module = importlib.util.module_from_spec(spec)
+            sys.modules[Path(place).stem] = module
+            spec.loader.exec_module(module)
+        else:
+            module = importlib.import_module(place)
+        found = getattr(module, name)
+    except (OSError, ImportError, AttributeError) as e:
+        raise CommandError(f"{what}: {e}", USAGE) from e
+    if not callable(found):
+        raise CommandError(f"{what} is no function", USAGE)
+    return found  # type: ignore[no-any-return]
+
+
+def _of_words(arguments: argparse.Namespace) -> Job:
+    if arguments.ops is None:
+        raise CommandError("needs --ops, such as --ops 'RandomResizedCrop(224), RandomHorizontalFlip()'", USAGE)
+    source = source_from(arguments.what)
+    if source is None:
+        source = ImageFolder(str(Path(arguments.what).expanduser().absolute()))
+    assert isinstance(source, SourceSpec)
+    source = source.with_code(codes())
+    return Job(source, tuple(ops_from(arguments.ops)), 256, plugins=tuple(arguments.plugins or ()))
+
+
+def _timed(what: str, job: Job) -> float:
+    """Seconds of the user's step on a batch of this job, in this process."""
+    import torch
+
+    from prepclient import PrepClient
+
+    step = _function(what)
+    with PrepClient(
+        job.source, job.ops, views=job.views, batch_size=job.batch_size, inline=True, plugins=job.plugins,
+        on_error="skip",
+    ) as train:  # fmt: skip
+        batch = next(iter(train))
+    spent_s = math.inf
+    for _ in range(_STEPS):  # the shortest, for the first ones compile
+        began_s = time.monotonic()
+        step(batch)
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        spent_s = min(spent_s, time.monotonic() - began_s)
+    return spent_s

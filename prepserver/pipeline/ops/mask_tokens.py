@@ -1,0 +1,80 @@
+"""`MaskTokens`: what a masked language model learns to fill in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from prepserver.pipeline import checks
+from prepserver.pipeline.errors import SpecError
+from prepserver.pipeline.kinds import Array, Tokens
+from prepserver.pipeline.op import Op
+from prepserver.pipeline.record import Record
+
+_MAX_TOKEN = 2**31 - 1
+_MAX_SPECIAL = 1024
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class MaskTokens(Op):
+    """Hides tokens for a masked language model, as BERT does, by other random numbers in each epoch.
+
+    Each token but the special ones is chosen with `probability`. Of the chosen ones, 80 % become `mask`, 10 % a random
+    token and 10 % stay. The new column `labels` has the chosen tokens as they were, and -100, which torch's losses
+    ignore, for all others. Put it after `PadTokens`, with the padding among the special tokens.
+
+    Attributes:
+        mask: Number of the token that hides others, such as ``[MASK]``.
+        vocabulary: Number of tokens: random ones are drawn from 0 to `vocabulary` - 1.
+        special: Numbers of tokens that are never chosen: padding, ``[CLS]``, ``[SEP]``.
+        probability: Of a token to be chosen.
+        column: The column of tokens.
+        labels: The new column: int64, in the shape of the tokens.
+
+    Raises:
+        SpecError: A parameter is not allowed, or tokens differ in length.
+    """
+
+    nests = False
+
+    mask: int
+    vocabulary: int
+    special: tuple[int, ...]
+    probability: float
+    column: str
+    labels: str
+
+    def __init__(
+        self,
+        mask: int,
+        vocabulary: int,
+        special: Sequence[int] = (),
+        probability: float = 0.15,
+        column: str = "tokens",
+        labels: str = "labels",
+    ) -> None:
+        numbers = checks.items("special", special, range(_MAX_SPECIAL + 1))
+        self._keep(
+            mask=checks.integer("mask", mask, 0, _MAX_TOKEN),
+            vocabulary=checks.integer("vocabulary", vocabulary, 1, _MAX_TOKEN),
+            special=tuple(sorted({checks.integer("special", each, -(2**63), 2**63 - 1) for each in numbers})),
+            probability=checks.number("probability", probability, 0.0, 1.0),
+            column=checks.name("column", column),
+            labels=checks.name("labels", labels),
+        )
+
+    def after(self, record: Record) -> Record:
+        kind = record.get(self.column)
+        if not isinstance(kind, Tokens) or kind.count is None:
+            there = ", ".join(record)
+            raise SpecError(
+                "column", self.column, f"is no column of tokens of one length (PadTokens); there are: {there}"
+            )
+        if self.labels in record:
+            raise SpecError("labels", self.labels, "is the name of another column")
+        return {**record, self.labels: Array((kind.count,), "int64")}
+
+    @property
+    def copies(self) -> dict[str, str]:
+        """As `Op.copies`."""
+        return {self.labels: self.column}

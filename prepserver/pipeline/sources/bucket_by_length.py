@@ -1,0 +1,35 @@
+"""`BucketByLength`: samples of similar length one after the other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from prepserver.pipeline import checks
+from prepserver.pipeline.composed import Composed
+from prepserver.pipeline.errors import SpecError
+from prepserver.pipeline.kinds import Bytes, Text, Tokens
+from prepserver.pipeline.source import SourceSpec
+
+
+@dataclass(frozen=True, init=False)
+class BucketByLength(Composed):
+    """The samples of a source, sorted by the length of a column, so that a batch has samples of similar length.
+
+    Ask the `PrepClient` for ``order="batch-shuffle-repeat"``: it shuffles whole batches of consecutive samples, by a
+    new permutation in each epoch. Lengths are read once, when the source is listed.
+
+    Attributes:
+        source: The source.
+        column: A column of text (whose length is in characters), tokens or bytes.
+
+    Raises:
+        SpecError: The source has no such column.
+    """
+
+    column: str
+
+    def __init__(self, source: SourceSpec, column: str = "text") -> None:
+        self._compose([source], column=checks.name("column", column))
+        if not isinstance(self.columns.get(column), Text | Tokens | Bytes):
+            reason = f"is no column of text, tokens or bytes; there are: {', '.join(self.columns)}"
+            raise SpecError("column", column, reason)

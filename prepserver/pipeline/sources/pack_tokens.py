@@ -1,0 +1,92 @@
+"""`PackTokens`: several texts in a row of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from prepserver.pipeline import checks
+from prepserver.pipeline.composed import Composed
+from prepserver.pipeline.errors import SpecError
+from prepserver.pipeline.kinds import Array, Kind, Tokens
+from prepserver.pipeline.ops import op_from_wire
+from prepserver.pipeline.ops.tokenize import Tokenize
+from prepserver.pipeline.record import Record
+from prepserver.pipeline.source import SourceSpec
+
+BESIDE = {"positions": "int32", "segments": "int32", "labels": "int64"}
+
+NO_LABEL = -100
+"""What losses of torch ignore."""
+
+
+@dataclass(frozen=True, init=False)
+class PackTokens(Composed):
+    """Rows of `length` tokens, each of several texts of a source, for training without padding.
+
+    It is a source, because it decides how many samples there are: a sample is a row. Which texts are in a row is
+    decided once, when the source is listed, so an epoch has each token once in any order, on any number of shards, and
+    resumed. A text with at most `length` tokens is never cut. A longer one becomes several rows and a rest; it is cut
+    at white space where there is some, and each part is tokenised by itself. A text that cannot be read is a row of
+    its own, which is a bad sample.
+
+    Attributes:
+        source: The texts.
+        tokenize: How they become tokens. With its `max_tokens`, at most `length`, longer texts lose their end.
+        length: Tokens of a row: 8 to 16384.
+        pad: What fills up a row.
+        beside: Columns beside the tokens, all three by default. ``positions``, int32: the place of each token in its
+            text, from 0. ``segments``, int32: the number of its text in the row, from 1, and 0 for padding. ``labels``,
+            int64: the token after it, and -100 after the last of a text and for padding; so they are shifted already.
+
+    Raises:
+        SpecError: A parameter is not allowed, or the source has no such column of text.
+    """
+
+    tokenize: Tokenize
+    length: int
+    pad: int
+    beside: tuple[str, ...]
+
+    def __init__(
+        self,
+        source: SourceSpec,
+        tokenize: Tokenize,
+        length: int,
+        pad: int = 0,
+        beside: Sequence[str] = tuple(BESIDE),
+    ) -> None:
+        if isinstance(tokenize, Mapping):
+            tokenize = op_from_wire(tokenize)  # type: ignore[assignment]  # checked below
+        if not isinstance(tokenize, Tokenize):
+            raise SpecError("tokenize", tokenize, "must be Tokenize(path)")
+        length = checks.integer("length", length, 8, checks.MAX_SIDE_PX)
+        if tokenize.max_tokens is not None and tokenize.max_tokens > length:
+            raise SpecError("tokenize.max_tokens", tokenize.max_tokens, f"must be at most length = {length}, or None")
+        named = {checks.choice("beside", name, tuple(BESIDE)) for name in checks.items("beside", beside, range(4))}
+        if tokenize.into in BESIDE:
+            raise SpecError("tokenize.into", tokenize.into, "is the name of a column beside the tokens")
+        self._compose(
+            [source],
+            tokenize=tokenize,
+            length=length,
+            pad=checks.integer("pad", pad, -(2**63), 2**63 - 1),
+            beside=tuple(name for name in BESIDE if name in named),
+        )
+        tokenize.after(self.sources[0].columns)
+
+    @property
+    def columns(self) -> Record:
+        """The tokens, and what was asked for beside them."""
+        made: dict[str, Kind] = {self.tokenize.into: Tokens(self.length)}
+        return made | {name: Array((self.length,), BESIDE[name]) for name in self.beside}
+
+    def named_paths(self) -> list[tuple[str, str]]:
+        """As `SourceSpec.named_paths`."""
+        return [("tokenize", self.tokenize.path)]
+
+    def placeless(self) -> list[tuple[str, Any]]:
+        """As `SourceSpec.placeless`."""
+        own = {name: value for name, value in self.tokenize.to_wire().items() if name != "path"}
+        return [(name, own if name == "tokenize" else value) for name, value in super().placeless()]

@@ -1,0 +1,117 @@
+"""Columns of Arrow as the values of samples: numbers of one shape by the block, others one by one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from prepserver.pipeline.kinds import Array, Bytes, Image, Kind, Label, Mask, Text, Tokens
+from prepserver.source.errors import SampleError
+from prepserver.source.samples import MAX_ENCODED_BYTES
+from prepserver.source.values import value_of
+
+
+class Values:
+    """The values of a column in a row group, as Arrow has them.
+
+    Attributes:
+        nbytes: Bytes that they take.
+    """
+
+    def __init__(self, column: str, kind: Kind, array: Any) -> None:
+        self._column, self._kind, self._array = column, kind, array
+        self.nbytes = int(array.nbytes)
+
+    def value(self, row: int) -> Any:
+        """Return the value of a row.
+
+        Raises:
+            SampleError: It has none, or it is not of the kind.
+        """
+        found = self._array[row]
+        if not found.is_valid:
+            raise SampleError(f"its {self._column} is null")
+        if isinstance(self._kind, Image | Mask | Bytes):
+            found = getattr(found, "value", found)  # of a dictionary
+            if len(data := found.as_buffer()) > MAX_ENCODED_BYTES:
+                raise SampleError(
+                    f"its {self._column} has {len(data)} bytes, more than the limit of {MAX_ENCODED_BYTES}"
+                )
+            if not len(data) and not isinstance(self._kind, Bytes):
+                raise SampleError(f"its {self._column} is empty")
+            return data.to_pybytes()
+        if self._is_flat and found.values.null_count:
+            raise SampleError(f"its {self._column} holds a null")
+        try:
+            given = found.values.to_numpy(zero_copy_only=False) if self._is_flat else found.as_py()
+        except UnicodeDecodeError as error:
+            raise SampleError(f"byte {error.start} of its {self._column} is no UTF-8") from None
+        return value_of(self._column, self._kind, given)
+
+    @property
+    def _is_flat(self) -> bool:
+        return isinstance(self._kind, Array | Tokens) and not hasattr(self._array.type.value_type, "value_type")
+
+    def put(self, rows: npt.NDArray[Any], target: npt.NDArray[Any], here: npt.NDArray[Any]) -> bool:
+        """Write the values of `rows` to the places `here` of an array; return False where `value` must say why not."""
+        for place, row in zip(here.tolist(), rows.tolist(), strict=True):
+            target[place] = self.value(row)
+        return True
+
+
+class _Numbers(Values):
+    """Values of one shape, as numpy has them."""
+
+    def __init__(
+        self, column: str, kind: Kind, array: Any, values: npt.NDArray[Any], good: npt.NDArray[np.bool_]
+    ) -> None:
+        super().__init__(column, kind, array)
+        self._values, self._good = values, good
+        self._all_good = bool(good.all())
+        self.nbytes += values.nbytes if values.flags.owndata or values.flags.writeable else 0  # else they are Arrow's
+
+    def value(self, row: int) -> Any:
+        return np.array(self._values[row]) if self._good[row] else super().value(row)  # a copy: an op may write to it
+
+    def put(self, rows: npt.NDArray[Any], target: npt.NDArray[Any], here: npt.NDArray[Any]) -> bool:
+        if not (self._all_good or self._good[rows].all()):
+            return False
+        begin, count = int(rows[0]), len(rows)
+        if here[-1] - here[0] == count - 1 and rows[-1] - begin == count - 1 and bool((np.diff(rows) == 1).all()):
+            target[here[0] : here[0] + count] = self._values[begin : begin + count]  # in order: one copy
+        else:
+            target[here] = self._values[rows]
+        return True
+
+
+def values_of(column: str, kind: Kind, array: Any) -> Values:
+    """Return the values of a column, as numbers of one shape if they are such."""
+    shape: tuple[int, ...] | None = ()
+    if isinstance(kind, Array):
+        shape = kind.shape
+    if isinstance(kind, Text | Image | Mask | Bytes | Tokens) or shape is None:
+        return Values(column, kind, array)
+    flat = array
+    for side in shape:
+        lengths = flat.value_lengths().to_numpy(zero_copy_only=False)
+        if flat.null_count or not hasattr(flat.type, "value_type") or not bool((lengths == side).all()):
+            return Values(column, kind, array)  # which finds out which rows are bad
+        flat = flat.flatten()
+    if hasattr(flat.type, "value_type") or (shape and flat.null_count):
+        return Values(column, kind, array)
+    good = np.ones(len(flat), np.bool_)
+    if flat.null_count:
+        good = flat.is_valid().to_numpy(zero_copy_only=False)
+        flat = flat.fill_null(False if str(flat.type) == "bool" else 0)
+    numbers = flat.to_numpy(zero_copy_only=False)
+    dtype = np.dtype("int64" if isinstance(kind, Label) else kind.dtype)  # type: ignore[attr-defined]
+    with np.errstate(over="ignore"):
+        values = numbers.astype(dtype, copy=False)
+    if values.dtype != numbers.dtype:
+        good &= (values == numbers) if dtype.kind in "iu" else np.isfinite(values) | ~np.isfinite(numbers)
+    if isinstance(kind, Label):
+        good &= values >= 0
+    values = values.reshape(len(array), *shape)
+    return _Numbers(column, kind, array, values, np.asarray(good.reshape(len(array), -1).all(axis=1)))

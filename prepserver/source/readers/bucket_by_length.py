@@ -1,0 +1,30 @@
+"""How `BucketByLength` is read."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from prepserver.pipeline.sources.bucket_by_length import BucketByLength
+from prepserver.plugins import PluginError
+from prepserver.source.composed import PickingReader
+from prepserver.source.errors import SampleError
+from prepserver.source.progress import Progress
+from prepserver.source.samples import Source
+
+
+class BucketByLengthReader(PickingReader):
+    kind = BucketByLength
+    spec: BucketByLength
+
+    def pick(self, source: Source, extra: bytes, progress: Progress) -> npt.NDArray[Any]:
+        lengths = np.zeros(len(source), np.uint32)
+        for index in range(len(source)):
+            # One that cannot be read stays in the epoch, where reading it again says what is wrong.
+            with contextlib.suppress(SampleError, PluginError):
+                lengths[index] = len(source.read(index)[self.spec.column])
+            progress.found(index + 1)
+        return np.argsort(lengths, kind="stable")

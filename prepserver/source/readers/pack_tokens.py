@@ -1,0 +1,259 @@
+"""How `PackTokens` is read: the listing says which parts of which texts are in a row."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from prepserver import tokens
+from prepserver.pipeline.sources.pack_tokens import NO_LABEL, PackTokens
+from prepserver.plugins import PluginError
+from prepserver.source.composed import ComposedReader, ComposedSource
+from prepserver.source.container import Container, Rows
+from prepserver.source.errors import SampleError, SourceError, printable
+from prepserver.source.maps import Place
+from prepserver.source.opfiles import places
+from prepserver.source.packing import WINDOW, Piece, parts_of, rows_of
+from prepserver.source.progress import Progress
+from prepserver.source.reader import IndexInfo
+from prepserver.source.roots import Roots
+from prepserver.source.samples import Record, Source, read_regular_file
+
+_AT_ONCE = 256
+"""Texts that are tokenised in one call while they are counted."""
+
+_PIECE = np.dtype([("text", "<u8"), ("begin", "<u4"), ("end", "<u4")])
+
+
+class PackTokensReader(ComposedReader):
+    kind = PackTokens
+    spec: PackTokens
+
+    def index(self, cache_dir: Path, report: Callable[[int], None], roots: Roots | None) -> IndexInfo:
+        info = super().index(cache_dir, report, roots)
+        return replace(info, places=(*info.places, *places([self.spec.tokenize.path])))
+
+    def map(self, listing: Container) -> _Packing:
+        return _Packing(listing)
+
+    def source(self, listing: Container, opened: Sequence[Source]) -> Source:
+        return _PackedTexts(self.spec, listing, opened, self.map(listing))
+
+    def _read(self, roots: Roots | None) -> bytes:
+        path = self.spec.tokenize.path
+        try:
+            return read_regular_file(os.fsencode(path), roots=roots)
+        except SampleError as error:
+            raise SourceError(f"the tokenizer {printable(path)} cannot be used: {error.reason}") from error
+
+    def _sections(self, opened: Sequence[Source], extra: bytes, progress: Progress) -> dict[str, memoryview]:
+        digest = hashlib.sha256(extra)
+        plan = _Plan(self.spec, opened[0], _tokenizer(self.spec, digest.hexdigest()), progress)
+        sizes, pieces = [np.zeros(1, np.uint64)], [np.empty(0, _PIECE)]
+        for rows in plan.windows():
+            sizes.append(np.array([len(row) for row in rows], np.uint64))
+            pieces.append(np.array([piece[:3] for row in rows for piece in row], _PIECE))
+        begins = np.cumsum(np.concatenate(sizes))
+        if not begins[-1]:
+            raise SourceError(f"{self.spec.sources[0].place} has no tokens")
+        return {
+            # Beside the plan, because another tokenizer may cut alike.
+            "tokenizer": memoryview(digest.digest()),
+            "begins": begins.view(np.uint8).data,
+            "pieces": np.concatenate(pieces).view(np.uint8).data,
+        }
+
+
+def _tokenizer(spec: PackTokens, digest: str) -> tokens.Tokenizer:
+    try:
+        return tokens.tokenizer(replace(spec.tokenize, code=digest))
+    except tokens.BadTokenizer as error:
+        raise SourceError(str(error)) from error
+
+
+class _Packing:
+    """An `IndexMap` to the first text of a row."""
+
+    def __init__(self, listing: Container) -> None:
+        self._begins: Rows = listing.rows("begins", "QQ", 8)
+        self._listing = listing
+
+    def __len__(self) -> int:
+        return len(self._begins)
+
+    def at(self, index: int) -> Place:
+        return 0, int(self.pieces(index)[0]["text"])
+
+    def pieces(self, index: int) -> npt.NDArray[Any]:
+        """The pieces of a row; two system calls."""
+        begin, end = self._begins[index]
+        size = _PIECE.itemsize
+        return np.frombuffer(self._listing.piece("pieces", size * begin, size * end), _PIECE)
+
+
+class _Plan:
+    """The packing of a source's texts.
+
+    Args:
+        spec: What is wanted.
+        source: The texts.
+        tokenizer: Makes their tokens.
+        progress: Told how many texts have been looked at.
+    """
+
+    def __init__(self, spec: PackTokens, source: Source, tokenizer: tokens.Tokenizer, progress: Progress) -> None:
+        self._column, self._length = spec.tokenize.column, spec.length
+        self._source, self._tokenizer, self._progress = source, tokenizer, progress
+
+    def windows(self) -> Iterator[list[list[Piece]]]:
+        """Yield the rows of one window after the other."""
+        for start in range(0, len(self._source), WINDOW):
+            stop = min(start + WINDOW, len(self._source))
+            pieces = [piece for first in range(start, stop, _AT_ONCE) for piece in self._counted(first, stop)]
+            # A text that cannot be read takes no row but its own with it.
+            alone = [[piece] for piece in pieces if not piece.end]
+            yield rows_of([piece for piece in pieces if piece.tokens], self._length) + alone
+
+    def _counted(self, first: int, stop: int) -> list[Piece]:
+        texts: dict[int, str] = {}
+        found: list[Piece] = []
+        for index in range(first, min(first + _AT_ONCE, stop)):
+            try:
+                text = self._source.read(index)[self._column]
+            except (SampleError, PluginError):
+                found.append(Piece(index, 0, 0, 0))
+            else:
+                if text:
+                    texts[index] = text
+        try:
+            counts = [len(each) for each in self._tokenizer(list(texts.values()))]
+        except tokens.BadText:
+            counts = [self._count_or_none(text) for text in texts.values()]
+        for (index, text), count in zip(texts.items(), counts, strict=True):
+            found += self._pieces(index, text, count)
+        self._progress.found(min(first + _AT_ONCE, stop))
+        return found
+
+    def _pieces(self, index: int, text: str, count: int) -> list[Piece]:
+        if count < 0:
+            return [Piece(index, 0, 0, 0)]
+        if count <= self._length:
+            return [Piece(index, 0, len(text), count)]
+        try:
+            return list(parts_of(index, text, count, self._length, lambda part: len(self._tokenizer([part])[0])))
+        except ValueError:
+            return [Piece(index, 0, 0, 0)]
+
+    def _count_or_none(self, text: str) -> int:
+        try:
+            return len(self._tokenizer([text])[0])
+        except tokens.BadText:
+            return -1
+
+
+class _PackedTexts(ComposedSource):
+    """A `Source` of rows of tokens."""
+
+    def __init__(self, spec: PackTokens, listing: Container, opened: Sequence[Source], packing: _Packing) -> None:
+        super().__init__(spec, listing, opened, packing)
+        self.computes = True
+        self._spec, self._texts, self._packing = spec, opened[0], packing
+        self._tokenizer = _tokenizer(spec, bytes(listing.section("tokenizer")).hex())
+        self._kinds = {name: kind.stored() for name, kind in spec.columns.items()}
+
+    def read(self, index: int) -> Record:
+        if not 0 <= index < len(self):
+            raise IndexError(f"index {index} of a source of {len(self)} samples")
+        into = {name: np.empty((1, *shape), dtype) for name, (shape, dtype) in self._kinds.items()}
+        self.read_block([index], into)
+        return {name: rows[0] for name, rows in into.items()}
+
+    def read_block(self, indices: Sequence[int], into: Mapping[str, npt.NDArray[Any]]) -> bool:
+        """As `Source.read_block`: the texts of all rows are tokenised in one call."""
+        rows = [self._packing.pieces(index).tolist() for index in indices]
+        texts: list[str] = []
+        wholes: list[int] = []
+        for row in rows:
+            for number, begin, end in row:
+                text = self._text(number)
+                if not end:
+                    raise self._unlisted(text, number)
+                wholes.append(len(text))
+                texts.append(text[begin:end])
+        try:
+            made = self._tokenizer(texts)
+        except tokens.BadText as error:
+            raise SampleError(f"{self._spec.tokenize.column}: {error}") from error
+        at = 0
+        for place, row in enumerate(rows):
+            parts = [
+                self._bare(each, begin > 0, end < whole)
+                for (_, begin, end), each, whole in zip(row, made[at:], wholes[at:], strict=False)
+            ]
+            at += len(row)
+            self._lay(parts, {name: array[place] for name, array in into.items()})
+        return True
+
+    def _text(self, number: int) -> str:
+        try:
+            text: str = self._texts.read(number)[self._spec.tokenize.column]
+        except SampleError as error:
+            raise SampleError(f"its text {self._texts.name(number)}: {error.reason}") from error
+        return text
+
+    def _unlisted(self, text: str, number: int) -> SampleError:
+        name = self._texts.name(number)
+        try:
+            self._tokenizer([text])
+        except tokens.BadText as error:
+            return SampleError(f"its text {name}: {error}")
+        return SampleError(f"its text {name} could not be read, or cut, when tokens were counted: attach again")
+
+    def _bare(self, found: tokens.Tokens, goes_on: bool, ends_later: bool) -> tokens.Tokens:
+        """The tokens of a part of a text, without the begin and the end that only the whole text has."""
+        op = self._spec.tokenize
+        first = 1 if goes_on and op.begin is not None else 0
+        last = len(found) - (1 if ends_later and op.end is not None else 0)
+        return found[first:last]
+
+    def _lay(self, parts: list[tokens.Tokens], row: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Write a row."""
+        spec = self._spec
+        found = np.concatenate(parts)
+        counts = np.array([len(part) for part in parts])
+        ends, n = np.cumsum(counts), len(found)
+        if n > spec.length:
+            raise SampleError(f"its texts have {n} tokens, and had at most {spec.length} when listed: attach again")
+        row[spec.tokenize.into][:n] = found
+        row[spec.tokenize.into][n:] = spec.pad
+        if "positions" in row:
+            row["positions"][:n] = np.arange(n) - np.repeat(ends - counts, counts)
+            row["positions"][n:] = 0
+        if "segments" in row:
+            row["segments"][:n] = np.repeat(np.arange(1, len(parts) + 1), counts)
+            row["segments"][n:] = 0
+        if "labels" in row:
+            labels = row["labels"]
+            labels[: n - 1] = found[1:]
+            labels[ends[counts > 0] - 1] = NO_LABEL
+            labels[n:] = NO_LABEL
+
+    def prefetch(self, indices: Sequence[int]) -> None:
+        self._texts.prefetch([number for index in indices for number in self._packing.pieces(index)["text"].tolist()])
+
+    def stamp(self, index: int) -> int:
+        return hash(tuple(self._texts.stamp(number) for number in self._packing.pieces(index)["text"].tolist()))
+
+    def label(self, index: int) -> int:
+        return 0
+
+    def name(self, index: int) -> str:
+        more = len(self._packing.pieces(index)) - 1
+        return super().name(index) + (f" and {more} more" if more else "")

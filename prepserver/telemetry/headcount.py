@@ -1,0 +1,102 @@
+"""How many workers a daemon with ``workers = "auto"`` should have: a pure function of counters and time.
+
+It adds workers while a job waits for them and cores are idle. It retires them while rings stay full without them, or
+while a training process has no core to run on. A reason must last before it counts, and each change of direction
+doubles that time, so that a machine between two answers settles instead of swinging.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from prepserver.telemetry.verdict import BUSY, NOTICED, STARVED, WAITS, Facts, main_wait, more_workers, run_share
+from prepserver.telemetry.window import WINDOW_S
+
+GROW_S = 3.0
+STARVED_S = 5.0
+SPARE_S = 30.0
+"""How long a reason lasts before it counts. An evaluation may pause a job for longer: the workers come back quickly."""
+
+CALM_S = 600.0
+"""After so long without a change, the next change of direction counts as the first one."""
+
+_MOST_DOUBT = 64
+_READY = 0.01  # a loop that waits less has its rows ready
+_HALF_CORE = 0.5  # idle, and one more worker may run on it
+
+
+@dataclass(frozen=True, slots=True)
+class Headcount:
+    """How many workers there should be.
+
+    Attributes:
+        workers: That number.
+        why: The reason for the last change.
+        lean: Direction of the last look: 1 for more, -1 for fewer, 0 for neither.
+        since_s: Since when it has been that direction.
+        changed_s: When `workers` changed last.
+        last: Direction of that change.
+        doubt: Factor on the time for which a reason must last.
+    """
+
+    workers: int
+    why: str = ""
+    lean: int = 0
+    since_s: float = 0.0
+    changed_s: float = -math.inf
+    last: int = 0
+    doubt: int = 1
+
+
+def next_headcount(was: Headcount, jobs: Sequence[Facts], most: int, now_s: float) -> Headcount:
+    """The number of workers from now on; call it about once a second.
+
+    Args:
+        was: The result of the call before.
+        jobs: What is known of each job.
+        most: Never more workers than this.
+        now_s: A monotonic clock.
+    """
+    doubt = 1 if now_s - was.changed_s >= CALM_S else was.doubt
+    # The rates cover a window: until it has passed, they tell of the time before the last change.
+    target, why, patience_s = (
+        (was.workers, "", 0.0) if now_s - was.changed_s < WINDOW_S else _wanted(was.workers, jobs, most)
+    )
+    lean = (target > was.workers) - (target < was.workers)
+    if lean != was.lean or not lean:
+        return replace(was, lean=lean, since_s=now_s, doubt=doubt)
+    if now_s - was.since_s < patience_s * doubt:
+        return replace(was, doubt=doubt)
+    doubt = min(_MOST_DOUBT, 2 * doubt) if lean == -was.last else doubt
+    return Headcount(target, why, 0, now_s, now_s, lean, doubt)
+
+
+def _wanted(workers: int, jobs: Sequence[Facts], most: int) -> tuple[int, str, float]:
+    """What speaks for how many workers, and how long it must do so."""
+    if workers > most:
+        return most, f"only {most} cores may be used", 0.0
+    running = [job for job in jobs if job.images_per_s > 0 or job.waiting >= 1.0]
+    if not running:
+        return workers, "", 0.0  # idle workers cost no core
+    starved = max(running, key=lambda job: job.loop_starved)
+    if workers > 1 and starved.loop_starved >= STARVED and starved.loop_starved > starved.waiting:
+        text = f"a training process could run and has no core {100 * starved.loop_starved:.0f} % of the time"
+        return workers - 1, text, STARVED_S
+    slow = max(running, key=lambda job: job.waiting)
+    if slow.waiting >= NOTICED and main_wait(slow.waits_for) == "workers" and slow.workers_busy >= BUSY:
+        more = more_workers(slow) or int(slow.cores_idle >= _HALF_CORE * run_share(slow))
+        share = run_share(slow)
+        room = (
+            f"{slow.cores_idle:.1f} cores are idle" if share > WAITS else f"need a core for {100 * share:.0f} % of it"
+        )
+        text = (
+            f"a job waits {100 * slow.waiting:.0f} % of its time for rows, the workers are busy "
+            f"{100 * slow.workers_busy:.0f} % of theirs, and {room}"
+        )
+        return min(most, workers + more), text, GROW_S
+    if slow.waiting < _READY and workers > 1 and slow.busy_workers <= BUSY * (workers - 1):
+        text = f"all rows are ready, and the workers are busy {100 * slow.workers_busy:.0f} % of their time"
+        return workers - 1, text, SPARE_S
+    return workers, "", 0.0

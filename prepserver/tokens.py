@@ -1,0 +1,202 @@
+"""Tokenizers from files: text to the numbers of its tokens, by the package that a file is made for.
+
+The file decides: ``tokenizer.json`` of Hugging Face's ``tokenizers``, ranks of ``tiktoken``, a model of
+``sentencepiece``, or a vocabulary, a word a line. Nothing is downloaded. A tokenizer is loaded once for each process;
+`source` and `transform` use it, and it knows neither of them.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from prepserver.pipeline.ops.tokenize import Tokenize
+
+Tokens = npt.NDArray[np.int64]
+Encode = Callable[[Sequence[str]], Sequence[Sequence[int]]]
+"""Texts to the numbers of their tokens, without what `Tokenize.begin` and `Tokenize.end` add."""
+
+_RANK = re.compile(rb"[A-Za-z0-9+/]+={0,2} \d+\r?\n")
+_JSON = re.compile(rb'\s*\{\s*"')
+
+_CL100K = (
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|"
+    r"\s+(?!\S)|\s"
+)
+_R50K = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"
+_O200K = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
+    r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_PATTERNS = {"gpt2": _R50K, "r50k_base": _R50K, "p50k_base": _R50K, "cl100k_base": _CL100K, "o200k_base": _O200K}
+"""How tiktoken's encodings cut a text before they look for ranks: no file of ranks says so."""
+
+
+class BadTokenizer(Exception):
+    """A file is no tokenizer that can be used here; the text says what to do."""
+
+
+class BadText(Exception):
+    """A tokenizer cannot make tokens of one text."""
+
+
+class Tokenizer:
+    """A tokenizer, with the settings of a `Tokenize`.
+
+    Args:
+        op: The settings.
+        encode: The file's tokenizer.
+    """
+
+    def __init__(self, op: Tokenize, encode: Encode) -> None:
+        self._encode = encode
+        self._begin = [] if op.begin is None else [op.begin]
+        self._end = [] if op.end is None else [op.end]
+        self._most = None if op.max_tokens is None else op.max_tokens - len(self._begin) - len(self._end)
+
+    def __call__(self, texts: Sequence[str]) -> list[Tokens]:
+        """Return the tokens of each text. What they are does not depend on the other texts.
+
+        Raises:
+            BadText: At least one of them cannot be made into tokens; alone, each is told from the others.
+        """
+        try:
+            for text in texts:
+                text.encode()  # tokenizers and tiktoken differ in what they do to a lone surrogate, as JSON may hold it
+        except UnicodeEncodeError as error:
+            raise BadText(f"character {error.start} of a text is half of a surrogate pair, and no character") from None
+        return [self._array(found) for found in self._encode(texts)]
+
+    def _array(self, found: Sequence[int]) -> Tokens:
+        if self._most is not None and len(found) > self._most:
+            found = found[: self._most]
+        if not self._begin and not self._end:
+            return np.array(found, np.int64)
+        whole = chain(self._begin, found, self._end)
+        return np.fromiter(whole, np.int64, len(self._begin) + len(found) + len(self._end))
+
+
+@lru_cache(maxsize=8)
+def tokenizer(op: Tokenize) -> Tokenizer:
+    """Return the tokenizer of an op's file, loaded once.
+
+    Raises:
+        BadTokenizer: There is no package, or the file is no tokenizer, or another one than the op's digest says.
+    """
+    try:
+        data = Path(op.path).read_bytes()
+    except OSError as error:
+        raise BadTokenizer(
+            f"cannot read the tokenizer {op.path}: {error.strerror}; restore it, or attach again"
+        ) from error
+    if op.code not in ("", hashlib.sha256(data).hexdigest()):
+        raise BadTokenizer(f"the tokenizer {op.path} has changed since the job attached: restore it, or attach again")
+    if op.path.endswith(".json") or _JSON.match(data):
+        load = _hugging_face
+    elif _RANK.match(data):
+        load = _tiktoken
+    elif b"\0" in data:
+        load = _sentencepiece
+    else:
+        load = _vocabulary
+    try:
+        return Tokenizer(op, load(op, data))
+    except ImportError as error:
+        name = load.__name__.strip("_")
+        reason = f"Tokenize needs {_PACKAGES[name]} where rows are made: pip install 'prepserver[text]' ({error})"
+        raise BadTokenizer(reason) from error
+
+
+_PACKAGES = {"hugging_face": "tokenizers", "tiktoken": "tiktoken", "sentencepiece": "sentencepiece"}
+
+
+def _hugging_face(op: Tokenize, data: bytes) -> Encode:
+    import tokenizers
+
+    try:
+        found = tokenizers.Tokenizer.from_buffer(data)
+    except Exception as error:  # of no narrower class
+        raise BadTokenizer(f"{op.path} is no tokenizer of Hugging Face's tokenizers: {error}") from error
+    found.no_padding()
+    if op.max_tokens is None:
+        found.no_truncation()
+    else:
+        # Cut by the package itself, which keeps the special tokens at the end.
+        found.enable_truncation(op.max_tokens - (op.begin is not None) - (op.end is not None))
+    special = op.special_tokens
+
+    def encode(texts: Sequence[str]) -> list[list[int]]:
+        # A batch also of one, because only batches leave out the places of tokens in the text, which nobody asks for.
+        return [each.ids for each in found.encode_batch_fast(list(texts), add_special_tokens=special)]
+
+    return encode
+
+
+def _tiktoken(op: Tokenize, data: bytes) -> Encode:
+    import tiktoken
+
+    name = Path(op.path).stem
+    pattern = _PATTERNS.get(op.pattern or name, op.pattern)
+    if pattern is None:
+        raise BadTokenizer(
+            f"{op.path} has ranks of tiktoken, which do not say how a text is cut: name it as its encoding "
+            f"({', '.join(_PATTERNS)}), or give pattern= one of these names or a regular expression"
+        )
+    try:
+        ranks = {base64.b64decode(word): int(rank) for word, rank in map(bytes.split, data.splitlines())}
+        made = tiktoken.Encoding(name, pat_str=pattern, mergeable_ranks=ranks, special_tokens={})
+    except Exception as error:  # the package's own has no class
+        raise BadTokenizer(f"{op.path} has no ranks of tiktoken, or pattern= is no expression: {error}") from error
+    return lambda texts: [made.encode_ordinary(text) for text in texts]
+
+
+def _sentencepiece(op: Tokenize, data: bytes) -> Encode:
+    import sentencepiece
+
+    try:
+        made: Any = sentencepiece.SentencePieceProcessor(model_proto=data)
+    except RuntimeError as error:
+        raise BadTokenizer(f"{op.path} is no model of sentencepiece, and no text: {error}") from error
+
+    def encode(texts: Sequence[str]) -> list[list[int]]:
+        found: list[list[int]] = made.encode(list(texts), out_type=int, num_threads=1)
+        return found
+
+    return encode
+
+
+def _vocabulary(op: Tokenize, data: bytes) -> Encode:
+    try:
+        words = [line.removesuffix("\r") for line in data.decode("utf-8-sig").split("\n")]
+    except UnicodeDecodeError as error:
+        raise BadTokenizer(
+            f"{op.path} is neither a tokenizer.json, nor ranks of tiktoken, nor a model of sentencepiece; and as a "
+            f"vocabulary, a word a line, it is no UTF-8: {error}"
+        ) from error
+    numbers: dict[str, int] = {}
+    for number, word in enumerate(words):
+        if word and numbers.setdefault(word, number) != number:
+            raise BadTokenizer(f"{op.path} has the word {word!r} in lines {numbers[word] + 1} and {number + 1}")
+    if op.unknown is not None and op.unknown not in numbers:
+        raise BadTokenizer(f"{op.path} lacks the word unknown={op.unknown!r}, which is to stand for all others")
+    other = numbers.get(op.unknown or "")
+
+    def encode(texts: Sequence[str]) -> list[list[int]]:
+        try:
+            if other is None:
+                return [[numbers[word] for word in text.split()] for text in texts]
+        except KeyError as error:
+            raise BadText(f"has the word {error}, which {op.path} lacks: name a word of it, unknown='[UNK]'") from None
+        return [[numbers.get(word, other) for word in text.split()] for text in texts]
+
+    return encode

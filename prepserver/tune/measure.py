@@ -1,0 +1,238 @@
+"""Measures points: a real daemon, whose workers come and go, and a loop that takes batches at the pace of a step.
+
+Each point reads samples of its own (another seed), from the page cache or from storage, as a job's first epoch does. A
+cache is measured on as many samples as one point reads, with all of them in it, and the result is reckoned for the part
+of the dataset that the daemon's budget has room for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from prepclient import PrepClient, PrepClientError
+from prepserver import __version__
+from prepserver.daemon.ask import ask
+from prepserver.demo.processes import DemoServer, running_server
+from prepserver.pack.errors import PackError
+from prepserver.pack.report import Report
+from prepserver.pack.run import Options, pack
+from prepserver.pack.transcode import Transcoder, find_lossless
+from prepserver.pipeline.errors import SpecError
+from prepserver.pipeline.op import Op
+from prepserver.pipeline.source import SourceSpec
+from prepserver.pipeline.sources import Packed, Take
+from prepserver.protocol.messages import AskStatus
+from prepserver.tune.points import Point, with_part
+
+_SETTLE_BATCHES = 2
+_LEAST_BATCHES = 4
+_LONGEST = 4.0  # times as long as asked for, if batches are that slow
+_RESIZE_S = 10.0
+_ANSWER_S = 5.0
+_MOST_SAMPLES = 2000  # packed, or put into a cache, to measure that
+_LONGEST_BASE = 60  # bytes; a socket's path has at most 107
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is tuned.
+
+    Attributes:
+        source: The dataset.
+        ops: The ops.
+        views: Images of each sample.
+        batch_size: Rows that a step takes, of all ranks.
+        shuffle: As of a `PrepClient`.
+        step_s: Length of a training step; 0 for a loop that takes all it gets.
+        plugins: Names of plug-ins.
+    """
+
+    source: SourceSpec
+    ops: tuple[Op, ...]
+    batch_size: int
+    views: int = 1
+    shuffle: bool | str = True
+    step_s: float = 0.0
+    plugins: tuple[str, ...] = ()
+
+    @property
+    def wanted_per_s(self) -> float:
+        """Images/s that the loop takes if it never waits."""
+        return self.batch_size / self.step_s if self.step_s else float("inf")
+
+
+class Stopped(Exception):
+    """The user has seen enough."""
+
+
+class NotMeasured(Exception):
+    """A point cannot be measured; the text says why."""
+
+
+class Bench:
+    """A daemon to measure with.
+
+    Args:
+        job: What is tuned.
+        seconds: How long each point is measured.
+        server: The daemon.
+        config: Its file of settings.
+        scratch: For packed samples.
+        is_stopped: Whether to stop now; asked at every batch.
+    """
+
+    def __init__(
+        self, job: Job, seconds: float, server: DemoServer, config: Path, scratch: Path, is_stopped: Callable[[], bool]
+    ) -> None:
+        self._job = job
+        self._seconds = seconds
+        self._server = server
+        self._config = config
+        self._scratch = scratch
+        self._is_stopped = is_stopped
+        self._seeds = itertools.count(1)
+        self._packed: SourceSpec | None = None
+        self._samples = 0  # of the dataset
+        self._rates: dict[tuple[int, bool], float] = {}  # without a cache, by workers and packing
+
+    def images_per_s(self, point: Point) -> float:
+        """What the loop gets.
+
+        Raises:
+            NotMeasured: The dataset cannot be packed, or cached in this form.
+            Stopped: As the user wants.
+        """
+        self._resize(point.workers)
+        source = self._pack() if point.packed else self._job.source
+        try:
+            if not point.cache:
+                rate = self._rates[point.workers, point.packed] = self._read(source, point, next(self._seeds))
+                return rate
+            few = Take(source, min(self._few, self._samples))
+            hit_per_s = self._read(few, point, next(self._seeds), fill=True)
+        except (PrepClientError, SpecError) as e:
+            raise NotMeasured(str(e)) from e
+        miss_per_s = self._rates.get((point.workers, point.packed)) or hit_per_s
+        return min(self._job.wanted_per_s, with_part(self._part(), hit_per_s, miss_per_s))
+
+    @property
+    def _few(self) -> int:
+        """Samples to fill a cache with, or to pack: about those of one point."""
+        rate = max(self._rates.values(), default=0.0)
+        return max(2 * self._job.batch_size, min(_MOST_SAMPLES, round(rate * self._seconds)))
+
+    def _read(self, source: SourceSpec, point: Point, seed: int, *, fill: bool = False) -> float:
+        job = self._job
+        with PrepClient(
+            source, job.ops, views=job.views, batch_size=job.batch_size, shuffle=job.shuffle, seed=seed,
+            prefetch=point.prefetch or None, cache=point.cache or None, job="tune", on_error="skip", drop_last=True,
+            runtime_dir=self._server.attach_socket.parent,
+        ) as train:  # fmt: skip
+            if source is job.source:
+                self._samples = train.samples
+            if not len(train):
+                raise NotMeasured(f"the dataset has {train.samples} samples, fewer than a batch of {job.batch_size}")
+            if fill:
+                for _ in train:
+                    self._look()
+            return self._rate(train)
+
+    def _rate(self, train: PrepClient) -> float:
+        batches = itertools.chain.from_iterable(itertools.repeat(train))
+        began_s = end_s = time.monotonic()
+        due_s, taken = 0.0, -_SETTLE_BATCHES
+        for _ in batches:
+            self._look()
+            end_s = time.monotonic()
+            taken += 1
+            if taken == 0:
+                began_s = end_s
+            elif taken > 0:
+                spent_s = end_s - began_s
+                if spent_s >= self._seconds * (1.0 if taken >= _LEAST_BATCHES else _LONGEST):
+                    break
+            if self._job.step_s:
+                due_s = max(due_s, end_s) + self._job.step_s  # a GPU that waited does not catch up
+                time.sleep(max(0.0, due_s - time.monotonic()))
+        return taken * self._job.batch_size / (end_s - began_s)
+
+    def _look(self) -> None:
+        if self._is_stopped():
+            raise Stopped
+
+    def _pack(self) -> SourceSpec:
+        if self._packed is None:
+            folder = self._scratch / "packed"
+            options = Options(Transcoder(find_lossless()), workers=os.cpu_count() or 1, skip=True)
+            try:
+                pack(Take(self._job.source, min(self._few, self._samples)), folder, options, Report())
+            except (PackError, SpecError, OSError) as e:
+                raise NotMeasured(f"not packed: {e}") from e
+            self._packed = Packed(str(folder))
+        return self._packed
+
+    def _part(self) -> float:
+        """The part of the dataset for which the daemon's caches have room."""
+        found = self._status()
+        held = max(found["caches"], key=lambda cache: int(cache["id"]))
+        budget = found["memory"]["caches_budget_bytes"]
+        whole = held["bytes"] / max(1, held["rows"]) * self._samples
+        return float(min(1.0, budget / max(1.0, whole)))
+
+    def _resize(self, workers: int) -> None:
+        write_config(self._config, workers)
+        os.kill(self._server.pid, signal.SIGHUP)
+        end_s = time.monotonic() + _RESIZE_S
+        while True:
+            states = [worker["state"] for worker in self._status()["workers"]]
+            if len(states) == workers and "starting" not in states:
+                return
+            if time.monotonic() > end_s:
+                raise NotMeasured(f"{workers} workers did not start within {_RESIZE_S:g} s")
+            self._look()
+            time.sleep(0.05)
+
+    def _status(self) -> dict[str, Any]:
+        return dict(ask(self._server.attach_socket, AskStatus(__version__), _ANSWER_S))
+
+
+def write_config(path: Path, workers: int) -> None:
+    """The settings of the daemon that is measured with."""
+    new = path.with_suffix(".new")
+    new.write_text(f"workers = {workers}\n")
+    os.replace(new, path)
+
+
+@contextlib.contextmanager
+def bench(job: Job, seconds: float, most: int, is_stopped: Callable[[], bool]) -> Iterator[Bench]:
+    """Runs a daemon for some measurements.
+
+    Raises:
+        DemoFailure: It does not come up.
+    """
+    base = tempfile.gettempdir()
+    base = base if len(base) <= _LONGEST_BASE else "/tmp"
+    with tempfile.TemporaryDirectory(prefix="prepserver-tune-", dir=base, ignore_cleanup_errors=True) as name:
+        scratch = Path(name)
+        config = scratch / "config.toml"
+        write_config(config, most)  # the rings are made for so many
+        paths = [os.path.abspath(path) for path in sys.path] if job.plugins else []
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH", ""), *paths]))}
+        arguments = [
+            *("--config", str(config)),
+            *(part for plugin in job.plugins for part in ("--plugin", plugin)),
+            *(("--plugin-read", "/") if job.plugins else ()),
+            *(part for root in job.source.stores for part in ("--root", root)),
+        ]
+        with running_server(scratch, arguments, env) as server:
+            yield Bench(job, seconds, server, config, scratch, is_stopped)

@@ -1,0 +1,108 @@
+"""Shows what was measured: a table with bars, the recommendation, a file of settings, and a plot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from prepserver.tune.measure import Job
+from prepserver.tune.points import FED, Point
+
+_BAR = 30
+
+
+def shown(rates: Mapping[Point, float], chosen: Point, job: Job) -> Iterator[RenderableType]:
+    """The table and the recommendation."""
+    lines = Table(box=None, pad_edge=False)
+    for name in ("workers", "cache", "packed", "prefetch"):
+        lines.add_column(name, no_wrap=True)
+    lines.add_column("images/s", justify="right", no_wrap=True)
+    lines.add_column("", no_wrap=True)
+    most = max(rates.values())
+    for point in sorted(rates, key=lambda point: (point.form, point.prefetch, point.workers)):
+        bar = Text("█" * max(1, round(_BAR * rates[point] / most)), "green" if point == chosen else "cyan")
+        bar.append(" <- this one" if point == chosen else "", "bold green")
+        cells = (str(point.workers), point.cache or "-", "yes" if point.packed else "-", str(point.prefetch or "-"))
+        lines.add_row(*cells, f"{rates[point]:,.0f}", bar)
+    yield lines
+    yield Text("")
+    yield from (Text(line) for line in advice(rates, chosen, job))
+
+
+def advice(rates: Mapping[Point, float], chosen: Point, job: Job) -> Iterator[str]:
+    """The recommendation in words."""
+    yield f"Start: prepserver start --workers {chosen.workers}, or PrepClient(..., workers={chosen.workers})"
+    arguments = [f'cache="{chosen.cache}"'] if chosen.cache else []
+    arguments += [f"prefetch={chosen.prefetch}"] if chosen.prefetch else []
+    if arguments:
+        yield f"In the script: PrepClient(..., {', '.join(arguments)})"
+    if chosen.packed:
+        yield f'Once: prepserver pack {job.source.place or "SOURCE"} OUT, and Packed("OUT") in the script'
+    rate, wanted = rates[chosen], job.wanted_per_s
+    if wanted == float("inf"):
+        yield f"Expect: {rate:,.0f} images/s, if the training step takes them (--step-ms says how long yours is)"
+    elif rate >= FED * wanted:
+        yield f"Expect: {rate:,.0f} images/s, all that a step of {1e3 * job.step_s:g} ms takes"
+    else:
+        yield (
+            f"Expect: {rate:,.0f} images/s; a step of {1e3 * job.step_s:g} ms could take {wanted:,.0f}, so the loop "
+            f"waits {100 * (1 - rate / wanted):.0f} % of its time. More cores or cheaper ops would help"
+        )
+
+
+def plain(
+    rates: Mapping[Point, float], chosen: Point, job: Job, skipped: Mapping[Point, str], spent_s: float
+) -> dict[str, Any]:
+    """Everything as plain values, for JSON."""
+    return {
+        "choice": _plain_of(chosen) | {"images_per_s": round(rates[chosen], 1)},
+        "points": [_plain_of(point) | {"images_per_s": round(rate, 1)} for point, rate in rates.items()],
+        "not_measured": [_plain_of(point) | {"why": why} for point, why in skipped.items()],
+        "wanted_images_per_s": None if job.wanted_per_s == float("inf") else round(job.wanted_per_s, 1),
+        "advice": list(advice(rates, chosen, job)),
+        "spent_s": round(spent_s, 1),
+    }
+
+
+def _plain_of(point: Point) -> dict[str, Any]:
+    return {"workers": point.workers, "cache": point.cache, "packed": point.packed, "prefetch": point.prefetch}
+
+
+def settings(chosen: Point, job: Job, rates: Mapping[Point, float]) -> str:
+    """The daemon's part of the recommendation, for ``prepserver start --config``; the script's part as comments."""
+    comments = "".join(f"# {line}\n" for line in advice(rates, chosen, job))
+    return f"# Measured by prepserver tune.\n{comments}workers = {chosen.workers}\n"
+
+
+def plot(path: Path, rates: Mapping[Point, float], chosen: Point, job: Job) -> None:
+    """Draws images/s by workers, a line for each form, into a PNG or an SVG.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+        OSError, ValueError: The file cannot be written, or its ending is unknown.
+    """
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    axes = figure.add_subplot()
+    for form in sorted({(point.cache, point.packed, point.prefetch) for point in rates}):
+        cache, packed, prefetch = form
+        points = sorted((p.workers, rate) for p, rate in rates.items() if (p.cache, p.packed, p.prefetch) == form)
+        words = [f"{cache} cache"] if cache else []
+        words += [*(["packed"] if packed else []), *([f"prefetch {prefetch}"] if prefetch else [])]
+        axes.plot(*zip(*points, strict=True), marker="o", label=", ".join(words) or "as it is")
+    axes.plot([chosen.workers], [rates[chosen]], "k*", markersize=14, label=f"choice: {chosen}")
+    if job.wanted_per_s != float("inf"):
+        axes.axhline(job.wanted_per_s, color="grey", linestyle="--", label="all that the step takes")
+    axes.set_xlabel("workers")
+    axes.set_ylabel("images/s")
+    axes.set_ylim(bottom=0)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.legend()
+    figure.savefig(path)

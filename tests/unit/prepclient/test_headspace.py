@@ -1,0 +1,100 @@
+"""Headspace: held batches are replayed inside the loop, and the stream is what it would have been."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+import torch
+
+from prepclient import InvalidSpec, PrepClient, RandomResizedCrop, SyntheticImages
+from prepclient.headspace import _WARM_STEPS
+
+N, BATCH = 60, 2
+EPOCH = N // BATCH
+
+
+def client(headspace: int = 0, **more: Any) -> PrepClient:
+    arguments: dict[str, Any] = {"batch_size": BATCH, "shuffle": True, "seed": 3, "fields": ("image", "index")}
+    return PrepClient(
+        SyntheticImages(N, size=(16, 16)), [RandomResizedCrop(8)], inline=True, headspace=headspace,
+        **(arguments | more),
+    )  # fmt: skip
+
+
+def batches(train: PrepClient, epochs: int = 1, pause_s: float = 0.0) -> list[list[torch.Tensor]]:
+    """Copies of all batches; the loop spoils its own."""
+    had = []
+    for _ in range(epochs):
+        for images, index in train:
+            had.append([images.clone(), index.clone()])
+            if pause_s:
+                time.sleep(pause_s)
+            if not train.stats()["headspace"]:
+                images.zero_()
+    return had
+
+
+def without(had: list[list[torch.Tensor]], replays: slice) -> list[list[torch.Tensor]]:
+    return [batch for number, batch in enumerate(had) if number not in range(*replays.indices(len(had)))]
+
+
+def same(one: list[list[torch.Tensor]], two: list[list[torch.Tensor]]) -> bool:
+    return len(one) == len(two) and all(
+        torch.equal(a, b) for x, y in zip(one, two, strict=True) for a, b in zip(x, y, strict=True)
+    )
+
+
+@pytest.mark.parametrize(("steps", "begins"), [(5, _WARM_STEPS + 5), (200, EPOCH)])
+def test_replays_are_batches_held_and_the_rest_is_the_stream(steps: int, begins: int) -> None:
+    """In an epoch that is too short for the steps before, the replay is at its end."""
+    with client() as plain, client(steps) as train:
+        assert train.stats()["headspace"] is None
+        assert len(train) == EPOCH + steps
+        had = batches(train, 2)
+        replays = slice(begins, begins + steps)
+        assert same(without(had, replays), batches(plain, 2))
+        held = had[begins - 2 : begins]
+        assert all(any(same([replay], [one]) for one in held) for replay in had[replays])
+        assert len(train) == EPOCH
+        assert plain.stats()["headspace"] is None
+        assert train.stats()["images"] == 2 * N
+
+
+def test_it_tells_what_an_infinitely_fast_loader_would_give(caplog: pytest.LogCaptureFixture) -> None:
+    with client(10) as train, caplog.at_level("INFO", "prepclient"):
+        batches(train, pause_s=0.01)
+        found = train.stats()["headspace"]
+    assert found["steps"] == 10
+    assert 0 < found["now_images_per_s"] < BATCH / 0.01
+    assert 0 < found["images_per_s"] < BATCH / 0.01
+    assert found["gain_fraction"] == pytest.approx(found["images_per_s"] / found["now_images_per_s"] - 1, abs=0.01)
+    (said,) = [r.getMessage() for r in caplog.records if "headspace" in r.getMessage()]
+    assert "an infinitely fast loader would give" in said
+
+
+def test_a_checkpoint_amid_replays_is_of_the_stream() -> None:
+    with client() as plain, client(5) as train:
+        whole = batches(plain)
+        steps = iter(train)
+        for _ in range(_WARM_STEPS + 5 + 3):
+            next(steps)
+        assert len(steps) == EPOCH + 5 - (_WARM_STEPS + 5 + 3)  # type: ignore[arg-type]
+        state = train.state_dict()
+        plain.load_state_dict(state)
+        assert same(batches(plain), whole[_WARM_STEPS + 5 :])
+
+
+def test_an_epoch_left_amid_replays_ends_the_measurement() -> None:
+    with client(5) as train:
+        for number, _ in enumerate(train):
+            if number == _WARM_STEPS + 5 + 2:
+                break
+        assert len(list(train)) == len(train) == EPOCH
+        assert train.stats()["headspace"] is None
+
+
+def test_the_number_of_steps_is_checked() -> None:
+    with pytest.raises(InvalidSpec, match="headspace"):
+        client(-1)

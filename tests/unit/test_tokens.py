@@ -1,0 +1,94 @@
+"""Tokenizers from files: the file says which one, and each gives what its package gives."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from prepserver.pipeline.errors import SpecError
+from prepserver.pipeline.ops import Tokenize
+from prepserver.tokens import BadText, BadTokenizer, tokenizer
+from tests.support import texts
+
+TEXTS = ["the a zzz", "", "the the b", "ünï \U0001f600 a"]
+
+
+@pytest.fixture(autouse=True)
+def _loaded_anew() -> None:
+    tokenizer.cache_clear()
+
+
+def made(op: Tokenize, given: list[str]) -> list[list[int]]:
+    return [each.tolist() for each in tokenizer(op)(given)]
+
+
+def need(package: str) -> None:
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"needs {package}, of the extra 'text'")
+
+
+def test_ranks_of_tiktoken_are_told_by_the_file(tmp_path: Path) -> None:
+    need("tiktoken")
+    path = texts.ranks(tmp_path / "cl100k_base.tiktoken")
+    found = made(Tokenize(path), TEXTS)
+    assert found[0] == [257, 258, 32, 122, 122, 122]
+    assert found[2] == [257, 260, 259]
+    assert bytes(found[3][:-1]).decode() == "ünï \U0001f600"
+    other = path.rename(tmp_path / "mine")
+    with pytest.raises(BadTokenizer, match=r"name it as its encoding \(gpt2, .*, or give pattern="):
+        tokenizer(Tokenize(other))
+    assert made(Tokenize(other, pattern="cl100k_base"), TEXTS) == found
+    assert made(Tokenize(other, pattern=r"\p{L}+|."), ["the a"]) == [[257, 32, 97]]
+    with pytest.raises(BadTokenizer, match="has no ranks of tiktoken, or pattern= is no expression"):
+        tokenizer(Tokenize(other, pattern="("))
+
+
+def test_a_model_of_sentencepiece_is_told_by_the_file(tmp_path: Path) -> None:
+    need("sentencepiece")
+    import sentencepiece
+
+    path = texts.sentences(tmp_path / "any", texts.lines(50))
+    reference = sentencepiece.SentencePieceProcessor(model_file=str(path))
+    assert made(Tokenize(path), TEXTS) == reference.encode(TEXTS)
+    tokenizer.cache_clear()
+    path.write_bytes(b"\n\xff\0")
+    with pytest.raises(BadTokenizer, match="is no model of sentencepiece, and no text"):
+        tokenizer(Tokenize(path))
+
+
+def test_a_vocabulary_numbers_the_words_of_its_lines(tmp_path: Path) -> None:
+    path = texts.vocabulary(tmp_path / "words.txt")
+    assert made(Tokenize(path, unknown="[UNK]"), ["the  a\tzzz", ""]) == [[4, 5, 1], []]
+    with pytest.raises(BadText, match=r"has the word 'zzz', which .*words.txt lacks"):
+        made(Tokenize(path), ["the zzz"])
+    with pytest.raises(BadTokenizer, match="lacks the word unknown='zzz'"):
+        tokenizer(Tokenize(path, unknown="zzz"))
+    tokenizer.cache_clear()
+    path.write_text("\ufeffa\r\n\r\nb")
+    assert made(Tokenize(path), ["a b"]) == [[0, 2]]
+    path.write_text("a\nb\na")
+    with pytest.raises(BadTokenizer, match="has the word 'a' in lines 1 and 3"):
+        tokenizer(Tokenize(path, into="fresh"))
+    path.write_bytes(b"a\n\xff\n")
+    with pytest.raises(BadTokenizer, match=r"neither a tokenizer.json, nor ranks"):
+        tokenizer(Tokenize(path, into="again"))
+
+
+def test_begin_and_end_stay_where_a_text_is_cut(tmp_path: Path) -> None:
+    for op in (
+        Tokenize(texts.vocabulary(tmp_path / "words.txt"), 4, begin=2, end=3),
+        Tokenize(texts.tokenizer(tmp_path / "a.json"), 4, special_tokens=False, begin=2, end=3),
+    ):
+        assert made(op, ["the a b c d", "a", ""]) == [[2, 4, 5, 3], [2, 5, 3], [2, 3]]
+    with pytest.raises(SpecError, match="leaves no room for begin and end"):
+        Tokenize("/a", 2, begin=0, end=1)
+    with pytest.raises(SpecError, match="unknown"):
+        Tokenize("/a", unknown="")
+
+
+def test_half_of_a_surrogate_pair_is_a_bad_text(tmp_path: Path) -> None:
+    for path in (texts.tokenizer(tmp_path / "a.json"), texts.vocabulary(tmp_path / "a.txt")):
+        with pytest.raises(BadText, match="character 2 of a text is half of a surrogate pair"):
+            made(Tokenize(path), ["a", "a \ud800"])

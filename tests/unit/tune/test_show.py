@@ -1,0 +1,51 @@
+"""What is shown of measured points: a table, a recommendation, settings that a daemon can be started with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from prepserver.config import load_settings
+from prepserver.pipeline.ops import CenterCrop
+from prepserver.pipeline.sources import ImageFolder
+from prepserver.tune.measure import Job
+from prepserver.tune.points import Point
+from prepserver.tune.show import advice, plain, settings, shown
+
+JOB = Job(ImageFolder("/data/train"), (CenterCrop(8),), 64, step_s=0.1)
+RATES = {Point(1): 200.0, Point(2): 380.0, Point(2, cache="decoded"): 630.0, Point(2, packed=True): 500.0}
+
+
+def test_the_table_marks_the_choice_and_the_advice_follows() -> None:
+    console = Console(width=120)
+    with console.capture() as captured:
+        console.print(*shown(RATES, Point(2, cache="decoded"), JOB), sep="\n")
+    text = captured.get()
+    (line,) = [line for line in text.splitlines() if "<- this one" in line]
+    assert line.split()[:5] == ["2", "decoded", "-", "-", "630"]
+    assert "prepserver start --workers 2" in text
+    assert 'PrepClient(..., cache="decoded")' in text
+    assert "630 images/s, all that a step of 100 ms takes" in text
+
+
+@pytest.mark.parametrize(
+    ("point", "step_s", "says"),
+    [
+        (Point(2, packed=True), 0.1, 'prepserver pack /data/train OUT, and Packed("OUT")'),
+        (Point(2), 0.1, "could take 640, so the loop waits 41 % of its time"),
+        (Point(2), 0.0, "--step-ms"),
+    ],
+)
+def test_the_advice_says_what_to_do_and_to_expect(point: Point, step_s: float, says: str) -> None:
+    job = Job(JOB.source, JOB.ops, JOB.batch_size, step_s=step_s)
+    assert says in "\n".join(advice(RATES, point, job))
+    assert plain(RATES, point, job, {Point(9): "why"}, 1.0)["not_measured"][0]["why"] == "why"
+
+
+def test_the_settings_start_a_daemon(tmp_path: Path) -> None:
+    path = tmp_path / "best.toml"
+    path.write_text(settings(Point(3, 128, "encoded"), JOB, {Point(3, 128, "encoded"): 100.0}))
+    assert load_settings(path, {}).workers == 3
+    assert '# In the script: PrepClient(..., cache="encoded", prefetch=128)' in path.read_text()

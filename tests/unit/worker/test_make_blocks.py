@@ -1,0 +1,124 @@
+"""Values that are made for many samples at once: the same rows as one by one, and the same verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from prepserver import plugins
+from prepserver.order import make_order
+from prepserver.pipeline import kinds
+from prepserver.pipeline.errors import SpecError
+from prepserver.pipeline.ops import MaskTokens, PadTokens, PluginOp, Tokenize, Truncate
+from prepserver.pipeline.pipeline import Pipeline
+from prepserver.pipeline.record import images
+from prepserver.source import Record, SampleError, Source
+from prepserver.worker.fill import Stream, fill
+from tests.support import texts
+from tests.support.tiny_images import Lane, nothing
+
+N = 23
+COLUMNS = {"text": kinds.Text(), "x": kinds.Array((3,), "int64"), "label": kinds.Label()}
+NUMBERS = {"x": COLUMNS["x"], "label": COLUMNS["label"]}
+OWNER = Path(__file__).parents[2] / "support" / "owner"
+
+
+class Texts(Source):
+    """Texts and arrays in memory. Those in `bad` cannot be read; sample 5 has half of a surrogate pair."""
+
+    def __init__(self, bad: frozenset[int] = frozenset()) -> None:
+        self._bad = bad
+        self._texts = texts.lines(N)
+        self._texts[5] += " \ud800"
+
+    def __len__(self) -> int:
+        return N
+
+    def read(self, index: int) -> Record:
+        if index in self._bad:
+            raise SampleError("lost")
+        return {"text": self._texts[index], "x": np.full(3, index), "label": index}
+
+    def label(self, index: int) -> int:
+        return index
+
+    def name(self, index: int) -> str:
+        return f"sample {index}"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _loaded() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(OWNER)
+        plugins.load(["owner_code"])
+
+
+@pytest.fixture(scope="module")
+def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
+    path = texts.tokenizer(tmp_path_factory.mktemp("words") / "a.json")
+    ops = [
+        Tokenize(path), PluginOp("shaken", column="x", block=True), Truncate(9), PadTokens(9, count="n"),
+        MaskTokens(1, 9), PluginOp("shaken", column="tokens", block=True),
+    ]  # fmt: skip
+    return Pipeline.from_ops(ops, columns=COLUMNS)
+
+
+def stream_of(source: Source, quarantined: frozenset[int] = frozenset()) -> Stream:
+    return Stream(source, make_order("full", N, 3), 3, quarantined)
+
+
+def filled(pipeline: Pipeline, stream: Stream, start: int, cuts: Sequence[int], alone: bool = False) -> Any:
+    """The rows and verdicts of some tasks."""
+    lanes, bad, at = [Lane(pipeline, 160), Lane(pipeline, 97)], [], start
+    for length in cuts:
+        bad += fill(stream, [lane.target for lane in lanes], at, length, nothing, alone=alone).bad
+        at += length
+    return bad, lanes[0].rows(start, at), lanes[1].rows(max(start, at - 97), at)
+
+
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    st.integers(0, 200),
+    st.lists(st.integers(1, 30), min_size=1, max_size=5),
+    st.frozensets(st.integers(0, N - 1), max_size=4),
+    st.frozensets(st.integers(0, N - 1), max_size=2),
+)
+def test_rows_do_not_depend_on_how_samples_are_grouped(
+    pipeline: Pipeline, start: int, cuts: list[int], bad: frozenset[int], apart: frozenset[int]
+) -> None:
+    stream = stream_of(Texts(bad), apart)
+    expected = filled(pipeline, stream, start, [sum(cuts)], alone=True)
+    assert filled(pipeline, stream, start, cuts) == expected
+    assert filled(pipeline, stream, start, [sum(cuts)]) == expected
+    whys = {row.index: row.reason for row in expected[0]}
+    assert "half of a surrogate pair" in whys.get(5, "half of a surrogate pair") or 5 in bad | apart
+
+
+def test_a_function_gets_many_samples_but_after_a_death() -> None:
+    pipeline = Pipeline.from_ops([PluginOp("shaken", column="x", block=True, least=8)], columns=NUMBERS)
+    lane = Lane(pipeline, 32)
+    assert fill(stream_of(Texts()), [lane.target], 0, 8, nothing).bad == []
+    with pytest.raises(Exception, match="op plug-in 'shaken' raised AssertionError"):
+        fill(stream_of(Texts()), [lane.target], 0, 8, nothing, alone=True)
+
+
+def test_a_function_that_gives_too_few_values_is_named() -> None:
+    op = PluginOp("shaken", column="x", block=True, how="short")
+    lane = Lane(Pipeline.from_ops([op], columns=NUMBERS), 32)
+    with pytest.raises(Exception, match=r"got a block of 1 values and gives ndarray of shape \(0, 3\)"):
+        fill(stream_of(Texts()), [lane.target], 0, 8, nothing)
+
+
+def test_blocks_are_for_columns_without_images() -> None:
+    for columns, column in ((COLUMNS, None), (images(), "label")):
+        with pytest.raises(SpecError, match="block = True: is for"):
+            Pipeline.from_ops([PluginOp("shaken", column=column, block=True)], columns=columns)
+    op = PluginOp("shaken", column="x", block=True)
+    assert PluginOp.from_params({name: value for name, value in op.to_wire().items() if name != "op"}) == op
+    assert "block" not in PluginOp("shaken").to_wire()
