@@ -50,6 +50,8 @@ class Settings:
             for one pipeline; another worker tries the sample once more.
         drain_s: Longest time that a stop leaves jobs before workers are killed.
         nice: Niceness of workers, so that training processes come first on a full machine.
+        worker_memory_bytes: What one worker may allocate for itself; rings and caches do not count. 0 means auto (an
+            equal share of the machine's memory, from 3 to 8 GiB; no limit with plug-ins, whose datasets may be large).
         sandbox: Whether workers give up the rights that decoding does not need, because they parse files from
             strangers: ``auto`` as far as the kernel supports it, ``on`` or the daemon does not start, ``off`` not.
         source_roots: The only folders that the daemon reads for users other than its own and root. Everybody who may
@@ -79,6 +81,7 @@ class Settings:
     sample_timeout_s: float = 30.0
     drain_s: float = 5.0
     nice: int = 5
+    worker_memory_bytes: int = 0
     sandbox: str = "auto"
     source_roots: tuple[str, ...] = ()
     memory_per_uid_bytes: int = 0
@@ -106,6 +109,8 @@ class Settings:
         _within("sample_timeout_s", self.sample_timeout_s, 0.1, 3600)
         _within("drain_s", self.drain_s, 0, 3600)
         _within("nice", self.nice, 0, 19)
+        if self.worker_memory_bytes:
+            _within("worker_memory", self.worker_memory_bytes, 64 << 20, 1 << 50)
         _within("limits.memory_per_uid", self.memory_per_uid_bytes, 0, 1 << 50)
         _within("limits.jobs_per_uid", self.jobs_per_uid, 0, 1 << 20)
         _within("limits.streams_per_uid", self.streams_per_uid, 0, 1 << 20)
@@ -129,7 +134,7 @@ class Settings:
 def load_settings(file: Path | None, flags: Mapping[str, Any]) -> Settings:
     """Settings from `file` (TOML with the names below, all optional), overridden by `flags`.
 
-    ``workers`` ("auto" or a number), ``memory`` ("auto", bytes, or with a unit such as "8G"),
+    ``workers`` ("auto" or a number), ``memory`` and ``worker_memory`` ("auto", bytes, or with a unit such as "8G"),
     ``runtime_dir``, ``cache_dir``, ``log_level``, ``log_format``, ``chunk_rows``, ``sample_timeout_s``, ``drain_s``,
     ``nice``, ``sandbox``, ``socket_group``, ``socket_mode``; ``roots`` in the table ``[sources]``; ``load`` and
     ``read`` in ``[plugins]``;
@@ -172,6 +177,7 @@ _TABLES = {
 }
 FIELDS = {
     "memory": "memory_bytes",
+    "worker_memory": "worker_memory_bytes",
     "sources.roots": "source_roots",
     "plugins.load": "plugins",
     "plugins.read": "plugin_read",
@@ -228,7 +234,7 @@ _KINDS: dict[str, type | tuple[type, ...]] = {
 def _parse(name: str, value: Any, where: str) -> Any:
     if name == "workers":
         return parse_workers(value, where)
-    if name in ("memory", "cache.memory", "cache.disk"):
+    if name in ("memory", "worker_memory", "cache.memory", "cache.disk"):
         return parse_bytes(value, f"{where}{name}")
     if name == "limits.memory_per_uid":
         if value == "auto":
@@ -240,7 +246,9 @@ def _parse(name: str, value: Any, where: str) -> Any:
         return _parse_mode(value, where)
     kind = _KINDS.get(name)
     if kind is None:
-        known = ", ".join(["workers", "memory", *(k for k in _KINDS if "." not in k), "socket_mode", *_TABLES])
+        known = ", ".join(
+            ["workers", "memory", "worker_memory", *(k for k in _KINDS if "." not in k), "socket_mode", *_TABLES]
+        )
         raise ConfigError(f"{where}unknown setting {name!r}; known are {known}")
     if not isinstance(value, kind) or isinstance(value, bool):
         raise ConfigError(f"{where}{name} = {value!r} is of the wrong type")

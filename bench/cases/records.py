@@ -6,12 +6,17 @@ Shuffled, in batches of 256, with equal numbers of workers; a row is 256 floats 
 index, is shown beside it, as is the same dataset through `Take`, `Skip` and `Concat`. The rival of `TFRecord` is the
 package ``tfrecord`` with its index, in a ``DataLoader``.
 Contenders take turns in each round, each after a warm-up; three rounds of windows of 3 s.
+
+``--tar-samples N`` asks instead how large the index of N samples in 100 tars is, and how fast a worker opens it. The
+tars are one file with 100 names, a kilobyte for each image and for each label.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
+import tarfile
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -28,9 +33,10 @@ from bench.harness.case import Case, Figures, Run, say
 from bench.harness.proc import cpu_s, machine_busy_s, tree
 from bench.harness.rounds import Target, disturbed, target_sheet, values
 from bench.harness.tables import Sheet, spread
-from prepclient import Arrays, Concat, PrepClient, Skip, Take, TFRecord
+from prepclient import Arrays, Concat, PrepClient, Skip, Take, Tar, TFRecord
 from prepserver.pipeline import kinds
 from prepserver.pipeline.source import SourceSpec
+from prepserver.source import build_index, open_source
 
 _PID = os.getpid()
 _BATCH = 256
@@ -150,7 +156,35 @@ FORMATS: dict[str, Format] = {
 }
 
 
+def _tar_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--tar-samples", type=int, default=0, help="measure the index of so many samples in 100 tars")
+
+
+def _tars(run: Run, count: int) -> Figures:
+    first = run.scratch / "000.tar"
+    with first.open("wb") as file:
+        for number in range(count // 100):
+            for extension, data in (("jpg", b"any"), ("cls", b"%d" % (number % 1000))):
+                member = tarfile.TarInfo(f"{number:09}.{extension}")
+                member.size = len(data)
+                file.write(member.tobuf(tarfile.USTAR_FORMAT) + data.ljust(tarfile.BLOCKSIZE, b"\0"))
+    for number in range(1, 100):
+        os.link(first, run.scratch / f"{number:03}.tar")
+    spec = Tar(f"{run.scratch}/{{000..099}}.tar", "jpg", "cls")
+    begun_s = time.monotonic()
+    info = build_index(spec, run.scratch / "index")
+    listed_s, opened_s = time.monotonic() - begun_s, []
+    for _ in range(run.rounds(10)):
+        begun_s = time.monotonic()
+        source = open_source(spec, info.path)
+        opened_s.append(time.monotonic() - begun_s)
+        source.read(info.n // 2)
+    return {"samples": info.n, "bytes": info.path.stat().st_size, "listed_s": listed_s, "opened_s": opened_s}
+
+
 def measure(run: Run) -> Figures:
+    if run.options.tar_samples:
+        return {"tars": _tars(run, run.options.tar_samples)}
     rows = np.random.default_rng(0).standard_normal((_ROWS // (16 if run.smoke else 1), 256), dtype=np.float32)
     contenders: list[tuple[str, str, Path, Loader]] = []
     left_out: dict[str, str] = {}
@@ -171,13 +205,13 @@ def measure(run: Run) -> Figures:
             say(f"{name}: {reader}")
             with each(folder, run.workers) as batches, warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # arrays that are read-only
-                found = _rate(batches, *((0.5, 0.5) if run.smoke else (2.0, 3.0)))
+                found = rate(batches, *((0.5, 0.5) if run.smoke else (2.0, 3.0)))
             cells.append({"format": name, "reader": reader, **found})
         rounds.append(cells)
     return {"workers": run.workers, "left_out": left_out, "rounds": rounds}
 
 
-def _rate(batches: Iterable[Any], warm_s: float, window_s: float) -> dict[str, float]:
+def rate(batches: Iterable[Any], warm_s: float, window_s: float) -> dict[str, float]:
     """Rows a second and CPU seconds of the whole tree per million rows, in a window after a warm-up."""
     begun = before = rows = 0.0
     ends = time.monotonic() + warm_s
@@ -201,6 +235,11 @@ def _rate(batches: Iterable[Any], warm_s: float, window_s: float) -> dict[str, f
 
 
 def sheets(result: Figures) -> list[Sheet]:
+    if tars := result.get("tars"):
+        sheet = Sheet("The index of 100 tars", ("samples", "bytes per sample", "listed in s", "opened in ms"))
+        per_sample, opened = tars["bytes"] / tars["samples"], [each * 1e3 for each in tars["opened_s"]]
+        sheet.rows.append((str(tars["samples"]), f"{per_sample:.1f}", f"{tars['listed_s']:.0f}", spread(opened, ".1f")))
+        return [sheet]
     rounds = result["rounds"]
     sheet = Sheet("Rows of 1 kB", ("format", "reader", "rows/s", "CPU s per million"))
     targets = []
@@ -219,8 +258,8 @@ def sheets(result: Figures) -> list[Sheet]:
 
 
 def remarks(result: Figures) -> list[str]:
-    left = [f"Left out: {name} ({why})." for name, why in result["left_out"].items()]
-    return left + disturbed(result["rounds"])
+    left = [f"Left out: {name} ({why})." for name, why in result.get("left_out", {}).items()]
+    return left + disturbed(result.get("rounds", []))
 
 
-CASE = Case("Records of 1 kB", measure, sheets, remarks)
+CASE = Case("Records of 1 kB", measure, sheets, remarks, options=_tar_options)

@@ -94,9 +94,10 @@ def _add_start(commands: _Commands) -> None:
         "Runs the daemon in the foreground and logs to stderr. After SIGTERM or Ctrl-C it gives jobs drain_s seconds "
         "(default 5) to finish, then ends everything within 3 s more; a second signal skips the wait.",
         "Settings come from the command line, then --config, then defaults. The file is TOML with workers, "
-        "memory, runtime_dir, cache_dir, log_level, log_format, chunk_rows, sample_timeout_s, drain_s, nice, sandbox, "
-        "socket_group, socket_mode, [sources] roots, [plugins] load and read, [cache] memory, disk and folders, "
-        "and [limits] memory_per_uid, jobs_per_uid, streams_per_uid. SIGHUP makes the daemon read it again. ",
+        "memory, worker_memory, runtime_dir, cache_dir, log_level, log_format, chunk_rows, sample_timeout_s, "
+        "drain_s, nice, sandbox, socket_group, socket_mode, [sources] roots, [plugins] load and read, [cache] memory, "
+        "disk and folders, and [limits] memory_per_uid, jobs_per_uid, streams_per_uid. SIGHUP makes the daemon "
+        "read it again. ",
     )  # fmt: skip
     p.add_argument("--workers", metavar="N|auto", help="worker processes (default auto: usable CPUs, less one)")
     p.add_argument(

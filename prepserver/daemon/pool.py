@@ -101,6 +101,7 @@ class WorkerPool:
         plugin_read: See `Settings`.
         url_roots: See `Settings`.
         log_format: Of the children.
+        worker_bytes: What a worker may allocate for itself; 0 for no limit.
     """
 
     def __init__(
@@ -108,6 +109,7 @@ class WorkerPool:
         sandbox: str = "auto",
         plugins: Sequence[str] = (), plugin_read: Sequence[str] = (), url_roots: Sequence[str] = (),
         log_format: str = "text",
+        worker_bytes: int = 0,
     ) -> None:  # fmt: skip
         self._poll = poll
         self._events = events
@@ -116,7 +118,7 @@ class WorkerPool:
         self._url_roots = tuple(url_roots)
         remote = (self._url_roots, sample_timeout_s / 2)
         self._make_zygote: Callable[[], Zygote] = lambda: Zygote(
-            nice, log_level.upper(), sandbox, plugins, plugin_read, *remote, log_format
+            nice, log_level.upper(), sandbox, plugins, plugin_read, *remote, log_format, worker_bytes
         )
         self._zygote = self._make_zygote()
         self._plugins: work.Plugins = []

@@ -41,7 +41,7 @@ from prepserver.daemon.rings import Rings
 from prepserver.daemon.runtime_dir import Door, RuntimeDir
 from prepserver.daemon.status import snapshot
 from prepserver.daemon.watch import Watch
-from prepserver.memory.budget import machine_free_bytes
+from prepserver.memory.budget import machine_free_bytes, worker_bytes
 from prepserver.order import Order, make_order
 from prepserver.pipeline.batches import batch_rows
 from prepserver.pipeline.sources import pattern_of
@@ -119,6 +119,7 @@ class Daemon:
             self._poll, reports, workers, settings.sample_timeout_s,
             settings.nice, settings.log_level, settings.sandbox, settings.plugins, settings.plugin_read,
             settings.url_roots, settings.log_format,
+            settings.worker_memory_bytes or (0 if settings.plugins else worker_bytes(workers)),
         )  # fmt: skip
         self._keeper = Keeper(self._pool, self._driver, self._watch, settings.workers)
         self._caches.tell = self._pool.broadcast

@@ -13,6 +13,7 @@ from prepserver.memory.errors import MemoryShort
 
 _MEMINFO = Path("/proc/meminfo")
 
+_WORKER_BYTES = 3 << 30, 8 << 30
 HEADROOM_BYTES = 256 << 20
 """Kept free under every limit but the daemon's own budget, for workers, page tables and the jobs."""
 
@@ -54,3 +55,9 @@ def machine_bytes() -> tuple[int, str]:
     """Return the most memory that this process could ever have, and the name of the limit."""
     limits = [(group.limit_bytes, group.text) for group in memory_limits()]
     return min([(field(_MEMINFO, "MemTotal:") * 1024, "the machine's memory (MemTotal in /proc/meminfo)"), *limits])
+
+
+def worker_bytes(workers: int) -> int:
+    """Return what each of some workers may allocate for itself: an equal share of the machine, from 3 to 8 GiB."""
+    least, most = _WORKER_BYTES
+    return max(least, min(most, machine_bytes()[0] // (workers + 1)))

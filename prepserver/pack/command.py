@@ -85,6 +85,25 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--max-side", metavar="PIXELS", type=int, help="make JPEGs smaller whose longer side is above this, by Pillow"
     )
     p.add_argument(
+        "--form",
+        choices=("indexed", "pixels"),
+        default="indexed",
+        help="of images: JPEGs with an index, or decoded pixels, for machines with much disk and few cores (default "
+        "indexed)",
+    )
+    p.add_argument(
+        "--side",
+        metavar="PIXELS",
+        type=int,
+        help="with --form pixels: the shorter side of images that have more, as by Resize(PIXELS)",
+    )
+    p.add_argument(
+        "--pixels",
+        choices=("yuv420", "rgb"),
+        default="yuv420",
+        help="with --form pixels: yuv420 takes half the bytes of rgb, which keeps every bit (default yuv420)",
+    )
+    p.add_argument(
         "--segment",
         metavar="MCUS",
         type=int,
@@ -113,7 +132,8 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         spec, options = _spec(arguments), _options(arguments)
         report = report_for(arguments.quiet)
-        if options.transcoder.lossless is None and arguments.transcoder == "auto":
+        transcoder = options.transcoder
+        if transcoder.lossless is None and transcoder.pixels is None and arguments.transcoder == "auto":
             quality = "each original's tables" if arguments.quality == "keep" else arguments.quality
             report.say(f"Pillow encodes JPEGs again (quality: {quality}). For packing without loss, {_missing()}")
         summary = pack(spec, Path(os.path.abspath(arguments.out)), options, report)
@@ -211,6 +231,14 @@ def _transcoder(arguments: argparse.Namespace) -> Transcoder:
     from prepserver.pack.transcode import KEEP_QUALITY, Transcoder, find_jpegtran, find_lossless
 
     quality = arguments.quality
+    if arguments.form == "pixels":
+        if arguments.side is not None and arguments.side < 1:
+            raise PackError(f"--side {arguments.side}: needs a number of pixels", usage=True)
+        if arguments.max_side is not None:
+            raise PackError("--max-side is for JPEGs; of pixels, --side is the shorter side", usage=True)
+        return Transcoder(None, pixels=arguments.pixels, side=arguments.side)
+    if arguments.side is not None:
+        raise PackError("--side is for --form pixels; of JPEGs, --max-side is the longer side", usage=True)
     if quality != "keep" and not (quality.isdigit() and 1 <= int(quality) <= 100):
         raise PackError(f"--quality {quality}: needs a number from 1 to 100, or keep", usage=True)
     find = find_jpegtran if arguments.transcoder == "jpegtran" else find_lossless
@@ -233,10 +261,11 @@ def _text(summary: Summary) -> str:
     done = summary.this_run
     whole = done.get("samples") == summary.samples + summary.skipped
     ratio = f", {summary.total_bytes / done['bytes_read']:.3f} of the originals" if whole and done["bytes_read"] else ""
+    stored = f"pixels {summary.pixels}" if summary.pixels else f"indexed {summary.indexed}"
     lines = [
         f"{summary.folder}: {summary.samples} samples in {summary.shards} shards, "
         f"{summary.total_bytes / 1e6:.1f} MB{ratio}" + (" (packed already)" if summary.already else ""),
-        f"  indexed {summary.indexed}, kept as they were {summary.kept}, left out {summary.skipped}",
+        f"  {stored}, kept as they were {summary.kept}, left out {summary.skipped}",
     ]
     if done.get("samples"):
         how = ", ".join(f"{what} {count}" for what, count in done["how"].items())

@@ -24,17 +24,18 @@ from prepserver.pack.plan import LISTING_NAME, Workplace
 from prepserver.pack.report import Report
 from prepserver.pack.shards import ShardWriter
 from prepserver.pack.transcode import DAMAGED, NO_IMAGE, ODD, Transcoded, Transcoder, transcode
-from prepserver.pipeline.kinds import Array, Boxes, Image, Keypoints, Kind, PerBox, Scalar
+from prepserver.pipeline.kinds import Array, Image, Kind, Scalar
 from prepserver.pipeline.record import Record, images, label_of
 from prepserver.pipeline.sources import Packed, SourceSpec
 from prepserver.pipeline.urls import is_url
 from prepserver.plugins import PluginError
-from prepserver.protocol.packed import INDEXED, KEPT, SKIPPED, kept_record, skipped_record
+from prepserver.protocol.packed import INDEXED, KEPT, PIXELS, SKIPPED, kept_record, skipped_record
 from prepserver.source import SampleError, Source, SourceError, build_index, open_source
 from prepserver.source.errors import printable
 from prepserver.source.packed_values import to_bytes
 from prepserver.source.readers.packed import INDEX_PATTERN, columns_meta, columns_of, kinds_of, open_index
 
+_SETTINGS = ("transcoder", "segment_mcus", "quality", "max_side", "form", "pixels", "side")
 _NAMED_AT_MOST = 20
 """Skipped files, and damaged files, of this run that are named one by one."""
 
@@ -69,11 +70,12 @@ class Summary:
         shards: Number of shards.
         image_bytes: Bytes of all images.
         total_bytes: Bytes of the shards and the index.
-        settings: transcoder, segment_mcus, quality (0 keeps each original's) and max_side.
+        settings: transcoder, segment_mcus, quality (0 keeps each original's) and max_side; or form, pixels and side.
         this_run: What this run did: samples, bytes_read, seconds, images_per_s, and how many of each kind.
         use: The source that serves all of its columns, as Python writes it.
         already: The dataset was there; nothing was done.
         columns: Columns of each sample in shards but the first.
+        pixels: Samples that are stored as pixels.
     """
 
     folder: str
@@ -89,6 +91,7 @@ class Summary:
     use: str
     already: bool = False
     columns: tuple[str, ...] = ()
+    pixels: int = 0
 
 
 def pack(spec: SourceSpec, folder: Path, options: Options, report: Report) -> Summary:
@@ -158,6 +161,7 @@ class _Packing:
             "source": self._spec.to_wire(),
             **self._options.transcoder.settings,
             "indexed": writer.table.kinds[INDEXED],
+            "pixels_stored": writer.table.kinds[PIXELS],
             "kept": writer.table.kinds[KEPT],
             "skipped": writer.table.kinds[SKIPPED],
             "image_bytes": writer.table.image_bytes,
@@ -287,10 +291,18 @@ def _check(spec: SourceSpec, options: Options) -> None:
             "rows of numbers are read where they are",
             usage=True,
         )
-    if refused := [name for name, kind in columns.items() if isinstance(kind, Boxes | PerBox | Keypoints)]:
-        raise PackError(f"boxes and keypoints are not packed, and {spec.place} has {', '.join(refused)}", usage=True)
-    if options.transcoder.max_side is not None and any(kind.is_spatial for kind in list(columns.values())[1:]):
-        raise PackError("--max-side makes images smaller but not their masks: leave out one of the two", usage=True)
+    transcoder, (first, *more) = options.transcoder, columns.values()
+    if (transcoder.max_side or transcoder.side) and any(kind.is_spatial for kind in more):
+        option = "--side" if transcoder.side else "--max-side"
+        raise PackError(
+            f"{option} makes images smaller but not {_spatial(columns)}: leave out one of the two", usage=True
+        )
+    if transcoder.pixels and not isinstance(first, Image):
+        raise PackError(f"--form pixels: {spec.place} has no images", usage=True)
+
+
+def _spatial(columns: Record) -> str:
+    return ", ".join([name for name, kind in columns.items() if kind.is_spatial][1:])
 
 
 def _packed_columns(spec: SourceSpec) -> Record:
@@ -323,10 +335,11 @@ def _summary_of(folder: Path, meta: dict[str, Any]) -> Summary:
         shards=len(meta["shards"]),
         image_bytes=notes["image_bytes"],
         total_bytes=sum(meta["shards"]) + index_bytes,
-        settings={name: notes[name] for name in ("transcoder", "segment_mcus", "quality", "max_side")},
+        settings={name: notes[name] for name in _SETTINGS if name in notes},
         this_run={},
         use=_use(folder, kinds_of(meta)),
         columns=columns_of(meta)[1:],
+        pixels=notes.get("pixels_stored", 0),
     )
 
 

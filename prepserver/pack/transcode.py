@@ -1,4 +1,4 @@
-"""One encoded image to one record: without loss by libjpeg, encoded again by Pillow, or as it is.
+"""One encoded image to one record: without loss by libjpeg, encoded again by Pillow, as pixels, or as it is.
 
 libjpeg, here through a compiled kernel or as the program jpegtran, moves the coefficients of a JPEG, also of a
 progressive one, into a new scan with restart markers, so the pixels stay the same. Pillow decodes and encodes again.
@@ -18,9 +18,16 @@ from typing import Any
 
 from PIL import Image, JpegImagePlugin
 
-from prepserver.protocol.packed import kept_record
+from prepserver.pipeline.ops import Resize
+from prepserver.pipeline.pipeline import Pipeline
+from prepserver.protocol.packed import kept_record, pixels_record
 from prepserver.transform import native
+from prepserver.transform.errors import BadSample
+from prepserver.transform.heads import HeadMaker
+from prepserver.transform.rowmaker import RowMaker
+from prepserver.transform.rows import opened
 from prepserver.transform.segments import PROGRESSIVE, SEQUENTIAL, Kind, interval_of, kind_of, record_of
+from prepserver.transform.stored import stored_bytes
 
 KERNEL = "kernel"
 """Instead of the path of jpegtran: libjpeg is called in this process, by `Kernels.rewrite`."""
@@ -44,16 +51,22 @@ class Transcoder:
         segment_mcus: Most MCUs in a segment, 1 to 8.
         quality: Quality at which Pillow encodes, 1 to 100 or `KEEP_QUALITY`.
         max_side: Longest side in pixels; Pillow makes larger JPEGs smaller. None for no limit.
+        pixels: Decode images, and store them in this form, one of `PIXEL_UNITS`; None to store JPEGs.
+        side: The shorter side of stored pixels, of images that have more. None keeps each one's size.
     """
 
     lossless: str | None
     segment_mcus: int = 4
     quality: int = KEEP_QUALITY
     max_side: int | None = None
+    pixels: str | None = None
+    side: int | None = None
 
     @property
     def settings(self) -> dict[str, Any]:
         """What decides the records, as values for JSON."""
+        if self.pixels is not None:
+            return {"form": "pixels", "pixels": self.pixels, "side": self.side}
         return {
             "transcoder": "pillow" if self.lossless is None else "jpegtran",  # either way gives the same bytes
             "segment_mcus": self.segment_mcus,
@@ -64,7 +77,7 @@ class Transcoder:
 
 @dataclass(frozen=True, slots=True)
 class Transcoded:
-    """A record, and how it was made: ``lossless``, ``re-encoded``, or ``kept: `` and why."""
+    """A record, and how it was made: ``lossless``, ``re-encoded``, ``pixels``, or ``kept: `` and why."""
 
     record: bytes
     how: str
@@ -93,6 +106,8 @@ def find_jpegtran() -> str | None:
 def transcode(sample: int, data: bytes, transcoder: Transcoder) -> Transcoded:
     """Return the record of an encoded image, `data`, which has the number `sample` in the source."""
     try:
+        if transcoder.pixels is not None:
+            return Transcoded(_decoded(sample, data, transcoder.pixels, transcoder.side), "pixels")
         kind = _transcodable(data)
         smaller = transcoder.max_side is not None and max(kind.header.height, kind.header.width) > transcoder.max_side
         if transcoder.lossless is None or smaller:
@@ -106,6 +121,20 @@ def transcode(sample: int, data: bytes, transcoder: Transcoder) -> Transcoded:
     except _Unable as reason:
         return Transcoded(kept_record(sample, data), f"kept: {reason}")
     return Transcoded(record, how)
+
+
+def _decoded(sample: int, data: bytes, form: str, side: int | None) -> bytes:
+    """Return the record of an image's pixels, upright, as `Resize(side)` leaves one that is larger."""
+    try:
+        height, width = opened(data).size(upright=True)
+        if side is not None and min(height, width) > side:
+            height, width = Resize(side).result(height, width)
+        maker = RowMaker(Pipeline.from_ops([Resize((height, width))]))
+        made = HeadMaker(maker, 1).make({"image": data}, lambda _: True)
+    except BadSample as error:
+        raise _Unable(DAMAGED.removeprefix("kept: ")) from error
+    assert made is not None  # None is for heads without an op, and for samples with several images
+    return pixels_record(sample, (height, width), form, stored_bytes(made["image"], form))
 
 
 def _transcodable(data: bytes) -> Kind:

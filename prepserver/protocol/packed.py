@@ -2,7 +2,8 @@
 
 `prepserver.pack` writes it, `prepserver.source` reads it and `prepserver.transform` decodes it. A record is a head, the
 lengths of the scan's segments, and an image file. The image of an indexed record is a whole JPEG with a restart marker
-every few MCUs, from which the part under a crop can be cut out; that of a kept record is the original file. Records
+every few MCUs, from which the part under a crop can be cut out; one of pixels needs no decoding; that of a kept record
+is the original file. Records
 follow each other in a shard without gaps: a shard whose writer was killed is read up to its first incomplete record. A
 sample with further columns, such as a mask, has a kept record for each right after the image's.
 
@@ -23,6 +24,10 @@ INDEXED = 1
 SKIPPED = 2
 """A sample that could not be read when the dataset was packed; the body is the reason, in UTF-8. It is for a packer
 that continues an interrupted run; readers never see it."""
+PIXELS = 3
+
+PIXEL_UNITS = {"rgb": (1, 1), "yuv420": (2, 2)}
+"""How pixels are stored, and the (height, width) in pixels that a sample of chroma stands for."""
 
 # Magic, kind, orientation, unit height, unit width, height, width, MCUs in a segment, offsets of the height and of the
 # scan in the JPEG, segments, bytes of the image file, number of the sample in its source, CRC of the image.
@@ -36,7 +41,7 @@ MAX_SEGMENTS = 1 << 26
 MAX_SEGMENT_MCUS = 8
 """Longest segment: at most 35 kB (10 blocks per MCU, 27 bits per coefficient, all stuffed): a length fits 16 bits."""
 
-_KINDS = (KEPT, INDEXED, SKIPPED)
+_KINDS = (KEPT, INDEXED, SKIPPED, PIXELS)
 
 
 class BrokenRecordError(ValueError):
@@ -48,15 +53,15 @@ class Head:
     """The fixed part of a record.
 
     Attributes:
-        kind: `KEPT`, `INDEXED` or `SKIPPED`.
+        kind: `KEPT`, `INDEXED`, `SKIPPED` or `PIXELS`.
         sample: Number of the sample in the source that was packed.
         image_bytes: Length of the image file.
         image_crc: CRC-32 of the image file.
         orientation: EXIF orientation, 1 to 8, of an indexed image, whose own EXIF block is gone.
-        unit: (height, width) of an MCU in pixels; this and all that follows is 0 unless indexed.
+        unit: (height, width) of an MCU in pixels, or one of `PIXEL_UNITS`; this and all that follows is 0 of others.
         height: Rows as stored.
         width: Columns as stored.
-        interval: MCUs in a segment; divides the MCUs of a row.
+        interval: MCUs in a segment, which this and all that follows is about; divides the MCUs of a row.
         height_at: Offset in bytes of the height in the JPEG's frame header; the width follows.
         scan_at: Offset in bytes of the first segment in the JPEG.
         segments: Number of segments.
@@ -97,6 +102,19 @@ class IndexedScan:
     jpeg: memoryview
 
 
+@dataclass(slots=True)
+class StoredPixels:
+    """An image stored as pixels, in place of a sample's encoded bytes.
+
+    Attributes:
+        head: Its head, checked.
+        pixels: RGB, or the planes Y, U and V, line by line; chroma has half the sides, rounded up.
+    """
+
+    head: Head
+    pixels: memoryview
+
+
 def kept_record(sample: int, image: bytes) -> bytes:
     """The record of a file that is served as it is."""
     return _joined(Head(KEPT, sample, len(image), zlib.crc32(image)), b"", image)
@@ -113,6 +131,13 @@ def indexed_record(head: Head, lengths: bytes, jpeg: bytes) -> bytes:
     return _joined(head, lengths, jpeg)
 
 
+def pixels_record(sample: int, size: tuple[int, int], form: str, pixels: bytes) -> bytes:
+    """The record of an upright image of (height, width) in one of the forms of `PIXEL_UNITS`."""
+    height, width = size
+    head = Head(PIXELS, sample, len(pixels), zlib.crc32(pixels), 1, PIXEL_UNITS[form], height, width)
+    return _joined(head, b"", pixels)
+
+
 def read_head(data: bytes | memoryview, at: int = 0) -> Head:
     """Reads and checks the head of the record at `at`, without its lengths and its image.
 
@@ -125,13 +150,13 @@ def read_head(data: bytes | memoryview, at: int = 0) -> Head:
      image_bytes, sample, image_crc) = _HEAD.unpack_from(data, at)  # fmt: skip
     if magic != MAGIC or kind not in _KINDS:
         raise BrokenRecordError("not a record of this version")
-    if kind != INDEXED:
+    if kind not in (INDEXED, PIXELS):
         if segments:
             raise BrokenRecordError("the record's head is damaged")
         return Head(kind, sample, image_bytes, image_crc)
     head = Head(kind, sample, image_bytes, image_crc, orientation, (unit_height, unit_width), height, width, interval,
                 height_at, scan_at, segments)  # fmt: skip
-    if not _agrees(head):
+    if not (_agrees(head) if kind == INDEXED else _agree(head)):
         raise BrokenRecordError("the record's head is damaged")
     return head
 
@@ -186,6 +211,14 @@ def _agrees(head: Head) -> bool:
         and head.height_at >= 4
         and head.height_at + 4 < head.scan_at < head.image_bytes
     )
+
+
+def _agree(head: Head) -> bool:
+    """Whether the numbers of a head of pixels agree with their bytes."""
+    (down, across), height, width = head.unit, head.height, head.width
+    if head.unit not in PIXEL_UNITS.values() or not (height and width) or head.segments:
+        return False
+    return head.image_bytes == height * width + 2 * -(-height // down) * -(-width // across)
 
 
 def _joined(head: Head, lengths: bytes, image: bytes) -> bytes:

@@ -34,6 +34,7 @@ class Values:
         if not found.is_valid:
             raise SampleError(f"its {self._column} is null")
         if isinstance(self._kind, Image | Mask | Bytes):
+            found = getattr(found, "value", found)  # of a dictionary
             if len(data := found.as_buffer()) > MAX_ENCODED_BYTES:
                 raise SampleError(
                     f"its {self._column} has {len(data)} bytes, more than the limit of {MAX_ENCODED_BYTES}"

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from PIL import Image as Picture
 
-from prepserver.pipeline.kinds import Bytes, Image, Kind, Mask, Text
+from prepserver.pipeline.kinds import Boxes, Bytes, Image, Keypoints, Kind, Mask, Text
 from prepserver.protocol.packed import BrokenRecordError
 
 # Element type as numpy spells it, such as "<f4", and number of dimensions; then the length of each dimension.
@@ -18,7 +18,8 @@ _MOST_DIMENSIONS = 8
 
 
 def to_bytes(value: Any, kind: Kind) -> bytes:
-    """Return the bytes of a value of a record; pixels become a PNG."""
+    """Return the bytes of a value of a record; pixels become a PNG, and the size of a plane follows its boxes."""
+    value, *size = value if isinstance(value, tuple) else (value,)
     if isinstance(value, bytes):
         return value
     if isinstance(kind, Text):
@@ -30,7 +31,8 @@ def to_bytes(value: Any, kind: Kind) -> bytes:
         return png.getvalue()
     array = np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(array.shape)
     shape = struct.pack(f"<{array.ndim}Q", *array.shape)
-    return _ARRAY.pack(array.dtype.str.encode(), array.ndim) + shape + array.tobytes()
+    plane = b"".join(struct.pack("<2Q", *each) for each in size)
+    return _ARRAY.pack(array.dtype.str.encode(), array.ndim) + shape + array.tobytes() + plane
 
 
 def from_bytes(data: memoryview, kind: Kind) -> Any:
@@ -49,7 +51,12 @@ def from_bytes(data: memoryview, kind: Kind) -> Any:
         if dtype.kind not in "biuf" or dimensions > _MOST_DIMENSIONS:
             raise ValueError(f"no array of numbers: {dtype}, {dimensions} dimensions")
         shape = struct.unpack_from(f"<{dimensions}Q", data, _ARRAY.size)
-        array = np.frombuffer(data, dtype, offset=_ARRAY.size + 8 * dimensions).reshape(shape)
+        array: np.ndarray[Any, Any] = np.ndarray(shape, dtype, data, at := _ARRAY.size + 8 * dimensions)
+        rest = data[at + array.nbytes :]
+        if rest and isinstance(kind, Boxes | Keypoints):
+            return array, struct.unpack("<2Q", rest)
+        if rest:
+            raise ValueError(f"{len(rest)} bytes too many")
     except (ValueError, TypeError, SyntaxError, struct.error) as error:
         raise BrokenRecordError(f"it holds no {type(kind).__name__}: {error}") from error
     return array if dimensions else array[()]

@@ -26,9 +26,9 @@ OUTSIDE = "the file lies outside the source roots of the server"
 
 
 Record = dict[str, Any]
-"""One sample as stored, by column: the number of a label; the encoded bytes of an image, or an `IndexedScan` from a
-packed dataset, which can be decoded in part; an array of the shape and dtype of its kind; boxes or points as an array,
-or that and the (height, width) of the upright image that they lie on."""
+"""One sample as stored, by column: the number of a label; the encoded bytes of an image, or an `IndexedScan` or
+`StoredPixels` from a packed dataset, of which a part can be made; an array of the shape and dtype of its kind; boxes or
+points as an array, or that and the (height, width) of the upright image that they lie on."""
 
 
 class Source(Protocol):

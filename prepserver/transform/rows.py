@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from prepserver.pipeline.random_words import SampleKey
-from prepserver.protocol.packed import IndexedScan
+from prepserver.protocol.packed import IndexedScan, StoredPixels
 from prepserver.transform.decode import Encoded, Pixels
 from prepserver.transform.errors import BadSample
 from prepserver.transform.follower import Follower
@@ -24,6 +24,7 @@ from prepserver.transform.orientation import UPRIGHT, as_stored
 from prepserver.transform.rowmaker import ImageColumn, Plan, RowMaker
 from prepserver.transform.scale import divisor
 from prepserver.transform.stage import Array, Box, around
+from prepserver.transform.stored import StoredImage
 
 Target = tuple[RowMaker, Sequence[np.ndarray[Any, np.dtype[Any]]]]
 """A maker and the rows of its fields."""
@@ -201,6 +202,8 @@ def opened(value: Any) -> Encoded:
     """Return an image of a record on its way to pixels."""
     if isinstance(value, IndexedScan):
         return EncodedScan(value)
+    if isinstance(value, StoredPixels):
+        return StoredImage(value)
     return Pixels(value) if isinstance(value, np.ndarray) else Encoded(value)
 
 

@@ -14,11 +14,13 @@ from prepserver.pipeline.op import Op
 from prepserver.pipeline.ops import RandomHorizontalFlip, RandomResizedCrop, ToLayout
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.pipeline.random_words import SampleKey, eight_words, place_of
-from prepserver.protocol.packed import IndexedScan
+from prepserver.protocol.packed import IndexedScan, StoredPixels
 from prepserver.transform.decode import scratch
 from prepserver.transform.draw import Draws
 from prepserver.transform.native import CropRecipe, kernels
 from prepserver.transform.stage import FIRST, Array
+
+_DECODED = (np.ndarray, StoredPixels)
 
 
 class WholeCrop:
@@ -40,10 +42,14 @@ class WholeCrop:
         self._view = view
         self._place = place_of(FIRST, view)
 
-    def make(self, data: bytes | IndexedScan | npt.NDArray[np.uint8], key: SampleKey, out: Array) -> bool:
+    def make(
+        self, data: bytes | IndexedScan | StoredPixels | npt.NDArray[np.uint8], key: SampleKey, out: Array
+    ) -> bool:
         """Make the row and return True; or return False, with anything in `out`."""
         compiled = kernels()
-        if compiled is None or out.shape != self._shape or out.dtype != np.uint8 or isinstance(data, np.ndarray):
+        if compiled is None or out.shape != self._shape or out.dtype != np.uint8:
+            return False
+        if isinstance(data, _DECODED):
             return False
         mirror = self._flips is not None and Draws(key, FIRST + 1, self._view).uniform() < self._flips
         # The buffer has the size of the largest part that was made step by step so far.

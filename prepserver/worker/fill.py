@@ -503,6 +503,8 @@ def describe(error: Exception) -> str:
     if isinstance(error, BadFile):
         return str(error)
     notes = "; ".join(getattr(error, "__notes__", ()))
+    if isinstance(error, MemoryError):
+        return f"{type(error).__name__}: {error} (worker_memory in the configuration limits each worker's own data)"
     return f"{type(error).__name__}: {error}" + (f" ({notes})" if notes else "")
 
 

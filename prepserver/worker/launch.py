@@ -105,6 +105,7 @@ class Zygote:
         url_roots: URLs below which children may read; without any, they have no network.
         read_deadline_s: Longest time for one such read.
         log_format: Of what the children log; see `prepserver.telemetry.logs`.
+        worker_bytes: What a worker may allocate for itself; 0 for no limit.
 
     Attributes:
         ready: Whether it has come up.
@@ -125,6 +126,7 @@ class Zygote:
         url_roots: Sequence[str] = (),
         read_deadline_s: float = 15.0,
         log_format: str = "text",
+        worker_bytes: int = 0,
     ) -> None:
         self._nice = nice
         self._mode = sandbox
@@ -133,6 +135,7 @@ class Zygote:
             *(part for folder in plugin_read for part in ("--read", folder)),
             *(part for url in url_roots for part in ("--url", url)),
             *("--read-deadline", str(read_deadline_s), "--log-format", log_format),
+            *("--worker-bytes", str(worker_bytes)),
         ]
         self._log_level = log_level
         self._process: subprocess.Popen[bytes] | None = None

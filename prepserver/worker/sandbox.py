@@ -17,6 +17,7 @@ import resource
 import sysconfig
 from collections.abc import Container, Iterable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from prepserver.worker import landlock, seccomp
 from prepserver.worker.syscalls import prctl
@@ -92,8 +93,7 @@ def _try_all() -> Parts:
 def confine(parts: Parts, allowed: Container[str] = ()) -> None:
     """Confines this process, except for the files that it may open.
 
-    File sizes have no limit, because the log may be a file. Memory has none either: the decoder bounds it by the header
-    of a picture, and a limit on address space would say little.
+    File sizes have no limit, because the log may be a file. Memory has its own: `limit_data`.
 
     Args:
         parts: From `find_out`.
@@ -110,6 +110,18 @@ def confine(parts: Parts, allowed: Container[str] = ()) -> None:
     resource.setrlimit(resource.RLIMIT_MEMLOCK, (0, 0))
     if parts.seccomp:
         seccomp.install(allowed)
+
+
+def limit_data(more_bytes: int) -> None:
+    """Limits what this process may allocate beyond what it has now; 0 for no limit.
+
+    What it shares with others, such as rings and caches, does not count; nor do the pages of the zygote, which may hold
+    a plug-in's dataset.
+    """
+    if more_bytes:
+        pages = int(Path("/proc/self/statm").read_text().split()[5])
+        most = pages * resource.getpagesize() + more_bytes
+        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
 
 
 NETWORK_CALLS = frozenset({"socket", "socketpair", "connect"})

@@ -32,7 +32,7 @@ from prepserver.protocol.work import TO_ZYGOTE, Exited, Ready, Spawn, Spawned, S
 from prepserver.telemetry.logs import log_to_stderr
 from prepserver.worker.channel import ChannelClosed, close_all, receive, send
 from prepserver.worker.lifeline import die_with
-from prepserver.worker.sandbox import NETWORK_CALLS, Parts, Seal, confine, find_out
+from prepserver.worker.sandbox import NETWORK_CALLS, Parts, Seal, confine, find_out, limit_data
 
 log = logging.getLogger("prepserver.zygote")
 
@@ -64,7 +64,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     gc.freeze()  # a child's collector would otherwise write to, and so copy, every page of the heap
     parts = Parts() if args.sandbox == "off" else find_out()
     with contextlib.suppress(ChannelClosed):
-        _Zygote(socket.socket(fileno=args.fd), args.nice, parts, args.read, bool(args.url)).serve(plugins, broken)
+        _Zygote(socket.socket(fileno=args.fd), args.nice, args.worker_bytes, parts, args.read, bool(args.url)).serve(
+            plugins, broken
+        )
     # The children go with this process, by their lifelines.
 
 
@@ -80,6 +82,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--read", action="append", default=[], help="a folder that children may read for it")
     parser.add_argument("--url", action="append", default=[], help="a URL below which children may read")
     parser.add_argument("--read-deadline", type=float, default=15.0, help="seconds for one such read")
+    parser.add_argument("--worker-bytes", type=int, default=0, help="what a worker may allocate for itself")
     return parser.parse_args(argv)
 
 
@@ -130,9 +133,12 @@ def _sendable(text: str) -> str:
 
 
 class _Zygote:
-    def __init__(self, daemon: socket.socket, nice: int, parts: Parts, read: Sequence[str], network: bool) -> None:
+    def __init__(
+        self, daemon: socket.socket, nice: int, worker_bytes: int, parts: Parts, read: Sequence[str], network: bool
+    ) -> None:
         self._daemon = daemon
         self._nice = nice
+        self._worker_bytes = worker_bytes
         self._parts = parts
         self._read = read
         self._network = network
@@ -182,7 +188,7 @@ class _Zygote:
                 close_all([*fds, tied])
         if pid == 0:
             self._daemon.detach()  # closed by number below, so that the object does not close that number later
-            _become(request, zygote_pid, sock_fd, page_fd, self._nice, self._parts, self._read, self._network)
+            self._become(request, zygote_pid, sock_fd, page_fd)
         pidfd = os.pidfd_open(pid)
         self._children[pidfd] = (request.ticket, pid)
         self._poll.register(pidfd, select.POLLIN)
@@ -212,45 +218,36 @@ class _Zygote:
         status = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
         send(self._daemon, Exited(ticket, pid, status))
 
+    def _become(self, request: Spawn, zygote_pid: int, sock_fd: int, page_fd: int) -> NoReturn:
+        """Runs the child to its end; never returns into the zygote's frames."""
+        status = EXIT_BUG
+        try:
+            die_with(zygote_pid)
+            _restrict(self._nice)
+            # ORDER: after the tie, because closing the zygote's pipe reports that the tie is made.
+            _close_all_but({0, 1, 2, sock_fd, page_fd})
+            # Already imported by `_load`; at the top of the module the imports would precede the tie to the daemon.
+            seal, calls = Seal(self._parts, self._read, self._network), NETWORK_CALLS if self._network else frozenset()
+            if request.kind == "worker":
+                from prepserver.worker import loop
 
-def _become(
-    request: Spawn,
-    zygote_pid: int,
-    sock_fd: int,
-    page_fd: int,
-    nice: int,
-    parts: Parts,
-    read: Sequence[str],
-    network: bool,
-) -> NoReturn:
-    """Runs the child to its end; never returns into the zygote's frames."""
-    status = EXIT_BUG
-    try:
-        die_with(zygote_pid)
-        _restrict(nice)
-        # ORDER: after the tie, because closing the zygote's pipe reports that the tie is made.
-        _close_all_but({0, 1, 2, sock_fd, page_fd})
-        # Already imported by `_load`; at the top of the module the imports would precede the tie to the daemon.
-        seal, calls = Seal(parts, read, network), NETWORK_CALLS if network else frozenset()
-        if request.kind == "worker":
-            from prepserver.worker import loop
+                limit_data(self._worker_bytes)
+                confine(self._parts, calls)
+                status = loop.run(request.number, socket.socket(fileno=sock_fd), page_fd, seal)
+            else:
+                from prepserver.worker import indexer
 
-            confine(parts, calls)
-            status = loop.run(request.number, socket.socket(fileno=sock_fd), page_fd, seal)
-        else:
-            from prepserver.worker import indexer
-
-            os.close(page_fd)
-            confine(parts, indexer.CALLS | calls)
-            status = indexer.run(socket.socket(fileno=sock_fd), seal)
-    except ProcessLookupError:
-        pass  # the zygote has ended
-    except BaseException:
-        log.exception("%s %d ended by a bug", request.kind, request.number)
-    finally:
-        with contextlib.suppress(OSError, ValueError):
-            sys.stderr.flush()
-        os._exit(status)
+                os.close(page_fd)
+                confine(self._parts, indexer.CALLS | calls)
+                status = indexer.run(socket.socket(fileno=sock_fd), seal)
+        except ProcessLookupError:
+            pass  # the zygote has ended
+        except BaseException:
+            log.exception("%s %d ended by a bug", request.kind, request.number)
+        finally:
+            with contextlib.suppress(OSError, ValueError):
+                sys.stderr.flush()
+            os._exit(status)
 
 
 def _restrict(nice: int) -> None:

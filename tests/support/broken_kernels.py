@@ -26,6 +26,7 @@ int prep_rewrite(void) { return 0; }
 void prep_free(void) {}
 int prep_turn(void) { return 0; }
 int prep_warp(void) { return 0; }
+int prep_yuv(void) { return 0; }
 int prep_use_own_entropy(void) { return 0; }
 int prep_use_vectors(void) { return 0; }
 """

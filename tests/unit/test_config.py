@@ -69,7 +69,7 @@ def test_the_file_overrides_defaults_and_flags_override_the_file(tmp_path: Path)
         ("nice = 20", "nice = 20"),
         ("nice = -1", "nice = -1"),
         ("nice = true", "nice = True"),
-        ("worker = 3", "unknown setting 'worker'; known are workers, memory, runtime_dir"),
+        ("worker = 3", "unknown setting 'worker'; known are workers, memory, worker_memory, runtime_dir"),
         ("memory_bytes = 3", "unknown setting 'memory_bytes'"),
     ],
 )

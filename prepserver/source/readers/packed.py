@@ -26,9 +26,11 @@ from prepserver.pipeline.urls import is_url
 from prepserver.protocol.packed import (
     INDEXED,
     KEPT,
+    PIXELS,
     BrokenRecordError,
     Head,
     IndexedScan,
+    StoredPixels,
     read_head,
     read_record,
     sample_crc,
@@ -78,7 +80,8 @@ class PackedReader(Reader):
             path, roots = _fetched(path, cache_dir, self._spec), None
         container = open_index(Path(path), roots)
         meta = container.meta
-        packed = kinds_of(meta)
+        packed = dict(kinds_of(meta))
+        packed.setdefault(label_of(packed), Label())  # of those without any, all are 0
         if missing := [name for name, kind in self._spec.columns.items() if packed.get(name) != kind]:
             known = ", ".join(f"{name}: {kind}" for name, kind in packed.items())
             raise SourceError(
@@ -190,10 +193,7 @@ def columns_of(meta: Mapping[str, Any]) -> tuple[str, ...]:
 
 def kinds_of(meta: Mapping[str, Any]) -> Columns:
     """Return the kinds of all columns, from the metadata of an index."""
-    if "kinds" not in meta:
-        return images(mask="mask" in columns_of(meta))
-    found = declared_columns(meta["kinds"])
-    return found if label_of(found) in found else {**found, "label": Label()}
+    return declared_columns(meta["kinds"]) if "kinds" in meta else images(mask="mask" in columns_of(meta))
 
 
 class PackedSource(Listing):
@@ -249,10 +249,16 @@ class PackedSource(Listing):
                 raise BrokenRecordError(f"the checksum of its {column} is wrong")
             if head.kind == INDEXED:
                 values[column] = IndexedScan(head, lengths, body)
+            elif head.kind == PIXELS:
+                values[column] = StoredPixels(head, body)
             elif column in self._wanted:
                 values[column] = from_bytes(body, self._wanted[column])
             heads.append(head)
             at += len(record)
-        if at != len(data) or sample_crc(heads) != crc or any(head.kind not in (KEPT, INDEXED) for head in heads):
+        if (
+            at != len(data)
+            or sample_crc(heads) != crc
+            or any(head.kind not in (KEPT, INDEXED, PIXELS) for head in heads)
+        ):
             raise BrokenRecordError("another record lies there")
         return values

@@ -20,12 +20,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from prepserver.pipeline.kinds import Array, Bytes, Image, Kind, Mask, Scalar, Text, Tokens
+from prepserver.pipeline.kinds import Bytes, Image, Mask, Text, Tokens
 from prepserver.pipeline.record import label_of
 from prepserver.pipeline.sources.parquet import Parquet
 from prepserver.source.arrow_values import Values, values_of
 from prepserver.source.container import Container
 from prepserver.source.errors import SampleError, SourceError, unusable
+from prepserver.source.parquet import class_names, decoded_bytes, leaf, places_of, pyarrow_for, repeated
 from prepserver.source.patterns import files_of
 from prepserver.source.ranges import FilesReader, Sections
 from prepserver.source.roots import Roots
@@ -78,7 +79,7 @@ class ParquetReader(FilesReader[Groups]):
         return files_of(self.spec.path, roots)
 
     def list_file(self, path: str, roots: Roots | None, found: Callable[..., None]) -> Groups:
-        arrow, parquet = _pyarrow(path)
+        arrow, parquet = pyarrow_for(path)
         try:
             file = open_file(roots, "the file", path)
         except OSError as error:
@@ -91,18 +92,17 @@ class ParquetReader(FilesReader[Groups]):
                 raise unusable("the file", path, error) from error
             except (arrow.ArrowException, OSError) as error:
                 raise SourceError(f"{path} is damaged, or no Parquet file: {error}") from error
-        groups = Groups(file.size, file.version, classes=_classes(schema, self.spec))
-        leaves = tuple(_leaf(path, schema, self.spec, column, kind) for column, kind in self.spec.columns.items())
+        groups = Groups(file.size, file.version, classes=class_names(schema, self.spec))
+        leaves = tuple(leaf(path, schema, self.spec, column, kind) for column, kind in self.spec.columns.items())
+        places = places_of(meta, leaves)
         for number in range(meta.num_row_groups):
             group = meta.row_group(number)
-            chunks = [group.column(place) for place in range(group.num_columns)]
-            wanted = [
-                each for each in chunks if f"{each.path_in_schema}.".startswith(tuple(f"{leaf}." for leaf in leaves))
-            ]
+            wanted = [group.column(place) for place in places]
             nbytes = sum(each.total_uncompressed_size for each in wanted)
-            if nbytes > MOST_GROUP_BYTES:
+            most = sum(decoded_bytes(meta, number, place) for place in places)
+            if most > MOST_GROUP_BYTES:
                 raise SourceError(
-                    f"{path}: row group {number} has {nbytes} bytes, more than the limit of {MOST_GROUP_BYTES}, and "
+                    f"{path}: row group {number} has {most} bytes, more than the limit of {MOST_GROUP_BYTES}, and "
                     "no part of it can be read alone: write the file anew with fewer rows in a group"
                 )
             groups.rows.append(group.num_rows)
@@ -161,9 +161,10 @@ class _Rows(Source):
         self._ranges = container.rows("ranges", "Q" * 2 * meta["most"], 16 * meta["most"])
         self._ends = np.cumsum(np.frombuffer(container.section("rows"), np.uint64)).tolist()  # of the groups
         self._firsts = [0, *accumulate(meta["groups"])]  # group of each file
-        self._open: OrderedDict[int, Any] = OrderedDict()
+        self._open: OrderedDict[int, tuple[Any, dict[str, str]]] = OrderedDict()
         self._wanted: OrderedDict[int, None] = OrderedDict()  # groups that have begun to be read
         self._kept: OrderedDict[int, tuple[int, dict[str, Values]]] = OrderedDict()
+        self._too_large: dict[int, str] = {}  # groups, and what is said of them
 
     def __len__(self) -> int:
         return int(self._ends[-1])
@@ -236,6 +237,8 @@ class _Rows(Source):
         return self._group(group), index - (self._ends[group - 1] if group else 0)
 
     def _group(self, group: int) -> dict[str, Values]:
+        if group in self._too_large:
+            raise SampleError(self._too_large[group])
         if (kept := self._kept.get(group)) is None:
             kept = self._kept[group] = self._decoded(group)
             while len(self._kept) > 1 and sum(nbytes for nbytes, _ in self._kept.values()) > KEPT_BYTES:
@@ -245,80 +248,52 @@ class _Rows(Source):
 
     def _decoded(self, group: int) -> tuple[int, dict[str, Values]]:
         file = self._file(group)
-        arrow, parquet = _pyarrow(self._files[file])
+        arrow, _ = pyarrow_for(self._files[file])
         columns = self._spec.columns
         try:
             self._want(group)  # all columns at once, if that has not been done
             del self._wanted[group]
             if file not in self._open:
-                # Not of this object: workers collect garbage rarely, and a cycle would keep the files open.
-                shards = self._shards
-                read = Stream(lambda length, offset: shards.read(file, offset, length), self._sizes[file])
-                handle = arrow.PythonFile(read, mode="r")
-                self._open[file] = parquet.ParquetFile(handle, pre_buffer=False)
+                self._open[file] = self._opened(file)
                 if len(self._open) > _OPEN_AT_MOST:
                     self._open.popitem(last=False)
-            opened = self._open[file]
-            names = {
-                each: _leaf(self._files[file], opened.schema_arrow, self._spec, each, columns[each]) for each in columns
-            }
+            opened, names = self._open[file]
             table = opened.read_row_group(
                 group - self._firsts[file], columns=list(dict.fromkeys(names.values())), use_threads=False
             )
             found = {column: values_of(column, kind, _column(table, names[column])) for column, kind in columns.items()}
-        except (SampleError, MemoryError):
+        except SampleError:
             raise
+        except MemoryError as error:
+            arrow.default_memory_pool().release_unused()
+            if self._kept:  # which are dropped for it: the verdict must not depend on what was read before
+                self._kept.clear()
+                return self._decoded(group)
+            self._too_large[group] = (
+                f"row group {group - self._firsts[file]} of {self._shards.name(file)} takes more memory than a worker "
+                "may have (worker_memory in the configuration): write the file anew with fewer rows in a group"
+            )
+            raise SampleError(self._too_large[group]) from error
         except (arrow.ArrowException, OSError, SourceError) as error:
             shown = f"row group {group - self._firsts[file]} of {self._shards.name(file)}"
             raise SampleError(f"{shown} cannot be decoded: {' '.join(str(error).split())[:200]}") from error
         return sum(each.nbytes for each in found.values()), found
 
-
-def _pyarrow(path: str) -> tuple[Any, Any]:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        raise SourceError(
-            f"{path}: reading it needs pyarrow where the daemon runs: pip install 'prepserver[arrow]' ({error})"
-        ) from error
-    return pyarrow, pyarrow.parquet
-
-
-def _leaf(path: str, schema: Any, spec: Parquet, column: str, kind: Kind) -> str:
-    """Return the name of a column in the file, down to what is read of it.
-
-    Raises:
-        SourceError: There is no such column, or it is of another type.
-    """
-    name, found = spec.names.get(column, column), schema
-    parts = [name] if schema.get_field_index(name) >= 0 else name.split(".")
-    for part in parts:
-        place = found.get_field_index(part) if hasattr(found, "get_field_index") else -1
-        if place < 0:
-            names = [each.name for each in found] if hasattr(found, "get_field_index") else []
-            shown = ", ".join(map(repr, names[:64])) or f"only values of type {found}"
-            raise SourceError(f"{path} has no column {name!r}: {part!r} is not among {shown}")
-        found = found.field(place).type
-    if isinstance(kind, Image | Mask) and hasattr(found, "get_field_index") and found.get_field_index("bytes") >= 0:
-        parts, found = [*parts, "bytes"], found.field("bytes").type  # the feature Image of ``datasets``
-    if not _fits(kind, found):
-        raise SourceError(f"{path}: column {name!r} is {found}, which cannot be read as {type(kind).__name__}")
-    return ".".join(parts)
-
-
-def _fits(kind: Kind, found: Any) -> bool:
-    if isinstance(kind, Text):
-        return str(found) in ("string", "large_string") or str(found).startswith("dictionary<values=string,")
-    if isinstance(kind, Image | Mask | Bytes):
-        return str(found) in ("binary", "large_binary") or str(found).startswith("fixed_size_binary")
-    if isinstance(kind, Array | Tokens):
-        if not hasattr(found, "value_type") or str(found).startswith("dictionary"):
-            return False
-        while hasattr(found, "value_type"):
-            found = found.value_type
-    floats = isinstance(kind, Array | Scalar) and kind.dtype.startswith("float")
-    return str(found).startswith(("int", "uint", "bool")) or (floats and str(found) in ("halffloat", "float", "double"))
+    def _opened(self, file: int) -> tuple[Any, dict[str, str]]:
+        """Return a file and its names of our columns; those stay dictionaries that would else take too much memory."""
+        arrow, parquet = pyarrow_for(self._files[file])
+        # Not of this object: workers collect garbage rarely, and a cycle would keep the files open.
+        shards = self._shards
+        read = Stream(lambda length, offset: shards.read(file, offset, length), self._sizes[file])
+        handle = arrow.PythonFile(read, mode="r")
+        opened = parquet.ParquetFile(handle, pre_buffer=False)
+        names = {
+            column: leaf(self._files[file], opened.schema_arrow, self._spec, column, kind)
+            for column, kind in self._spec.columns.items()
+        }
+        if shared := repeated(opened.metadata, [*names.values()], KEPT_BYTES):
+            opened = parquet.ParquetFile(handle, pre_buffer=False, metadata=opened.metadata, read_dictionary=shared)
+        return opened, names
 
 
 def _column(table: Any, name: str) -> Any:
@@ -331,13 +306,3 @@ def _column(table: Any, name: str) -> Any:
         column = pyarrow.compute.struct_field(column, parts[1:])
     # ORDER: dictionaries stay: a long text that all rows share would be one in each of them.
     return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
-
-
-def _classes(schema: Any, spec: Parquet) -> list[str]:
-    """Return the names of the classes that ``datasets`` noted; none for another label."""
-    try:
-        features = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))["info"]["features"]
-        names = features[spec.names.get("label", "label")]["names"]
-    except (ValueError, KeyError, TypeError):
-        return []
-    return list(map(str, names)) if "label" in spec.columns and isinstance(names, list) else []

@@ -37,7 +37,7 @@ import torch
 from PIL import _imaging
 
 from prepserver.pipeline.ops import Decode, RandomResizedCrop
-from prepserver.protocol.packed import HEAD_BYTES, IndexedScan
+from prepserver.protocol.packed import HEAD_BYTES, IndexedScan, StoredPixels
 from prepserver.transform.header import Extent, JpegHeader, cut_at, extent, read_header
 from prepserver.transform.native import functions, trial
 from prepserver.transform.orientation import swaps_sides
@@ -298,6 +298,16 @@ class Kernels:
             self._begin(image), pitch, height, width, channels, _MATRIX.pack(*matrix), bilinear, fill,
             address_of(into), *into.shape[:2],
         )  # fmt: skip
+        return bool(done == 1)
+
+    def yuv(self, stored: StoredPixels, part: Box, into: Array) -> bool:
+        """Write a part of stored YUV planes to `into` as RGB; return whether it was done."""
+        head, record = stored.head, stored.pixels.obj
+        shape = (part.bottom - part.top, part.right - part.left, 3)
+        if type(record) is not bytes or len(record) != head.record_bytes or not _is_row(into, shape):
+            return False
+        at = len(record) - head.image_bytes
+        done = self._c.prep_yuv(record, len(record), at, head.height, head.width, *part, address_of(into))
         return bool(done == 1)
 
     def _begin(self, image: Array) -> int:

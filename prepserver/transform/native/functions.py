@@ -49,6 +49,7 @@ _TYPES: dict[str, tuple[object, ...]] = {
         _NUMBER,
         _NUMBER,
     ),
+    "prep_yuv": (_DATA, _SIZE, _SIZE, *[_NUMBER] * 6, _ADDRESS),
     "prep_use_own_entropy": (_NUMBER,),
     "prep_use_vectors": (_NUMBER,),
 }

@@ -48,4 +48,8 @@ int prep_turn(const uint8_t *in, size_t pitch, int orientation, int height, int 
 int prep_warp(const uint8_t *in, size_t pitch, int height, int width, int channels, const double *matrix, int bilinear,
               const uint8_t *fill, uint8_t *out, int out_height, int out_width);
 
+/* yuv.c */
+int prep_yuv(const uint8_t *record, size_t size, size_t at, int height, int width, int top, int left, int bottom,
+             int right, uint8_t *out);
+
 #endif

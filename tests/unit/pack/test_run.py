@@ -1,17 +1,22 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
+from prepclient import PadBoxes, PrepClient, RandomHorizontalFlip, RandomResizedCrop, SanitizeBoxes
 from prepserver.pack.errors import PackError
+from prepserver.pack.expression import source_from
 from prepserver.pack.plan import LISTING_NAME
 from prepserver.pack.report import Report
 from prepserver.pack.run import Options, Summary, pack
-from prepserver.pack.transcode import Transcoder
+from prepserver.pack.transcode import KERNEL, Transcoder
 from prepserver.pipeline import kinds
 from prepserver.pipeline.sources import (
     Arrays,
@@ -27,6 +32,8 @@ from prepserver.pipeline.sources import (
     Tar,
 )
 from prepserver.source import SourceError, build_index, open_source
+from prepserver.transform import native
+from tests.support.detection import annotation, coco_tree, voc_tree
 from tests.support.photos import jpeg, pixels, saved
 
 
@@ -56,8 +63,10 @@ def tree(root: Path) -> ImageFolder:
     return ImageFolder(str(root))
 
 
-def do(spec: SourceSpec, out: Path, skip: bool = False, told: Told | None = None, **how: int) -> Summary:
-    return pack(spec, out, Options(Transcoder(None, **how), shard_bytes=1 << 20, skip=skip), told or Told())
+def do(
+    spec: SourceSpec, out: Path, skip: bool = False, told: Told | None = None, lossless: str | None = None, **how: Any
+) -> Summary:
+    return pack(spec, out, Options(Transcoder(lossless, **how), shard_bytes=1 << 20, skip=skip), told or Told())
 
 
 def sources(tmp_path: Path) -> dict[str, SourceSpec]:
@@ -265,7 +274,32 @@ def test_masks_that_were_not_packed_are_missed_by_name(tmp_path: Path) -> None:
         build_index(Packed(tmp_path / "out", masks=True), tmp_path / "cache")
 
 
-def test_boxes_are_not_packed_yet(tmp_path: Path) -> None:
-    with pytest.raises(PackError, match=r"boxes and keypoints are not packed, and .* has boxes") as refused:
-        do(Coco(tmp_path, tmp_path / "instances.json"), tmp_path / "out")
-    assert refused.value.usage
+@pytest.mark.parametrize("kind", ["coco", "voc"])
+def test_boxes_and_keypoints_are_those_of_the_source(kind: str, tmp_path: Path) -> None:
+    """A sample whose annotations are broken is left out, as one that cannot be read."""
+    tree = (coco_tree if kind == "coco" else voc_tree)(tmp_path / "data", 12)
+    source: SourceSpec = tree
+    if isinstance(tree, Coco):
+        notes = Path(tree.annotations)
+        content = json.loads(notes.read_text())
+        points = [[number, 2 * number, number % 3] * 17 for number in range(len(content["annotations"]))]
+        for each, joints in zip(content["annotations"], points, strict=True):
+            each["keypoints"] = joints
+        content["annotations"].append(annotation(999, tree, 11, (0, 0, float("nan"), 1)))
+        notes.write_text(json.dumps(content))
+        source = Coco(tree.root, tree.annotations, crowd=True, keypoints=17)
+    made = do(source, tmp_path / "out", skip=True, lossless=KERNEL if native.kernels() else None)
+    assert (made.samples, made.skipped) == ((11, 1) if kind == "coco" else (12, 0))
+    packed = source_from(made.use)
+    assert packed is not None
+    assert packed.columns == source.columns
+    ops = [RandomResizedCrop(16), RandomHorizontalFlip(0.5), SanitizeBoxes(), PadBoxes(4)]
+    arguments: dict[str, Any] = {"batch_size": 1, "fields": "dict", "inline": True}
+    with (
+        PrepClient(packed, ops, **arguments) as ours,
+        PrepClient(Take(source, made.samples), ops, **arguments) as theirs,
+    ):
+        for a, b in zip(ours, theirs, strict=True):
+            assert a.keys() == b.keys()
+            same = {name for name in a if torch.equal(a[name], b[name])}
+            assert same == {*a} - (set() if native.kernels() else {"image"})

@@ -212,17 +212,35 @@ def opened_anew(spec: Parquet, source: Any) -> Source:
     return anew
 
 
-def test_a_text_that_many_rows_share_is_held_once(tmp_path: Path) -> None:
-    """A file of some kilobytes would else take gigabytes, in each worker."""
-    texts = pa.DictionaryArray.from_arrays(
-        pa.array([0] * 100 + [1, None], pa.int32()), pa.array(["x" * (1 << 20), "y"])
-    )
-    pq.write_table(pa.table({"t": texts}), tmp_path / "a.parquet")
-    spec = Parquet(tmp_path / "a.parquet", columns={"t": Text()})
+@pytest.mark.parametrize(("kind", "noted"), [(Text(), True), (Text(), False), (Image(), False)], ids=str)
+def test_a_value_that_many_rows_share_is_held_once(kind: Kind, noted: bool, tmp_path: Path) -> None:
+    """A file of some kilobytes would else take gigabytes, in each worker: also where its schema says plain text."""
+    long, short = (b"x" * (1 << 20), b"y") if isinstance(kind, Image) else ("x" * (1 << 20), "y")
+    values = pa.DictionaryArray.from_arrays(pa.array([0] * 3000 + [1, None], pa.int32()), pa.array([long, short]))
+    pq.write_table(pa.table({"t": values}), tmp_path / "a.parquet", store_schema=noted)
+    spec = Parquet(tmp_path / "a.parquet", columns={"t": kind})
     source = open_source(spec, build_index(spec, tmp_path / "cache").path)
     before = pa.total_allocated_bytes()
-    assert source.read(99) == {"t": "x" * (1 << 20)}
-    assert source.read(100) == {"t": "y"}
+    assert source.read(2999) == {"t": long}
+    assert source.read(3000) == {"t": short}
     assert pa.total_allocated_bytes() - before < 16 << 20
     with pytest.raises(SampleError, match="its t is null"):
-        source.read(101)
+        source.read(3001)
+
+
+@pytest.mark.parametrize("encoding", ["DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY", "PLAIN"])
+def test_texts_are_read_in_every_encoding(encoding: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """pyarrow makes no dictionaries of some."""
+    monkeypatch.setattr(parquet, "KEPT_BYTES", 1000)
+    texts = [f"a long text {number % 7}" for number in range(500)]
+    source = one(tmp_path, Text(), pa.array(texts), use_dictionary=False, column_encoding={"x": encoding})
+    assert [source.read(index)["x"] for index in (0, 255, 499)] == [texts[0], texts[255], texts[499]]
+
+
+def test_a_run_of_numbers_counts_as_what_it_becomes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A million equal numbers take some bytes in the file."""
+    monkeypatch.setattr(parquet, "MOST_GROUP_BYTES", 4 << 20)
+    values = pa.array(np.full(1 << 20, 7))
+    with pytest.raises(SourceError, match="row group 0 has 8388608 bytes, more than the limit of 4194304"):
+        one(tmp_path, Scalar("int64"), values)
+    assert one(tmp_path, Scalar("int64"), values, row_group_size=1 << 19).read(0) == {"x": 7}

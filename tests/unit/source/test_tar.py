@@ -224,3 +224,16 @@ def test_the_stamp_of_a_sample_changes_with_its_shard(tmp_path: Path) -> None:
     os.utime(tmp_path / "a.tar", (1, 1))
     after = [opened(spec, tmp_path)[0].stamp(index) for index in range(3)]
     assert [old == new for old, new in zip(before, after, strict=True)] == [False, False, True]
+
+
+def test_an_index_of_many_small_samples_stays_small(tmp_path: Path) -> None:
+    """Ten million samples shall take less than a gigabyte."""
+    blocks = []
+    for number in range(2000):
+        member = tarfile.TarInfo(f"{number:012}.jpg")
+        member.size = 1
+        blocks.append(member.tobuf(tarfile.USTAR_FORMAT) + b"x".ljust(tarfile.BLOCKSIZE, b"\0"))
+    (tmp_path / "a.tar").write_bytes(b"".join(blocks))
+    _, info = opened(Tar(tmp_path / "a.tar", label=None), tmp_path)
+    assert info.n == 2000
+    assert info.path.stat().st_size < 60 * info.n

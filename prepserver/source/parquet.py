@@ -1,0 +1,102 @@
+"""What the metadata of a Parquet file say: its columns, their types, and what they take when they are decoded."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from prepserver.pipeline.kinds import Array, Bytes, Image, Kind, Mask, Scalar, Text, Tokens
+from prepserver.pipeline.sources.parquet import Parquet
+from prepserver.source.errors import SourceError
+
+_WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
+_DICTIONARIES = {"PLAIN_DICTIONARY", "RLE_DICTIONARY"}
+_WITH_THEM = {*_DICTIONARIES, "PLAIN", "RLE", "BIT_PACKED"}
+"""Encodings that pyarrow reads as dictionaries: not all are."""
+
+
+def pyarrow_for(path: str) -> tuple[Any, Any]:
+    """Return pyarrow and its module for Parquet; raise `SourceError` where it is not installed."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise SourceError(
+            f"{path}: reading it needs pyarrow where the daemon runs: pip install 'prepserver[arrow]' ({error})"
+        ) from error
+    return pyarrow, pyarrow.parquet
+
+
+def leaf(path: str, schema: Any, spec: Parquet, column: str, kind: Kind) -> str:
+    """Return the name of a column in the file, down to what is read of it.
+
+    Raises:
+        SourceError: There is no such column, or it is of another type.
+    """
+    name, found = spec.names.get(column, column), schema
+    parts = [name] if schema.get_field_index(name) >= 0 else name.split(".")
+    for part in parts:
+        place = found.get_field_index(part) if hasattr(found, "get_field_index") else -1
+        if place < 0:
+            names = [each.name for each in found] if hasattr(found, "get_field_index") else []
+            shown = ", ".join(map(repr, names[:64])) or f"only values of type {found}"
+            raise SourceError(f"{path} has no column {name!r}: {part!r} is not among {shown}")
+        found = found.field(place).type
+    if isinstance(kind, Image | Mask) and hasattr(found, "get_field_index") and found.get_field_index("bytes") >= 0:
+        parts, found = [*parts, "bytes"], found.field("bytes").type  # the feature Image of ``datasets``
+    if not _fits(kind, found):
+        raise SourceError(f"{path}: column {name!r} is {found}, which cannot be read as {type(kind).__name__}")
+    return ".".join(parts)
+
+
+def places_of(meta: Any, leaves: Sequence[str]) -> list[int]:
+    """Return the numbers of the columns, as Parquet counts them, that belong to `leaves`."""
+    names = [f"{meta.schema.column(place).path}." for place in range(meta.num_columns)]
+    return [place for place, name in enumerate(names) if name.startswith(tuple(f"{each}." for each in leaves))]
+
+
+def decoded_bytes(meta: Any, group: int, place: int) -> int:
+    """Return the bytes of a column in a row group when it is decoded, its texts as a dictionary."""
+    chunk, column = meta.row_group(group).column(place), meta.schema.column(place)
+    width = column.length if chunk.physical_type == "FIXED_LEN_BYTE_ARRAY" else _WIDTHS.get(chunk.physical_type, 4)
+    return int(max(chunk.total_uncompressed_size, chunk.num_values * width))
+
+
+def repeated(meta: Any, leaves: Sequence[str], most_bytes: int) -> list[str]:
+    """Return the columns of texts that may be stored once and shared by so many rows that each cannot have its own."""
+    found = []
+    for place in places_of(meta, leaves):
+        chunks = [meta.row_group(group).column(place) for group in range(meta.num_row_groups)]
+        if not all(each.physical_type == "BYTE_ARRAY" and {*each.encodings} <= _WITH_THEM for each in chunks):
+            continue
+        if any(
+            _DICTIONARIES & {*each.encodings} and each.num_values * each.total_uncompressed_size > most_bytes
+            for each in chunks
+        ):
+            found.append(meta.schema.column(place).path)
+    return found
+
+
+def _fits(kind: Kind, found: Any) -> bool:
+    if isinstance(kind, Text):
+        return str(found) in ("string", "large_string") or str(found).startswith("dictionary<values=string,")
+    if isinstance(kind, Image | Mask | Bytes):
+        return str(found) in ("binary", "large_binary") or str(found).startswith("fixed_size_binary")
+    if isinstance(kind, Array | Tokens):
+        if not hasattr(found, "value_type") or str(found).startswith("dictionary"):
+            return False
+        while hasattr(found, "value_type"):
+            found = found.value_type
+    floats = isinstance(kind, Array | Scalar) and kind.dtype.startswith("float")
+    return str(found).startswith(("int", "uint", "bool")) or (floats and str(found) in ("halffloat", "float", "double"))
+
+
+def class_names(schema: Any, spec: Parquet) -> list[str]:
+    """Return the names of the classes that ``datasets`` noted; none for another label."""
+    try:
+        features = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))["info"]["features"]
+        names = features[spec.names.get("label", "label")]["names"]
+    except (ValueError, KeyError, TypeError):
+        return []
+    return list(map(str, names)) if "label" in spec.columns and isinstance(names, list) else []
