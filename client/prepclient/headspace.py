@@ -47,11 +47,15 @@ class Headspace:
     def begin_epoch(self, totals: Totals, ends_at: int) -> None:
         """An epoch begins, and ends when `ends_at` batches were handed out in total."""
         self._held, self._images, self._before = [], 0, None
-        if self._left < self._steps:  # done, or left in the middle
-            self.extra = self._left = 0
-        else:  # the replay is to fit into this epoch
+        self.end_epoch()  # the loop may have left it in the middle
+        if self._left:  # the replay is to fit into this epoch
             self._counts_from = min(totals.batches + _WARM_STEPS, max(totals.batches + 1, ends_at - 1))
             self._starts_at = min(totals.batches + _WARM_STEPS + self._steps, ends_at)
+
+    def end_epoch(self) -> None:
+        """An epoch is over, and with it a measurement that has begun."""
+        if self._left < self._steps:
+            self.extra = self._left = 0
 
     @property
     def left(self) -> int:
@@ -92,7 +96,7 @@ class Headspace:
         self._held = []
         most = images / max(loop_s, 1e-9)
         now = None
-        if self._before is not None:
+        if self._before is not None and totals.images > self._before.images:  # a rank's batches may be empty
             spent = [a - b for a, b in zip(totals, self._before, strict=True)]
             loop_ns = sum(spent[Totals._fields.index(name)] for name in ("wait_ns", "copy_ns", "own_ns"))
             now = (totals.images - self._before.images) * 1e9 / loop_ns if loop_ns > 0 else None

@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
-from prepclient import InvalidSpec, PrepClient, RandomResizedCrop, SyntheticImages
+from prepclient import InvalidSpec, PrepClient, RandomResizedCrop, Sharding, SyntheticImages
 from prepclient.headspace import _WARM_STEPS
 
 N, BATCH = 60, 2
@@ -40,6 +41,12 @@ def without(had: list[list[torch.Tensor]], replays: slice) -> list[list[torch.Te
     return [batch for number, batch in enumerate(had) if number not in range(*replays.indices(len(had)))]
 
 
+def rings(train: PrepClient) -> list[np.ndarray[Any, Any]]:
+    feed = train._attachment.feed
+    assert feed is not None
+    return [link.rows.writable_arrays()["image"] for link in feed.rows.links]
+
+
 def same(one: list[list[torch.Tensor]], two: list[list[torch.Tensor]]) -> bool:
     return len(one) == len(two) and all(
         torch.equal(a, b) for x, y in zip(one, two, strict=True) for a, b in zip(x, y, strict=True)
@@ -60,6 +67,42 @@ def test_replays_are_batches_held_and_the_rest_is_the_stream(steps: int, begins:
         assert len(train) == EPOCH
         assert plain.stats()["headspace"] is None
         assert train.stats()["images"] == 2 * N
+
+
+@pytest.mark.parametrize("zero_copy", [False, True])
+def test_replays_of_numpys_arrays_are_copies(zero_copy: bool) -> None:
+    """What a loop writes into its batches is in no replay, and neither is memory that was lent."""
+    had, begins = [], _WARM_STEPS + 5
+    with client(5, output="numpy", shuffle=False, zero_copy=zero_copy) as train:
+        for number, (images, index) in enumerate(train):
+            had.append(index.tolist())
+            if not zero_copy:
+                index[:] = -1
+            elif begins <= number < begins + 5:
+                assert not any(np.shares_memory(images, ring) for ring in rings(train))
+    stream = [[BATCH * n, BATCH * n + 1] for n in range(EPOCH)]
+    assert had[:begins] + had[begins + 5 :] == stream
+    assert all(replay in stream[begins - 2 : begins] for replay in had[begins : begins + 5])
+
+
+def test_the_length_between_epochs_is_the_next_ones() -> None:
+    with client(5) as train:
+        steps = iter(train)
+        for _ in range(EPOCH + 5):
+            next(steps)
+            assert len(train) == EPOCH + 5
+        assert next(steps, None) is None
+        assert len(train) == EPOCH
+
+
+def test_an_epoch_of_empty_batches_has_no_rate() -> None:
+    """Of 9 samples, some of 8 ranks get one, and an empty batch."""
+    for rank in range(8):
+        of_rank = {"sharding": Sharding(rank, 8), "job": "x", "batch_size": 1}
+        source = SyntheticImages(9, size=(16, 16))
+        with PrepClient(source, [RandomResizedCrop(8)], inline=True, headspace=2, **of_rank) as train:
+            assert len(list(train)) == 4
+            assert train.stats()["headspace"]["steps"] == 2
 
 
 def test_it_tells_what_an_infinitely_fast_loader_would_give(caplog: pytest.LogCaptureFixture) -> None:
