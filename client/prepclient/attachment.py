@@ -267,8 +267,8 @@ class Attachment:
         ranks = shape.world_size if local is None else local[1]
         if ranks > 1 and self._private is None:
             log.warning(
-                "workers = %s: the private daemon of this process waits for all %d ranks of the job on this machine. If "
-                "they are other processes, no batch comes: start one daemon for all of them, `prepserver start -d`",
+                "workers = %s: the private daemon of this process waits for all %d ranks of the job on this machine. "
+                "If they are other processes, no batch comes: start one daemon for all of them, `prepserver start -d`",
                 self._service.workers, ranks,
             )  # fmt: skip
 

@@ -248,7 +248,7 @@ class PrepClient(Turns):
         self._attachment = Attachment(self.spec, service, self._staging)
         self._classes: tuple[str, list[str]] | None = None  # by the listing's content
         headspace = whole("headspace", headspace, 0, 2**31 - 1)
-        self._headspace = Headspace(headspace) if headspace else None
+        self._headspace = Headspace(headspace, self._staging.device) if headspace else None
         self._iterators = 0
         self._judge_ns: int | None = 0  # when to ask the daemon what limits this job; None once that was said
         self._left_ns = 0  # when the loop got its last batch; 0 between epochs

@@ -28,13 +28,15 @@ class Headspace:
 
     Args:
         steps: Steps with held batches; as many before them, after the first ten, are compared with them.
+        device: Device of the batches. If it is the CPU, the loop is taken to compute on the current GPU, if on any.
 
     Attributes:
         extra: Batches that the current epoch has beyond those of the stream.
         found: What was measured; None before.
     """
 
-    def __init__(self, steps: int) -> None:
+    def __init__(self, steps: int, device: torch.device) -> None:
+        self._device = device if device.type == "cuda" else None
         self.extra = self._left = self._steps = steps
         self.found: dict[str, Any] | None = None
         self._starts_at = 0  # batches of the stream at which the replay begins
@@ -80,7 +82,7 @@ class Headspace:
             self._end(totals)
             return None
         if not self._began_ns:
-            _finish_device()
+            self._finish_device()
             self._began_ns = time.monotonic_ns()
         self._left -= 1
         began_ns = time.monotonic_ns()
@@ -90,7 +92,7 @@ class Headspace:
 
     def _end(self, totals: Totals) -> None:
         """The loop asks for a batch after the last replay."""
-        _finish_device()
+        self._finish_device()
         loop_s = (time.monotonic_ns() - self._began_ns - self._copied_ns) / 1e9
         images = self._images * self._steps / len(self._held)
         self._held = []
@@ -112,8 +114,7 @@ class Headspace:
             f"{most:,.0f}", than, self._steps,
         )  # fmt: skip
 
-
-def _finish_device() -> None:
-    """Waits for a GPU, which runs behind the host: only what it has finished counts."""
-    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        torch.cuda.synchronize()
+    def _finish_device(self) -> None:
+        """Waits for the GPU, which runs behind the host: only what it has finished counts."""
+        if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            torch.cuda.synchronize(self._device)

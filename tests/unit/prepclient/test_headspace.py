@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from prepclient import InvalidSpec, PrepClient, RandomResizedCrop, Sharding, SyntheticImages
-from prepclient.headspace import _WARM_STEPS
+from prepclient.headspace import _WARM_STEPS, Headspace
+from prepclient.session import Totals
 
 N, BATCH = 60, 2
 EPOCH = N // BATCH
@@ -136,6 +137,22 @@ def test_an_epoch_left_amid_replays_ends_the_measurement() -> None:
                 break
         assert len(list(train)) == len(train) == EPOCH
         assert train.stats()["headspace"] is None
+
+
+def test_it_waits_for_the_gpu_that_has_the_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another one may be current."""
+    waited: list[torch.device | None] = []
+    for name in ("is_available", "is_initialized"):
+        monkeypatch.setattr(torch.cuda, name, lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
+    for device, expected in ((torch.device("cuda", 1), torch.device("cuda", 1)), (torch.device("cpu"), None)):
+        one = Headspace(1, device)
+        one.begin_epoch(Totals(), 1)
+        one.saw(torch.zeros(1), Totals(), Totals(1, 1))
+        assert one.replay(Totals(1, 1)) is not None
+        assert one.replay(Totals(1, 1)) is None
+        assert waited == [expected] * 2
+        waited.clear()
 
 
 def test_the_number_of_steps_is_checked() -> None:
