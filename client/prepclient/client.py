@@ -479,6 +479,8 @@ class PrepClient(Turns):
         `state_dict` still works. Iterating again attaches again, and begins the next epoch if one was left early.
         """
         self._end_timeline()
+        if self._headspace is not None:
+            self._headspace.end_epoch()
         self._attachment.close()
         self._iterators += 1
 

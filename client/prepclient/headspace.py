@@ -48,14 +48,15 @@ class Headspace:
 
     def begin_epoch(self, totals: Totals, ends_at: int) -> None:
         """An epoch begins, and ends when `ends_at` batches were handed out in total."""
-        self._held, self._images, self._before = [], 0, None
+        self._images, self._before = 0, None
         self.end_epoch()  # the loop may have left it in the middle
         if self._left:  # the replay is to fit into this epoch
             self._counts_from = min(totals.batches + _WARM_STEPS, max(totals.batches + 1, ends_at - 1))
             self._starts_at = min(totals.batches + _WARM_STEPS + self._steps, ends_at)
 
     def end_epoch(self) -> None:
-        """An epoch is over, and with it a measurement that has begun."""
+        """An epoch is over, and with it a measurement that has begun; nothing is held."""
+        self._held = []
         if self._left < self._steps:
             self.extra = self._left = 0
 

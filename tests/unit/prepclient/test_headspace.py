@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import weakref
 from typing import Any
 
 import numpy as np
@@ -99,7 +100,7 @@ def test_the_length_between_epochs_is_the_next_ones() -> None:
 def test_an_epoch_of_empty_batches_has_no_rate() -> None:
     """Of 9 samples, some of 8 ranks get one, and an empty batch."""
     for rank in range(8):
-        of_rank = {"sharding": Sharding(rank, 8), "job": "x", "batch_size": 1}
+        of_rank: dict[str, Any] = {"sharding": Sharding(rank, 8), "job": "x", "batch_size": 1}
         source = SyntheticImages(9, size=(16, 16))
         with PrepClient(source, [RandomResizedCrop(8)], inline=True, headspace=2, **of_rank) as train:
             assert len(list(train)) == 4
@@ -137,6 +138,17 @@ def test_an_epoch_left_amid_replays_ends_the_measurement() -> None:
                 break
         assert len(list(train)) == len(train) == EPOCH
         assert train.stats()["headspace"] is None
+
+
+def test_a_closed_client_holds_no_batch() -> None:
+    with client(5) as train:
+        steps = iter(train)
+        for _ in range(_WARM_STEPS + 5 + 2):
+            next(steps)
+        held = [weakref.ref(batch[0]) for batch in train._headspace._held]  # type: ignore[union-attr]
+        assert [one() is None for one in held] == [False] * 2
+        train.close()
+        assert [one() is None for one in held] == [True] * 2
 
 
 def test_it_waits_for_the_gpu_that_has_the_batches(monkeypatch: pytest.MonkeyPatch) -> None:
