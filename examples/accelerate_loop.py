@@ -1,7 +1,8 @@
 """Accelerate: prepare the model and the optimizer, but not the loader.
 
-    pip install accelerate; accelerate launch examples/accelerate_loop.py
+    pip install accelerate; prepserver start -d; accelerate launch examples/accelerate_loop.py
 
+One daemon serves all processes; `workers=2` starts one where none runs, which is for a single process.
 PrepClient knows its rank from torch.distributed, reads its part only, and hands out tensors on the device.
 """
 

@@ -251,6 +251,7 @@ class Attachment:
                 return InlineFeed(self._spec, start, progress, map_rows, service.plugins)
             runtime_dir = find_runtime_dir(service.runtime_dir)
             if service.workers is not None and (self._private is not None or not listens(runtime_dir)):
+                self._warn_of_ranks()
                 self._private = private_daemon(service.workers, service.plugins, self._spec.source.stores)
                 runtime_dir = self._private.runtime_dir
             else:
@@ -258,6 +259,17 @@ class Attachment:
             return ServedFeed(
                 runtime_dir, self._spec, start, prefetch=service.prefetch, timeout_s=service.timeout_s,
                 joining=service.joining, cache=service.cache, on_scanning=progress, map_rows=map_rows or Rows.map,
+            )  # fmt: skip
+
+    def _warn_of_ranks(self) -> None:
+        """Logs once that a private daemon of one process would wait for the ranks of others."""
+        shape, local = self._spec.shape, self._spec.local_ranks
+        ranks = shape.world_size if local is None else local[1]
+        if ranks > 1 and self._private is None:
+            log.warning(
+                "workers = %s: the private daemon of this process waits for all %d ranks of the job on this machine. "
+                "If they are other processes, no batch comes: start one daemon for all of them, `prepserver start -d`",
+                self._service.workers, ranks,
             )  # fmt: skip
 
     def _note_start(self, start: Start, epoch_start: int, samples: int) -> None:

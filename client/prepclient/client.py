@@ -248,7 +248,7 @@ class PrepClient(Turns):
         self._attachment = Attachment(self.spec, service, self._staging)
         self._classes: tuple[str, list[str]] | None = None  # by the listing's content
         headspace = whole("headspace", headspace, 0, 2**31 - 1)
-        self._headspace = Headspace(headspace) if headspace else None
+        self._headspace = Headspace(headspace, self._staging.device) if headspace else None
         self._iterators = 0
         self._judge_ns: int | None = 0  # when to ask the daemon what limits this job; None once that was said
         self._left_ns = 0  # when the loop got its last batch; 0 between epochs
@@ -479,6 +479,8 @@ class PrepClient(Turns):
         `state_dict` still works. Iterating again attaches again, and begins the next epoch if one was left early.
         """
         self._end_timeline()
+        if self._headspace is not None:
+            self._headspace.end_epoch()
         self._attachment.close()
         self._iterators += 1
 
@@ -537,8 +539,10 @@ class PrepClient(Turns):
             was.copy_ns + step.copy_ns, was.own_ns + own_ns,
         )  # fmt: skip
         batch = self._dressed(step)
-        if self._headspace is not None and not isinstance(batch, BadSampleError):
-            self._headspace.saw(batch, was, totals)
+        if not isinstance(batch, BadSampleError):
+            if self._headspace is not None:
+                self._headspace.saw(batch, was, totals)  # tensors, which it can copy
+            batch = self._converted(batch)
         self._left_ns = time.monotonic_ns()
         if self._timeline is not None and self._timeline.step(step, asked_ns, self._left_ns, left_ns):
             self._end_timeline()
@@ -553,9 +557,10 @@ class PrepClient(Turns):
         if self._headspace is None:
             return None
         batch = self._headspace.replay(self._attachment.totals)
-        if batch is not None:
-            self._left_ns = 0  # between replays there is no time of the stream
-        return batch
+        if batch is None:
+            return None
+        self._left_ns = 0  # between replays there is no time of the stream
+        return self._converted(batch)
 
     def _end_timeline(self) -> None:
         timeline, self._timeline = self._timeline, None
@@ -564,7 +569,9 @@ class PrepClient(Turns):
             timeline.write(lambda since_ns: feed.about_job(self._attachment.totals, since_ns))
 
     def _epoch_ended(self) -> None:
-        """Says once in the log what limits this job: after the first epoch at whose end that is known."""
+        """`len` counts replays no longer; and the log says once what limits this job, as soon as that is known."""
+        if self._headspace is not None:
+            self._headspace.end_epoch()
         feed, now_ns = self._attachment.feed, time.monotonic_ns()
         if self._judge_ns is None or now_ns < self._judge_ns or feed is None:
             return
@@ -576,7 +583,7 @@ class PrepClient(Turns):
         log.log(logging.INFO if verdict["is_fine"] else logging.WARNING, "%s", ". ".join(spoken(verdict)))
 
     def _dressed(self, step: Step) -> Any:
-        """The batch in the form that the user asked for."""
+        """The batch in the form that the user asked for, of tensors."""
         if step.bad and self._on_error == "raise":
             return BadSampleError(step.bad[0].index, step.bad[0].reason)
         fields = step.fields
@@ -585,7 +592,9 @@ class PrepClient(Turns):
         for column, views in self._parted.items():
             fields[column] = tuple([fields.pop(view) for view in views])
         if self._targets is not None:
-            batch: Any = self._targets(fields)
-        else:
-            batch = fields if self._names is None else tuple(fields[name] for name in self._names)
+            return self._targets(fields)
+        return fields if self._names is None else tuple(fields[name] for name in self._names)
+
+    def _converted(self, batch: Any) -> Any:
+        """A batch of tensors in arrays of the `output`."""
         return batch if self._convert is None else converted(batch, self._convert)

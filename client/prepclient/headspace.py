@@ -28,13 +28,15 @@ class Headspace:
 
     Args:
         steps: Steps with held batches; as many before them, after the first ten, are compared with them.
+        device: Device of the batches. If it is the CPU, the loop is taken to compute on the current GPU, if on any.
 
     Attributes:
         extra: Batches that the current epoch has beyond those of the stream.
         found: What was measured; None before.
     """
 
-    def __init__(self, steps: int) -> None:
+    def __init__(self, steps: int, device: torch.device) -> None:
+        self._device = device if device.type == "cuda" else None
         self.extra = self._left = self._steps = steps
         self.found: dict[str, Any] | None = None
         self._starts_at = 0  # batches of the stream at which the replay begins
@@ -46,12 +48,17 @@ class Headspace:
 
     def begin_epoch(self, totals: Totals, ends_at: int) -> None:
         """An epoch begins, and ends when `ends_at` batches were handed out in total."""
-        self._held, self._images, self._before = [], 0, None
-        if self._left < self._steps:  # done, or left in the middle
-            self.extra = self._left = 0
-        else:  # the replay is to fit into this epoch
+        self._images, self._before = 0, None
+        self.end_epoch()  # the loop may have left it in the middle
+        if self._left:  # the replay is to fit into this epoch
             self._counts_from = min(totals.batches + _WARM_STEPS, max(totals.batches + 1, ends_at - 1))
             self._starts_at = min(totals.batches + _WARM_STEPS + self._steps, ends_at)
+
+    def end_epoch(self) -> None:
+        """An epoch is over, and with it a measurement that has begun; nothing is held."""
+        self._held = []
+        if self._left < self._steps:
+            self.extra = self._left = 0
 
     @property
     def left(self) -> int:
@@ -76,7 +83,7 @@ class Headspace:
             self._end(totals)
             return None
         if not self._began_ns:
-            _finish_device()
+            self._finish_device()
             self._began_ns = time.monotonic_ns()
         self._left -= 1
         began_ns = time.monotonic_ns()
@@ -86,13 +93,13 @@ class Headspace:
 
     def _end(self, totals: Totals) -> None:
         """The loop asks for a batch after the last replay."""
-        _finish_device()
+        self._finish_device()
         loop_s = (time.monotonic_ns() - self._began_ns - self._copied_ns) / 1e9
         images = self._images * self._steps / len(self._held)
         self._held = []
         most = images / max(loop_s, 1e-9)
         now = None
-        if self._before is not None:
+        if self._before is not None and totals.images > self._before.images:  # a rank's batches may be empty
             spent = [a - b for a, b in zip(totals, self._before, strict=True)]
             loop_ns = sum(spent[Totals._fields.index(name)] for name in ("wait_ns", "copy_ns", "own_ns"))
             now = (totals.images - self._before.images) * 1e9 / loop_ns if loop_ns > 0 else None
@@ -108,8 +115,7 @@ class Headspace:
             f"{most:,.0f}", than, self._steps,
         )  # fmt: skip
 
-
-def _finish_device() -> None:
-    """Waits for a GPU, which runs behind the host: only what it has finished counts."""
-    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        torch.cuda.synchronize()
+    def _finish_device(self) -> None:
+        """Waits for the GPU, which runs behind the host: only what it has finished counts."""
+        if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            torch.cuda.synchronize(self._device)

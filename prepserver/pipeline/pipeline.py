@@ -17,6 +17,7 @@ from prepserver.pipeline.nested import Nesting
 from prepserver.pipeline.op import Op
 from prepserver.pipeline.ops import OPS, op_from_wire
 from prepserver.pipeline.ops.decode import Decode
+from prepserver.pipeline.ops.only import Only
 from prepserver.pipeline.record import IMAGES, Record, RowField, row_fields, with_index
 from prepserver.pipeline.spec import Codes, digest_of
 
@@ -182,6 +183,8 @@ def _with_inner(op: Any) -> Iterator[Any]:
     if isinstance(op, Nesting):
         for each in op.transforms:
             yield from _with_inner(each)
+    elif isinstance(op, Only):
+        yield from _with_inner(op.inner)
 
 
 def _check_rows(ops: Sequence[Op], views: int) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from prepclient import NoServer, PrepClient, SyntheticImages, private
+from prepclient import NoServer, PrepClient, Sharding, SyntheticImages, private
 from tests.support import leaks
 from tests.support.clients import OPS, ClientProcess, inline_rows, read
 from tests.support.server import Server
@@ -172,13 +172,20 @@ def test_without_any_short_directory_it_says_what_to_set(
     assert list(deep.iterdir()) == []
 
 
-def test_a_private_daemon_that_cannot_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_private_daemon_that_cannot_start_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Before that, that it would wait for ranks which other processes may have."""
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\necho no such library >&2; exit 1\n")
     python.chmod(0o700)
     monkeypatch.setattr(sys, "executable", str(python))
-    with (
-        PrepClient(SOURCE, OPS, workers=1, runtime_dir=tmp_path / "none") as client,
-        pytest.raises(NoServer, match="no such library"),
-    ):
-        len(client)
+    for ranks, warnings in ((1, 0), (2, 1)):
+        with (
+            PrepClient(
+                SOURCE, OPS, workers=1, runtime_dir=tmp_path / "none", sharding=Sharding(0, ranks), job="x"
+            ) as job,
+            pytest.raises(NoServer, match="no such library"),
+        ):
+            len(job)
+        assert caplog.text.count("waits for all 2 ranks of the job on this machine") == warnings

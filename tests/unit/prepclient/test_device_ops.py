@@ -19,6 +19,7 @@ from prepclient import (
     InvalidSpec,
     MixUp,
     Normalize,
+    Only,
     PrepClient,
     RandomChoice,
     RandomErasing,
@@ -356,7 +357,7 @@ def test_what_batches_cannot_have_is_refused_at_once(ops: Any, said: str) -> Non
 
 
 def test_an_op_on_batches_is_none_of_a_pipeline() -> None:
-    for op in (MixUp(5), RandomChoice([CutMix(5)])):
+    for op in (MixUp(5), RandomChoice([CutMix(5)]), Only("image", MixUp(5))):
         with pytest.raises(InvalidSpec, match="is not an op: apply it to the batches"):
             PrepClient(SOURCE, [RandomResizedCrop(16), op])
 
