@@ -27,6 +27,7 @@ RUNS_KEPT = 3
 _MAX_VERDICTS = 16
 _MAX_TRACKS = 64
 _MAX_PIDS = 256
+_MAX_SAID = 500  # lines that are no slices, after which a file is written anew: without verdicts that were replaced
 _FLUSH_S = 5.0  # what a daemon that is killed loses at most, beside a slice
 
 
@@ -262,12 +263,13 @@ class HistoryFile:
         if track in self._open:
             self._slices += 1
             self._put(_line(track, self._open.pop(track)[0]))
-            if self._slices >= MAX_SLICES:
+            if self._slices >= MAX_SLICES or self._lines - self._slices >= _MAX_SAID:
                 self._flush()
                 self._replace(read(self._path))
 
     def _put(self, line: dict[str, Any]) -> None:
         self._buffer.append(line)
+        self._lines += 1
 
     def _flush(self) -> None:
         if self._buffer:
@@ -283,7 +285,8 @@ class HistoryFile:
             self._grain_s *= 2
             for track in tracks:
                 track.slices = gathered(track.slices, MAX_SLICES, self._grain_s)
-        self._slices, self._tracks = count, set(history.tracks)
+        self._slices = self._lines = count
+        self._tracks = set(history.tracks)
         new = self._path.with_suffix(".new")
         with open(new, "wb", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
             file.write(_bytes(history.lines()))

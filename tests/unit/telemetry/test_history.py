@@ -42,6 +42,22 @@ def test_a_week_takes_no_more_room_than_an_hour(tmp_path: Path, monkeypatch: pyt
     assert ends[:-1] == [each.at_s for each in track.slices[1:]]
 
 
+def test_ranks_of_different_verdicts_take_no_more_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each rank is judged every ten seconds, and the verdict that was said last is another rank's."""
+    monkeypatch.setattr(history, "_MAX_SAID", 20)
+    file, others = opened(tmp_path), {**VERDICT, "verdict": "data-bound (read)"}
+    track = file.begin(READS, 7)
+    for k in range(200):
+        for verdict in (VERDICT, others):
+            file.add(track, Slice(1000.0 + k, 1.0, {"images": 5.0}), verdict)
+    file.close()
+    path = paths(tmp_path / "train.log")[0]
+    found = read(path).tracks[track]
+    assert len(found.slices) == 200
+    assert set(found.verdicts) == {"healthy", "data-bound (read)"}
+    assert path.read_bytes().count(b'"verdict":') <= 2 * 30
+
+
 def test_ranks_of_a_job_add_up(tmp_path: Path) -> None:
     file = opened(tmp_path)
     track = file.begin(READS, 7)
