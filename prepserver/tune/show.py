@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from prepserver.telemetry.logs import printable
 from prepserver.tune.measure import Job
 from prepserver.tune.points import FED, Point
 
@@ -42,7 +44,8 @@ def advice(rates: Mapping[Point, float], chosen: Point, job: Job) -> Iterator[st
     if arguments:
         yield f"In the script: PrepClient(..., {', '.join(arguments)})"
     if chosen.packed:
-        yield f'Once: prepserver pack {job.source.place or "SOURCE"} OUT, and Packed("OUT") in the script'
+        place = shlex.quote(printable(job.source.place)) if job.source.place else "SOURCE"  # perhaps a stranger's job
+        yield f'Once: prepserver pack {place} OUT, and Packed("OUT") in the script'
     rate, wanted = rates[chosen], job.wanted_per_s
     if wanted == float("inf"):
         yield f"Expect: {rate:,.0f} images/s, if the training step takes them (--step-ms says how long yours is)"

@@ -17,6 +17,7 @@ from prepclient import Joining, Plugin, PluginOp, PrepClient, SyntheticImages, k
 from prepserver.cli import command_line, main, tune
 from prepserver.cli.exits import CommandError
 from prepserver.config import auto_most_workers, load_settings
+from prepserver.tune.measure import Job, bench
 from tests.support.clients import OPS, inline_rows, rows_of
 from tests.support.server import Server, cli, environment
 from tests.support.waiting import PATIENCE_S, wait_until
@@ -127,6 +128,26 @@ def test_tune_takes_data_and_step_from_a_script(tmp_path: Path) -> None:
     found = tune._job(asked(f"{script}:loader", "--step", f"{script}:step"))
     assert (found.source, found.batch_size, found.shuffle) == (SyntheticImages(64, size=(32, 32)), 8, True)
     assert 0.001 <= found.step_s < 1.0
+
+
+def test_what_a_script_prints_is_not_the_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = tmp_path / "noisy.py"
+    script.write_text('print("read")\ndef loader():\n    print("called")\n')
+    assert main(["tune", f"{script}:loader", "--json"]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("read\ncalled\n")
+
+
+def test_a_tune_that_is_ended_leaves_nothing() -> None:
+    with pytest.raises(SystemExit) as ended, bench(Job(SOURCE, OPS, 8), 0.1, 1, lambda: False) as measured:
+        pid, scratch = measured._server.pid, measured._scratch
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(PATIENCE_S)
+    assert ended.value.code == 128 + signal.SIGTERM
+    assert not Path(f"/proc/{pid}").exists()
+    assert not scratch.exists()
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
 def test_tune_measures_all_forms_draws_and_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -106,9 +106,7 @@ def test_a_damaged_page_is_said_to_be_one(data: str, tmp_path: Path, capsys: pyt
     assert f"{damaged}: this page of `prepserver report` is damaged" in capsys.readouterr().err
 
 
-def test_a_page_of_a_stranger_does_not_control_the_terminal(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_page_of_a_stranger_does_not_control_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     a, b = run(seconds=20), run(seconds=20)
     b.tracks["a"].reads["source"] = {"source": "ImageFolder", "root": "/data/\x1b]0;evil\x07\nB"}
     for name, history in (("a", a), ("b", b)):

@@ -49,3 +49,11 @@ def test_the_settings_start_a_daemon(tmp_path: Path) -> None:
     path.write_text(settings(Point(3, 128, "encoded"), JOB, {Point(3, 128, "encoded"): 100.0}))
     assert load_settings(path, {}).workers == 3
     assert '# In the script: PrepClient(..., cache="encoded", prefetch=128)' in path.read_text()
+
+
+def test_a_strangers_path_is_neither_setting_nor_command(tmp_path: Path) -> None:
+    """`tune --job` takes the source from the log of any user's job."""
+    job, point = Job(ImageFolder("/data/$(evil)\nworkers = 64"), JOB.ops, 8), Point(3, packed=True)
+    (tmp_path / "best.toml").write_text(settings(point, job, {point: 100.0}))
+    assert load_settings(tmp_path / "best.toml", {}).workers == 3
+    assert r"prepserver pack '/data/$(evil)\nworkers = 64' OUT" in "\n".join(advice({point: 100.0}, point, job))
