@@ -140,10 +140,12 @@ def test_what_a_script_prints_is_not_the_result(tmp_path: Path, capsys: pytest.C
 
 
 def test_a_tune_that_is_ended_leaves_nothing() -> None:
-    with pytest.raises(SystemExit) as ended, bench(Job(SOURCE, OPS, 8), 0.1, 1, lambda: False) as measured:
-        pid, scratch = measured._server.pid, measured._scratch
+    running = bench(Job(SOURCE, OPS, 8), 0.1, 1, lambda: False)
+    measured = running.__enter__()
+    pid, scratch = measured._server.pid, measured._scratch
+    with pytest.raises(SystemExit) as ended:
         os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(PATIENCE_S)
+    running.__exit__(ended.type, ended.value, ended.tb)
     assert ended.value.code == 128 + signal.SIGTERM
     assert not Path(f"/proc/{pid}").exists()
     assert not scratch.exists()
