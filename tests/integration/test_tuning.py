@@ -6,6 +6,7 @@ import argparse
 import importlib.util
 import json
 import os
+import resource
 import signal
 import time
 from collections.abc import Iterator
@@ -88,6 +89,16 @@ def test_auto_adds_a_worker_while_a_job_waits(resized: Server) -> None:
             for _ in train:
                 pass
     assert " workers instead of 1: a job waits " in resized.log()
+
+
+def test_no_more_workers_than_open_files_allow(resized: Server) -> None:
+    """Without descriptors, no client could attach."""
+    set_workers(resized, 2)
+    wait_until(lambda: len(resized.workers()) == 2, why=resized.log)
+    resource.prlimit(resized.pid, resource.RLIMIT_NOFILE, (200, 200))
+    set_workers(resized, 64)
+    wait_until(lambda: "too low for 64 workers" in resized.log(), why=resized.log)
+    assert len(resized.workers()) == 2
 
 
 def asked(*words: str) -> argparse.Namespace:
