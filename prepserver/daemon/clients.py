@@ -81,6 +81,10 @@ class Clients:
         ledger: Logs what each job is given.
         most: Connections for which there are descriptors.
         line_socket: Path of a line's socket while the line is made.
+
+    Attributes:
+        questions: Answers what clients ask first.
+        peers: The connections.
     """
 
     questions: Questions

@@ -273,7 +273,8 @@ class HistoryFile:
 
     def _flush(self) -> None:
         if self._buffer:
-            with self._path.open("ab") as file:
+            # Not made again: the logs of too many jobs may have been tidied up, this one among them.
+            with open(self._path, "ab", opener=lambda path, flags: os.open(path, flags & ~os.O_CREAT)) as file:
                 file.write(_bytes(self._buffer))
             self._buffer = []
 
@@ -288,9 +289,13 @@ class HistoryFile:
         self._slices = self._lines = count
         self._tracks = set(history.tracks)
         new = self._path.with_suffix(".new")
-        with open(new, "wb", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
-            file.write(_bytes(history.lines()))
-        os.replace(new, self._path)
+        try:
+            with open(new, "wb", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
+                file.write(_bytes(history.lines()))
+            os.replace(new, self._path)
+        except OSError:
+            new.unlink(missing_ok=True)
+            raise
 
 
 def _line(track: str, each: Slice) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -112,3 +113,24 @@ def test_slices_are_gathered_up_to_a_pause() -> None:
     assert [each.at_s for each in found[9:11]] == [90, 500]
     assert [each.span_s for each in gathered(slices, 1000, least_s=50.0)] == [50.0] * 4
     assert gathered([], 10) == []
+
+
+def test_a_full_disk_leaves_no_part_of_a_file(tmp_path: Path) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50, limits[1]))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            opened(tmp_path, host="x" * 100)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_was_tidied_up_stays_away(tmp_path: Path) -> None:
+    """Nobody would find it again: its log is gone."""
+    file = opened(tmp_path)
+    written(file, 3)
+    paths(tmp_path / "train.log")[0].unlink()
+    with pytest.raises(FileNotFoundError):
+        file.close()
+    assert list(tmp_path.iterdir()) == []
