@@ -63,7 +63,10 @@ class _State:
         """All metrics in the format that a scraper accepts, and that format's name."""
         from prometheus_client.exposition import choose_encoder
 
-        encode, kind = choose_encoder(accepts)
+        try:
+            encode, kind = choose_encoder(accepts)
+        except TypeError:  # a version that is no number
+            encode, kind = choose_encoder("")
         return encode(self), kind
 
 
