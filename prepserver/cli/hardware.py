@@ -29,25 +29,34 @@ def gpus() -> Iterator[Finding]:
         yield Finding("GPUs", "ok", f"none, or no driver ({e}): batches go to the CPU")
         return
     for index in range(pynvml.nvmlDeviceGetCount()):
-        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-        name = pynvml.nvmlDeviceGetName(handle)
-        width, widest, generation, bus = (
-            _or_none(ask, handle)
-            for ask in (
-                pynvml.nvmlDeviceGetCurrPcieLinkWidth,
-                pynvml.nvmlDeviceGetMaxPcieLinkWidth,
-                pynvml.nvmlDeviceGetMaxPcieLinkGeneration,
-                lambda handle: pynvml.nvmlDeviceGetPciInfo(handle).busId,
-            )
+        try:
+            yield from _gpu(index, pynvml.nvmlDeviceGetHandleByIndex(index))
+        except pynvml.NVMLError as e:
+            fix = "nvidia-smi and the kernel's log (Xid) say more; a reset of the GPU or a reboot brings most back"
+            yield Finding(f"GPU {index}", "broken", f"it does not answer: {e}", fix)
+
+
+def _gpu(index: int, handle: Any) -> Iterator[Finding]:
+    import pynvml
+
+    name = pynvml.nvmlDeviceGetName(handle)
+    width, widest, generation, bus = (
+        _or_none(ask, handle)
+        for ask in (
+            pynvml.nvmlDeviceGetCurrPcieLinkWidth,
+            pynvml.nvmlDeviceGetMaxPcieLinkWidth,
+            pynvml.nvmlDeviceGetMaxPcieLinkGeneration,
+            lambda handle: pynvml.nvmlDeviceGetPciInfo(handle).busId,
         )
-        link = f", PCIe {generation or '?'} x{width} of x{widest}" if width and widest else ""
-        if width and widest and width < widest:
-            fix = "another slot, or a riser of full width: copies to the GPU are slower here than they could be"
-            yield Finding(f"GPU {index}", "slow", f"{name}{link}", fix)
-        else:
-            yield Finding(f"GPU {index}", "ok", f"{name}{link}")
-        if bus is not None:
-            yield near(index, bus.decode() if isinstance(bus, bytes) else bus, os.sched_getaffinity(0))
+    )
+    link = f", PCIe {generation or '?'} x{width} of x{widest}" if width and widest else ""
+    if width and widest and width < widest:
+        fix = "another slot, or a riser of full width: copies to the GPU are slower here than they could be"
+        yield Finding(f"GPU {index}", "slow", f"{name}{link}", fix)
+    else:
+        yield Finding(f"GPU {index}", "ok", f"{name}{link}")
+    if bus is not None:
+        yield near(index, bus.decode() if isinstance(bus, bytes) else bus, os.sched_getaffinity(0))
 
 
 def near(gpu: int, bus: str, mine: set[int], devices: Path = _PCI) -> Finding:

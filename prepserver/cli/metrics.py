@@ -41,15 +41,15 @@ class _State:
         self._runtime_dir = runtime_dir
         self._asked_s = float("-inf")
         self.found: dict[str, Any] | None = None
-        self.why = ""
+        self.why: AskError | None = None
 
     def ask(self) -> dict[str, Any] | None:
         """The daemon's state, at most `_FRESH_S` old; None if it does not answer, and `why` says why."""
         if time.monotonic() - self._asked_s >= _FRESH_S:
             try:
-                self.found, self.why = ask_status(self._runtime_dir, _ANSWER_S), ""
+                self.found, self.why = ask_status(self._runtime_dir, _ANSWER_S), None
             except AskError as e:
-                self.found, self.why = None, str(e)
+                self.found, self.why = None, e
             self._asked_s = time.monotonic()
         return self.found
 
@@ -63,7 +63,10 @@ class _State:
         """All metrics in the format that a scraper accepts, and that format's name."""
         from prometheus_client.exposition import choose_encoder
 
-        encode, kind = choose_encoder(accepts)
+        try:
+            encode, kind = choose_encoder(accepts)
+        except TypeError:  # a version that is no number
+            encode, kind = choose_encoder("")
         return encode(self), kind
 
 
@@ -74,8 +77,8 @@ def metrics(arguments: argparse.Namespace) -> int:
     state = _State(arguments.runtime_dir)
     if arguments.once:
         text = state.exposed("")[0].decode()
-        if state.found is None:
-            raise AskError(state.why, exits.NO_DAEMON)
+        if state.why is not None:
+            raise state.why
         sys.stdout.write(text)
         return exits.OK
     try:
@@ -110,7 +113,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._answer(200, kind, body)
         elif path == "/health":
             found = state.ask()
-            health = {"state": found["state"] if found is not None else "down", "why": state.why}
+            health = {"state": found["state"] if found is not None else "down", "why": str(state.why or "")}
             is_well = health["state"] == "running"
             self._answer(200 if is_well else 503, "application/json", json.dumps(health).encode() + b"\n")
         else:

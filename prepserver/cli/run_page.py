@@ -57,8 +57,13 @@ def data_of(text: str) -> History:
     if found is None:
         raise ValueError("this is no page of `prepserver report`")
     history = History()
-    for line in json.loads(found[1]):
-        history.take(line)
+    try:
+        for line in json.loads(found[1]):
+            history.take(line)
+        if history.by_images:
+            page(history)  # it uses everything, so it fails if anything is of another type
+    except Exception as e:
+        raise ValueError("this page of `prepserver report` is damaged") from e
     return history
 
 

@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from prepserver.telemetry.logs import printable
+
 _PIPE_WIDTH = 100_000
 
 
@@ -31,5 +33,6 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, 
     for column in columns:
         made.add_column(Text(column), no_wrap=column != gives_way, overflow="ellipsis")
     for row in rows:
-        made.add_row(*(Text(str(cell), no_wrap=True, overflow="ellipsis") for cell in row))
+        # Paths come from strangers: none may control the terminal.
+        made.add_row(*(Text(printable(str(cell)), no_wrap=True, overflow="ellipsis") for cell in row))
     return made

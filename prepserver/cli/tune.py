@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import json
 import math
@@ -46,8 +47,9 @@ def tune(arguments: argparse.Namespace) -> int:
     if arguments.plot is not None and importlib.util.find_spec("matplotlib") is None:
         raise CommandError("--plot: needs matplotlib: pip install 'prepserver[plot]'", USAGE)
     try:
-        load(arguments.plugins or ())
-        job = _job(arguments)
+        with contextlib.redirect_stdout(sys.stderr):  # what the user's functions print is not the result
+            load(arguments.plugins or ())
+            job = _job(arguments)
     except (PackError, SpecError, PluginError) as e:
         raise CommandError(e, USAGE) from e
     most = arguments.most_workers or auto_most_workers()

@@ -81,9 +81,14 @@ class Clients:
         ledger: Logs what each job is given.
         most: Connections for which there are descriptors.
         line_socket: Path of a line's socket while the line is made.
+
+    Attributes:
+        questions: Answers what clients ask first.
+        peers: The connections.
     """
 
     questions: Questions
+    peers: Peers[Peer]
 
     def __init__(
         self, poll: Poll, driver: Driver, attachments: Attachments, ledger: Ledger, most: int, line_socket: Path
@@ -92,7 +97,7 @@ class Clients:
         self._driver = driver
         self._attachments = attachments
         self._ledger = ledger
-        self._peers: Peers[Peer] = Peers(most, os.getuid())
+        self.peers = Peers(most, os.getuid())
         self._complaints = Complaints(log)
         self._listener: Listener | None = None
         self._line_socket = line_socket
@@ -114,7 +119,7 @@ class Clients:
         """Ends all connections."""
         if self._listener is not None:
             self._listener.close()
-        for peer in self._peers:
+        for peer in self.peers:
             self.drop(peer)
         self._complaints.close()
 
@@ -123,9 +128,9 @@ class Clients:
         for question in self.questions.take_short():
             self.ask(question.peer, question)
         self._complaints.tick(now_s)
-        for silent in self._peers.overdue(now_s):
+        for silent in self.peers.overdue(now_s):
             self._drop_silent(silent, f"no question arrived within {SILENCE_S:g} s")
-        for peer in self._peers:
+        for peer in self.peers:
             self._flush(peer)
 
     def _accept(self) -> None:
@@ -139,9 +144,9 @@ class Clients:
     @_at_word_of
     def _take_in(self, peer: Peer) -> None:
         try:
-            while (silent := self._peers.in_the_way_of(peer)) is not None:
+            while (silent := self.peers.in_the_way_of(peer)) is not None:
                 self._drop_silent(silent, "others need the place of a client that asks nothing: try again later")
-            self._peers.add(peer)
+            self.peers.add(peer)
             peer.open(self._line_socket)
         except Crowded as e:
             self._complaints.warn(peer.uid, "pid %d (uid %d) turned away: %s", peer.pid, peer.uid, e)
@@ -193,7 +198,7 @@ class Clients:
         match message:
             case Attach() | AskStatus() | AskStop() if not peer.asked:
                 peer.asked = True
-                self._peers.asked(peer)
+                self.peers.asked(peer)
                 self._answer(peer, message)
             case Release() | Sync() if peer.cursor is not None:
                 self._obey(peer, peer.cursor, message)
@@ -297,7 +302,7 @@ class Clients:
         self._poll.forget(peer.line.fileno())
         peer.is_told = True
         peer.since_s = time.monotonic()
-        self._peers.told(peer)
+        self.peers.told(peer)
 
     def _leave(self, peer: Peer) -> None:
         """Ends the attachment of a peer, if it has one."""
@@ -316,5 +321,5 @@ class Clients:
         self._leave(peer)
         for fd in (peer.fileno(), peer.pidfd, -1 if peer.line is None else peer.line.fileno()):
             self._poll.forget(fd)
-        self._peers.remove(peer)
+        self.peers.remove(peer)
         peer.close()

@@ -163,7 +163,8 @@ class Ledger:
 
     def counted(self, cursor: int, grown: Slice, verdict: dict[str, Any] | None = None) -> None:
         """What a rank did in the last second or so."""
-        if (stay := self._stays.get(cursor)) is not None:
+        # Of a disk that does not answer, reports leave half of the queue to the audit.
+        if (stay := self._stays.get(cursor)) is not None and self._queue.qsize() < _MOST_QUEUED // 2:
             self._put(stay, Counted(grown, verdict))
 
     def left(self, cursor: int, at: int | None = None) -> None:

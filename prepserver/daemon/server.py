@@ -24,7 +24,7 @@ from prepserver.daemon.attach import Listener
 from prepserver.daemon.attachments import Attachments
 from prepserver.daemon.caches import Caches
 from prepserver.daemon.clients import Clients
-from prepserver.daemon.descriptors import MOST_CLIENTS
+from prepserver.daemon.descriptors import MOST_CLIENTS, DescriptorsShort, clients_allowed, raise_limit
 from prepserver.daemon.driver import Driver
 from prepserver.daemon.gpus import Gpus
 from prepserver.daemon.headcount import Keeper
@@ -220,7 +220,8 @@ class Daemon:
         self._notifier.send(RELOADING="1", MONOTONIC_USEC=str(time.monotonic_ns() // 1000))
         try:
             reloaded = reload(self._settings, reread())
-        except ConfigError as e:
+            most_clients = clients_allowed(raise_limit(), reloaded.settings.workers or auto_most_workers())
+        except (ConfigError, DescriptorsShort) as e:
             log.error("reload: %s. Everything stays as it was", e)
         else:
             self._settings = reloaded.settings
@@ -231,6 +232,7 @@ class Daemon:
                 half = (machine_free_bytes()[0] + self._rings.held_bytes) // 2
                 self._rings.budget_bytes = reloaded.settings.memory_bytes or half
             self._keeper.fixed = reloaded.settings.workers
+            self._clients.peers.most = most_clients  # more workers leave fewer descriptors
             self._caches.folders = reloaded.settings.cache_folders
             self._caches.disk_bytes = reloaded.settings.cache_disk_bytes
             log.info("reloaded: %s", ", ".join(reloaded.now) or "nothing has changed")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 
+from prepserver.telemetry.logs import printable as printable
+
 
 class SourceError(Exception):
     """The dataset cannot be used: missing, empty, unreadable or badly written. The text says what to do.
@@ -31,13 +33,6 @@ class SampleError(OSError):
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
-
-
-def printable(name: str) -> str:
-    """Return a file name, which may hold any bytes, as one line of text; odd characters are escaped."""
-    if name.isprintable():
-        return name
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
 
 
 def unusable(what: str, path: str | bytes, error: OSError) -> SourceError:

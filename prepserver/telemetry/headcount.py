@@ -81,11 +81,13 @@ def _wanted(workers: int, jobs: Sequence[Facts], most: int) -> tuple[int, str, f
     if not running:
         return workers, "", 0.0  # idle workers cost no core
     starved = max(running, key=lambda job: job.loop_starved)
-    if workers > 1 and starved.loop_starved >= STARVED and starved.loop_starved > starved.waiting:
+    # A script at a low priority never has its core: it must not take the workers from the jobs of others.
+    others_wait = any(_waits(job) for job in running if job is not starved)
+    if workers > 1 and starved.loop_starved >= STARVED and starved.loop_starved > starved.waiting and not others_wait:
         text = f"a training process could run and has no core {100 * starved.loop_starved:.0f} % of the time"
         return workers - 1, text, STARVED_S
     slow = max(running, key=lambda job: job.waiting)
-    if slow.waiting >= NOTICED and main_wait(slow.waits_for) == "workers" and slow.workers_busy >= BUSY:
+    if _waits(slow) and slow.workers_busy >= BUSY:
         more = more_workers(slow) or int(slow.cores_idle >= _HALF_CORE * run_share(slow))
         share = run_share(slow)
         room = (
@@ -100,3 +102,8 @@ def _wanted(workers: int, jobs: Sequence[Facts], most: int) -> tuple[int, str, f
         text = f"all rows are ready, and the workers are busy {100 * slow.workers_busy:.0f} % of their time"
         return workers - 1, text, SPARE_S
     return workers, "", 0.0
+
+
+def _waits(job: Facts) -> bool:
+    """Whether a job waits for the workers."""
+    return job.waiting >= NOTICED and main_wait(job.waits_for) == "workers"

@@ -27,6 +27,7 @@ RUNS_KEPT = 3
 _MAX_VERDICTS = 16
 _MAX_TRACKS = 64
 _MAX_PIDS = 256
+_MAX_SAID = 500  # lines that are no slices, after which a file is written anew: without verdicts that were replaced
 _FLUSH_S = 5.0  # what a daemon that is killed loses at most, beside a slice
 
 
@@ -262,16 +263,18 @@ class HistoryFile:
         if track in self._open:
             self._slices += 1
             self._put(_line(track, self._open.pop(track)[0]))
-            if self._slices >= MAX_SLICES:
+            if self._slices >= MAX_SLICES or self._lines - self._slices >= _MAX_SAID:
                 self._flush()
                 self._replace(read(self._path))
 
     def _put(self, line: dict[str, Any]) -> None:
         self._buffer.append(line)
+        self._lines += 1
 
     def _flush(self) -> None:
         if self._buffer:
-            with self._path.open("ab") as file:
+            # Not made again: the logs of too many jobs may have been tidied up, this one among them.
+            with open(self._path, "ab", opener=lambda path, flags: os.open(path, flags & ~os.O_CREAT)) as file:
                 file.write(_bytes(self._buffer))
             self._buffer = []
 
@@ -283,11 +286,16 @@ class HistoryFile:
             self._grain_s *= 2
             for track in tracks:
                 track.slices = gathered(track.slices, MAX_SLICES, self._grain_s)
-        self._slices, self._tracks = count, set(history.tracks)
+        self._slices = self._lines = count
+        self._tracks = set(history.tracks)
         new = self._path.with_suffix(".new")
-        with open(new, "wb", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
-            file.write(_bytes(history.lines()))
-        os.replace(new, self._path)
+        try:
+            with open(new, "wb", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
+                file.write(_bytes(history.lines()))
+            os.replace(new, self._path)
+        except OSError:
+            new.unlink(missing_ok=True)
+            raise
 
 
 def _line(track: str, each: Slice) -> dict[str, Any]:

@@ -7,15 +7,19 @@ import logging
 from datetime import UTC, datetime
 
 
+def printable(name: str) -> str:
+    """A name, which may hold any bytes, as one line of text; odd characters are escaped."""
+    if name.isprintable():
+        return name
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
+
+
 class OneLine(logging.Formatter):
     """Escapes control characters, because names come from clients: none may forge a line or control a terminal."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
         """See `logging.Formatter`."""
-        return "".join(
-            c if c.isprintable() else c.encode("unicode_escape", "replace").decode()
-            for c in super().formatMessage(record)
-        )
+        return printable(super().formatMessage(record))
 
 
 class JsonLines(logging.Formatter):

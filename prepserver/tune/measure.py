@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from prepclient import PrepClient, PrepClientError
 from prepserver import __version__
@@ -213,6 +213,22 @@ def write_config(path: Path, workers: int) -> None:
     os.replace(new, path)
 
 
+def _end(number: int, _frame: object) -> NoReturn:
+    raise SystemExit(128 + number)
+
+
+@contextlib.contextmanager
+def _ended_in_order() -> Iterator[None]:
+    """SIGTERM, and a terminal that goes away, leave no files behind either."""
+    numbers = (each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) == signal.SIG_DFL)
+    before = {number: signal.signal(number, _end) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 @contextlib.contextmanager
 def bench(job: Job, seconds: float, most: int, is_stopped: Callable[[], bool]) -> Iterator[Bench]:
     """Runs a daemon for some measurements.
@@ -222,7 +238,10 @@ def bench(job: Job, seconds: float, most: int, is_stopped: Callable[[], bool]) -
     """
     base = tempfile.gettempdir()
     base = base if len(base) <= _LONGEST_BASE else "/tmp"
-    with tempfile.TemporaryDirectory(prefix="prepserver-tune-", dir=base, ignore_cleanup_errors=True) as name:
+    with (
+        _ended_in_order(),
+        tempfile.TemporaryDirectory(prefix="prepserver-tune-", dir=base, ignore_cleanup_errors=True) as name,
+    ):
         scratch = Path(name)
         config = scratch / "config.toml"
         write_config(config, most)  # the rings are made for so many

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from rich.bar import Bar
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from prepserver.telemetry.logs import printable
 from prepserver.tune.measure import Job
 from prepserver.tune.points import FED, Point
 
@@ -22,13 +25,14 @@ def shown(rates: Mapping[Point, float], chosen: Point, job: Job) -> Iterator[Ren
     for name in ("workers", "cache", "packed", "prefetch"):
         lines.add_column(name, no_wrap=True)
     lines.add_column("images/s", justify="right", no_wrap=True)
+    lines.add_column("", max_width=_BAR)  # gives way where the terminal is narrow
     lines.add_column("", no_wrap=True)
     most = max(rates.values())
     for point in sorted(rates, key=lambda point: (point.form, point.prefetch, point.workers)):
-        bar = Text("█" * max(1, round(_BAR * rates[point] / most)), "green" if point == chosen else "cyan")
-        bar.append(" <- this one" if point == chosen else "", "bold green")
+        bar = Bar(most, 0, rates[point], color="green" if point == chosen else "cyan")
+        mark = Text("<- this one" if point == chosen else "", "bold green")
         cells = (str(point.workers), point.cache or "-", "yes" if point.packed else "-", str(point.prefetch or "-"))
-        lines.add_row(*cells, f"{rates[point]:,.0f}", bar)
+        lines.add_row(*cells, f"{rates[point]:,.0f}", bar, mark)
     yield lines
     yield Text("")
     yield from (Text(line) for line in advice(rates, chosen, job))
@@ -42,7 +46,8 @@ def advice(rates: Mapping[Point, float], chosen: Point, job: Job) -> Iterator[st
     if arguments:
         yield f"In the script: PrepClient(..., {', '.join(arguments)})"
     if chosen.packed:
-        yield f'Once: prepserver pack {job.source.place or "SOURCE"} OUT, and Packed("OUT") in the script'
+        place = shlex.quote(printable(job.source.place)) if job.source.place else "SOURCE"  # perhaps a stranger's job
+        yield f'Once: prepserver pack {place} OUT, and Packed("OUT") in the script'
     rate, wanted = rates[chosen], job.wanted_per_s
     if wanted == float("inf"):
         yield f"Expect: {rate:,.0f} images/s, if the training step takes them (--step-ms says how long yours is)"

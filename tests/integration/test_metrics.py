@@ -111,6 +111,7 @@ def test_metrics_health_log_and_report_of_a_job(capsys: pytest.CaptureFixture[st
                 check_timeline(train, server)
                 code, openmetrics = get(path, "/metrics", "application/openmetrics-text; version=1.0.0")
                 assert (code, openmetrics.endswith("# EOF\n")) == (200, True)
+                assert get(path, "/metrics", "application/openmetrics-text; version=abc")[0] == 200
             check_report(server, capsys)
             assert get(path, "/health") == (200, '{"state": "running", "why": ""}\n')
             assert get(path, "/secrets")[0] == 404

@@ -6,6 +6,7 @@ import argparse
 import importlib.util
 import json
 import os
+import resource
 import signal
 import time
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from prepclient import Joining, Plugin, PluginOp, PrepClient, SyntheticImages, k
 from prepserver.cli import command_line, main, tune
 from prepserver.cli.exits import CommandError
 from prepserver.config import auto_most_workers, load_settings
+from prepserver.tune.measure import Job, bench
 from tests.support.clients import OPS, inline_rows, rows_of
 from tests.support.server import Server, cli, environment
 from tests.support.waiting import PATIENCE_S, wait_until
@@ -89,6 +91,16 @@ def test_auto_adds_a_worker_while_a_job_waits(resized: Server) -> None:
     assert " workers instead of 1: a job waits " in resized.log()
 
 
+def test_no_more_workers_than_open_files_allow(resized: Server) -> None:
+    """Without descriptors, no client could attach."""
+    set_workers(resized, 2)
+    wait_until(lambda: len(resized.workers()) == 2, why=resized.log)
+    resource.prlimit(resized.pid, resource.RLIMIT_NOFILE, (200, 200))
+    set_workers(resized, 64)
+    wait_until(lambda: "too low for 64 workers" in resized.log(), why=resized.log)
+    assert len(resized.workers()) == 2
+
+
 def asked(*words: str) -> argparse.Namespace:
     return command_line().parse_args(["tune", *words])
 
@@ -127,6 +139,28 @@ def test_tune_takes_data_and_step_from_a_script(tmp_path: Path) -> None:
     found = tune._job(asked(f"{script}:loader", "--step", f"{script}:step"))
     assert (found.source, found.batch_size, found.shuffle) == (SyntheticImages(64, size=(32, 32)), 8, True)
     assert 0.001 <= found.step_s < 1.0
+
+
+def test_what_a_script_prints_is_not_the_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = tmp_path / "noisy.py"
+    script.write_text('print("read")\ndef loader():\n    print("called")\n')
+    assert main(["tune", f"{script}:loader", "--json"]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("read\ncalled\n")
+
+
+def test_a_tune_that_is_ended_leaves_nothing() -> None:
+    running = bench(Job(SOURCE, OPS, 8), 0.1, 1, lambda: False)
+    measured = running.__enter__()
+    pid, scratch = measured._server.pid, measured._scratch
+    with pytest.raises(SystemExit) as ended:
+        os.kill(os.getpid(), signal.SIGTERM)
+    running.__exit__(ended.type, ended.value, ended.tb)
+    assert ended.value.code == 128 + signal.SIGTERM
+    assert not Path(f"/proc/{pid}").exists()
+    assert not scratch.exists()
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
 def test_tune_measures_all_forms_draws_and_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

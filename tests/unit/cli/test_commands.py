@@ -109,12 +109,15 @@ def test_a_socket_that_a_killed_daemon_left_is_no_daemon(tmp_path: Path, capsys:
     assert said(["status", "--runtime-dir", str(tmp_path)], capsys)[0] == exits.NO_DAEMON
 
 
+@pytest.mark.parametrize("command", [["stop"], ["metrics", "--once"]])
 @pytest.mark.parametrize(("code", "exit_code"), [("permission", exits.NO_PERMISSION), ("busy", exits.FAILED)])
 def test_a_refusal_is_told_in_the_daemons_words(
-    code: str, exit_code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    code: str, exit_code: int, command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import threading
 
+    if command[0] == "metrics":
+        pytest.importorskip("prometheus_client")
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as s:
         s.bind(str(tmp_path / "attach.sock"))
         s.listen(1)
@@ -126,9 +129,9 @@ def test_a_refusal_is_told_in_the_daemons_words(
 
         daemon = threading.Thread(target=refuse)
         daemon.start()
-        found = said(["stop", "--runtime-dir", str(tmp_path)], capsys)
+        found = said([*command, "--runtime-dir", str(tmp_path)], capsys)
         daemon.join(10)
-    assert found == (exit_code, "", "prepserver stop: not for you")
+    assert found == (exit_code, "", f"prepserver {command[0]}: not for you")
 
 
 def test_a_daemon_in_a_bad_place_is_not_started(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

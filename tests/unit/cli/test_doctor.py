@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pynvml
 import pytest
 
 from prepserver.cli import doctor, exits, hardware, main
@@ -121,6 +122,21 @@ def test_a_gpu_far_from_the_cores_is_named(node: str, cores: str, severity: str,
     assert found.severity == severity
     assert fix in found.fix
     assert hardware.near(1, "00000000:66:00.0", {3}, tmp_path).severity == "ok"
+
+
+def test_a_gpu_that_does_not_answer_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that has fallen off the bus."""
+    monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetCount", lambda: 1)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByIndex", lambda _: pynvml.c_nvmlDevice_t())
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetName", raises_lost)
+    (found,) = hardware.gpus()
+    assert (found.name, found.severity) == ("GPU 0", "broken")
+    assert "GPU is lost" in found.text
+
+
+def raises_lost(_handle: object) -> str:
+    raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
 
 
 def test_the_flags_of_a_container_are_those_that_matter(tmp_path: Path) -> None:

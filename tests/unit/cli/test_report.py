@@ -92,3 +92,26 @@ def test_runs_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     for names in ((a, b), (b, tmp_path / "none.html")):
         assert main(["compare", *map(str, names)]) == exits.FAILED
     assert "no page" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "data", ["7", "[" * 100_000, '[{"run": {"settings": [1]}}, {"track": "a", "reads": {"pipeline": 7}}, %s]']
+)
+def test_a_damaged_page_is_said_to_be_one(data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole, damaged = tmp_path / "a.html", tmp_path / "b.html"
+    whole.write_text(page(run(seconds=20)))
+    slices = '{"track": "a", "at": 1, "for": 1, "sums": {"images": 5}}'
+    damaged.write_text(f'<script type="application/json" id="prepserver-run">{data.replace("%s", slices)}</script>')
+    assert main(["compare", str(whole), str(damaged)]) == exits.FAILED
+    assert f"{damaged}: this page of `prepserver report` is damaged" in capsys.readouterr().err
+
+
+def test_a_page_of_a_stranger_does_not_control_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a, b = run(seconds=20), run(seconds=20)
+    b.tracks["a"].reads["source"] = {"source": "ImageFolder", "root": "/data/\x1b]0;evil\x07\nB"}
+    for name, history in (("a", a), ("b", b)):
+        (tmp_path / name).with_suffix(".html").write_text(page(history))
+    assert main(["compare", str(tmp_path / "a.html"), str(tmp_path / "b.html")]) == exits.OK
+    text = capsys.readouterr().out
+    assert r"/data/\x1b]0;evil\x07\nB" in text
+    assert "\x1b" not in text

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,7 @@ from prepserver.audit.stays import Stay, chains
 from prepserver.daemon import ledger as room
 from prepserver.daemon.ledger import Ledger
 from prepserver.protocol.messages import Attach
+from prepserver.telemetry.history import Slice
 
 ROWS = Rows({"source": "SyntheticImages"}, "d", "/i", 100, "cyclic", 0, [])
 ATTACH = Attach((1, 1), "0", "train", {}, "cyclic", 0, [], batch_size=10, drop_last=False, rank=0, world_size=1)
@@ -93,6 +96,31 @@ def test_a_disk_that_takes_nothing_is_one_warning_and_no_log(tmp_path: Path, cap
     ledger.close()
     assert caplog.text.count("cannot be written") == 1
     assert logfile.jobs(tmp_path / "file" / "audit") == []
+
+
+def test_reports_leave_room_for_the_audit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """While a disk does not answer, seconds of many ranks pile up; that a rank has left must not be lost for them."""
+    answers = threading.Event()
+
+    class Slow(logfile.LogFile):
+        def __init__(self, *of: Any) -> None:
+            answers.wait()
+            super().__init__(*of)
+
+    monkeypatch.setattr(room, "LogFile", Slow)
+    monkeypatch.setattr(room, "_MOST_QUEUED", 20)
+    ledger = Ledger(tmp_path)
+    begin(ledger)
+    for second in range(100):
+        ledger.counted(1, Slice(second, 1.0, {"images": 1.0}))
+    ledger.left(1, 50)
+    answers.set()
+    ledger.close()
+    (stay,) = stays(tmp_path)
+    assert stay.left is not None
+    assert "will have gaps" not in caplog.text
 
 
 def test_a_log_that_is_full_ends_and_its_job_goes_on(

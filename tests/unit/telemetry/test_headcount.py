@@ -71,6 +71,16 @@ def test_a_starved_training_process_gets_its_core() -> None:
     assert "no core 40 %" in changes[0][1].why
 
 
+def test_a_starved_script_takes_no_workers_from_others_that_wait() -> None:
+    """A script at a low priority, or one that keeps all cores busy itself, has no core with one worker either."""
+    low = replace(FED, loop_starved=0.9)
+    busy = replace(HUNGRY, cores_idle=0.0)
+    assert watched(lambda n, _: [replace(low, workers=n), replace(busy, workers=n)], 4, 600) == []
+    held = replace(busy, waits_for={"ranks": 1.0})  # would not make use of them
+    changes = watched(lambda n, _: [replace(low, workers=n), replace(held, workers=n)], 4, 600)
+    assert [now.workers for _, now in changes] == [3, 2, 1]
+
+
 def test_a_pause_changes_nothing() -> None:
     """An evaluation reads no rows: its workers are idle, and needed at its end."""
     assert watched(lambda _n, _s: [replace(FED, images_per_s=0.0, workers_busy=0.0)], 6, 600) == []

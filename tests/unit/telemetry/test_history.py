@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,22 @@ def test_a_week_takes_no_more_room_than_an_hour(tmp_path: Path, monkeypatch: pyt
     assert figures(track.slices)["GPU busy"] is None
     ends = [each.at_s + each.span_s for each in track.slices]
     assert ends[:-1] == [each.at_s for each in track.slices[1:]]
+
+
+def test_ranks_of_different_verdicts_take_no_more_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each rank is judged every ten seconds, and the verdict that was said last is another rank's."""
+    monkeypatch.setattr(history, "_MAX_SAID", 20)
+    file, others = opened(tmp_path), {**VERDICT, "verdict": "data-bound (read)"}
+    track = file.begin(READS, 7)
+    for k in range(200):
+        for verdict in (VERDICT, others):
+            file.add(track, Slice(1000.0 + k, 1.0, {"images": 5.0}), verdict)
+    file.close()
+    path = paths(tmp_path / "train.log")[0]
+    found = read(path).tracks[track]
+    assert len(found.slices) == 200
+    assert set(found.verdicts) == {"healthy", "data-bound (read)"}
+    assert path.read_bytes().count(b'"verdict":') <= 2 * 30
 
 
 def test_ranks_of_a_job_add_up(tmp_path: Path) -> None:
@@ -96,3 +113,24 @@ def test_slices_are_gathered_up_to_a_pause() -> None:
     assert [each.at_s for each in found[9:11]] == [90, 500]
     assert [each.span_s for each in gathered(slices, 1000, least_s=50.0)] == [50.0] * 4
     assert gathered([], 10) == []
+
+
+def test_a_full_disk_leaves_no_part_of_a_file(tmp_path: Path) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50, limits[1]))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            opened(tmp_path, host="x" * 100)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_was_tidied_up_stays_away(tmp_path: Path) -> None:
+    """Nobody would find it again: its log is gone."""
+    file = opened(tmp_path)
+    written(file, 3)
+    paths(tmp_path / "train.log")[0].unlink()
+    with pytest.raises(FileNotFoundError):
+        file.close()
+    assert list(tmp_path.iterdir()) == []

@@ -18,8 +18,9 @@ JOB = Job(ImageFolder("/data/train"), (CenterCrop(8),), 64, step_s=0.1)
 RATES = {Point(1): 200.0, Point(2): 380.0, Point(2, cache="decoded"): 630.0, Point(2, packed=True): 500.0}
 
 
-def test_the_table_marks_the_choice_and_the_advice_follows() -> None:
-    console = Console(width=120)
+@pytest.mark.parametrize("width", [120, 80, 60])
+def test_the_table_marks_the_choice_and_the_advice_follows(width: int) -> None:
+    console = Console(width=width)
     with console.capture() as captured:
         console.print(*shown(RATES, Point(2, cache="decoded"), JOB), sep="\n")
     text = captured.get()
@@ -27,7 +28,7 @@ def test_the_table_marks_the_choice_and_the_advice_follows() -> None:
     assert line.split()[:5] == ["2", "decoded", "-", "-", "630"]
     assert "prepserver start --workers 2" in text
     assert 'PrepClient(..., cache="decoded")' in text
-    assert "630 images/s, all that a step of 100 ms takes" in text
+    assert "630 images/s, all that a step of 100 ms takes" in " ".join(text.split())
 
 
 @pytest.mark.parametrize(
@@ -49,3 +50,11 @@ def test_the_settings_start_a_daemon(tmp_path: Path) -> None:
     path.write_text(settings(Point(3, 128, "encoded"), JOB, {Point(3, 128, "encoded"): 100.0}))
     assert load_settings(path, {}).workers == 3
     assert '# In the script: PrepClient(..., cache="encoded", prefetch=128)' in path.read_text()
+
+
+def test_a_strangers_path_is_neither_setting_nor_command(tmp_path: Path) -> None:
+    """`tune --job` takes the source from the log of any user's job."""
+    job, point = Job(ImageFolder("/data/$(evil)\nworkers = 64"), JOB.ops, 8), Point(3, packed=True)
+    (tmp_path / "best.toml").write_text(settings(point, job, {point: 100.0}))
+    assert load_settings(tmp_path / "best.toml", {}).workers == 3
+    assert r"prepserver pack '/data/$(evil)\nworkers = 64' OUT" in "\n".join(advice({point: 100.0}, point, job))
