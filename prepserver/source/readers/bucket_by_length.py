@@ -15,6 +15,9 @@ from prepserver.source.progress import Progress
 from prepserver.source.samples import Source
 from prepserver.source.storage.remote import RemoteError
 
+_AT_ONCE = 256
+"""Samples that begin to be read together, where that is of use."""
+
 
 class BucketByLengthReader(PickingReader):
     kind = BucketByLength
@@ -23,6 +26,8 @@ class BucketByLengthReader(PickingReader):
     def pick(self, source: Source, extra: bytes, progress: Progress) -> npt.NDArray[Any]:
         lengths = np.zeros(len(source), np.uint32)
         for index in range(len(source)):
+            if source.reads_ahead and index % _AT_ONCE == 0:
+                source.prefetch(range(index, min(index + _AT_ONCE, len(source))))
             try:
                 lengths[index] = len(source.read(index)[self.spec.column])
             except RemoteError as error:

@@ -131,7 +131,10 @@ class _Plan:
     def _counted(self, first: int, stop: int) -> list[Piece]:
         texts: dict[int, str] = {}
         found: list[Piece] = []
-        for index in range(first, min(first + _AT_ONCE, stop)):
+        indices = range(first, min(first + _AT_ONCE, stop))
+        if self._source.reads_ahead:
+            self._source.prefetch(indices)
+        for index in indices:
             try:
                 text = self._source.read(index)[self._column]
             except RemoteError as error:
@@ -147,7 +150,7 @@ class _Plan:
             counts = [self._count_or_none(text) for text in texts.values()]
         for (index, text), count in zip(texts.items(), counts, strict=True):
             found += self._pieces(index, text, count)
-        self._progress.found(min(first + _AT_ONCE, stop))
+        self._progress.found(indices.stop)
         return found
 
     def _pieces(self, index: int, text: str, count: int) -> list[Piece]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -188,6 +189,26 @@ def test_texts_that_cannot_be_had_just_now_spoil_no_listing(kind: type, store: O
     store.faults["a.txt"] = "cut"
     with pytest.raises(SourceError, match=r"cannot read .*/a\.txt, .*: the store cannot be reached"):
         build_index(kind(lines, *more), tmp_path / "cache")
+
+
+@pytest.mark.parametrize("kind", [BucketByLength, PackTokens])
+def test_texts_are_counted_several_at_once(
+    kind: type, store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.txt").write_text("the a\nb\n")
+    lines = TextLines(f"{store.upload(tmp_path, tmp_path.name)}/a.txt")
+    build_index(lines, tmp_path / "cache")
+    more = () if kind is BucketByLength else (Tokenize(texts.vocabulary(tmp_path / "words")), 8)
+    store.asked.clear()
+    both = threading.Barrier(2)
+
+    def answered_when_both_are_asked_for(_path: str) -> None:
+        if store.asked:
+            both.wait(DEADLINE_S)
+
+    monkeypatch.setattr(store, "fault", answered_when_both_are_asked_for)
+    build_index(kind(lines, *more), tmp_path / "cache")
+    assert len(store.asked) == 2
 
 
 def test_objects_that_a_list_names_are_as_old_as_the_list(store: ObjectStore, tmp_path: Path) -> None:
