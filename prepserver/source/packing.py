@@ -83,12 +83,13 @@ def parts_of(number: int, text: str, count: int, length: int, counted: Callable[
                     break
             size = int((end - begin) * length * (0.99 if tokens <= length else 0.97) / max(1, tokens))
         while not best[0]:  # its tokens lie far from evenly
-            size //= 2
-            if not size:
-                raise ValueError(f"character {begin} has more than {length} tokens")
-            tokens = counted(text[begin : begin + size])
+            size = max(1, size // 2)
+            end = _cut(text, begin, begin + size)
+            tokens = counted(text[begin:end])
             if tokens <= length:
-                best = (begin + size, tokens)
+                best = (end, tokens)
+            elif size == 1:
+                raise ValueError(f"character {begin} has more than {length} tokens")
         end, tokens = best
         yield Piece(number, begin, end, tokens)
         chars = (end - begin) / max(1, tokens)

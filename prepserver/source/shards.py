@@ -143,7 +143,7 @@ class RemoteShards(Shards):
         except OutsideRootsError:
             raise SampleError(OUTSIDE) from None
         except SampleError as error:
-            raise SampleError(f"{self.name(shard)}: {error.reason}") from None
+            raise remote.RemoteError(f"{self.name(shard)}: {error.reason}") from None
 
     def want(self, ranges: Iterable[tuple[int, int, int]]) -> None:
         """As `Shards.want`."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import resource
 import socket
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from prepserver.source import OutsideRootsError, Roots, SourceError, build_index
 from prepserver.source.errors import printable
 from prepserver.source.opfiles import digests, places
 from prepserver.worker.channel import ChannelClosed, close_all, receive, send
-from prepserver.worker.sandbox import OPEN, Seal
+from prepserver.worker.sandbox import OPEN, Seal, limit_data
 
 log = logging.getLogger("prepserver.indexer")
 
@@ -41,7 +40,7 @@ def run(sock: socket.socket, seal: Seal = OPEN) -> int:
 
     `seal` is closed before anything of the dataset is read.
     """
-    resource.setrlimit(resource.RLIMIT_DATA, (MOST_BYTES, MOST_BYTES))
+    limit_data(MOST_BYTES)
     try:
         job, fds = receive(sock, TO_INDEXER)
         close_all(fds)

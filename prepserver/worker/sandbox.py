@@ -121,6 +121,8 @@ def limit_data(more_bytes: int) -> None:
     if more_bytes:
         pages = int(Path("/proc/self/statm").read_text().split()[5])
         most = pages * resource.getpagesize() + more_bytes
+        if (before := resource.getrlimit(resource.RLIMIT_DATA)[1]) != resource.RLIM_INFINITY:
+            most = min(most, before)  # LimitDATA= of a unit, say, which only root may raise
         resource.setrlimit(resource.RLIMIT_DATA, (most, most))
 
 

@@ -13,11 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from prepserver import tokens
+from prepserver.pipeline.ops.tokenize import Tokenize
 from prepserver.pipeline.sources.pack_tokens import NO_LABEL, PackTokens
 from prepserver.plugins import PluginError
 from prepserver.source.composed import ComposedReader, ComposedSource
 from prepserver.source.container import Container, Rows
-from prepserver.source.errors import SampleError, SourceError, printable
+from prepserver.source.errors import SampleError, SourceError, printable, unusable
 from prepserver.source.maps import IndexMap, Place
 from prepserver.source.opfiles import places
 from prepserver.source.packing import WINDOW, Piece, parts_of, rows_of
@@ -25,6 +26,7 @@ from prepserver.source.progress import Progress
 from prepserver.source.reader import IndexInfo
 from prepserver.source.roots import Roots
 from prepserver.source.samples import Record, Source, read_regular_file
+from prepserver.source.storage.remote import RemoteError
 
 _AT_ONCE = 256
 """Texts that are tokenised in one call while they are counted."""
@@ -78,6 +80,11 @@ def _tokenizer(spec: PackTokens, digest: str) -> tokens.Tokenizer:
         raise SourceError(str(error)) from error
 
 
+def _own(op: Tokenize, begin: int, end: int, whole: int) -> slice:
+    """Where the tokens of a part of a text are, without the begin and the end that only the whole text has."""
+    return slice(int(begin > 0 and op.begin is not None), -1 if end < whole and op.end is not None else None)
+
+
 class _Packing(IndexMap):
     """To the first text of a row."""
 
@@ -109,7 +116,7 @@ class _Plan:
     """
 
     def __init__(self, spec: PackTokens, source: Source, tokenizer: tokens.Tokenizer, progress: Progress) -> None:
-        self._column, self._length = spec.tokenize.column, spec.length
+        self._op, self._column, self._length = spec.tokenize, spec.tokenize.column, spec.length
         self._source, self._tokenizer, self._progress = source, tokenizer, progress
 
     def windows(self) -> Iterator[list[list[Piece]]]:
@@ -124,9 +131,14 @@ class _Plan:
     def _counted(self, first: int, stop: int) -> list[Piece]:
         texts: dict[int, str] = {}
         found: list[Piece] = []
-        for index in range(first, min(first + _AT_ONCE, stop)):
+        indices = range(first, min(first + _AT_ONCE, stop))
+        if self._source.reads_ahead:
+            self._source.prefetch(indices)
+        for index in indices:
             try:
                 text = self._source.read(index)[self._column]
+            except RemoteError as error:
+                raise unusable("the text", self._source.name(index), error) from error  # for a while, perhaps
             except (SampleError, PluginError):
                 found.append(Piece(index, 0, 0, 0))
             else:
@@ -138,7 +150,7 @@ class _Plan:
             counts = [self._count_or_none(text) for text in texts.values()]
         for (index, text), count in zip(texts.items(), counts, strict=True):
             found += self._pieces(index, text, count)
-        self._progress.found(min(first + _AT_ONCE, stop))
+        self._progress.found(indices.stop)
         return found
 
     def _pieces(self, index: int, text: str, count: int) -> list[Piece]:
@@ -147,9 +159,13 @@ class _Plan:
         if count <= self._length:
             return [Piece(index, 0, len(text), count)]
         try:
-            return list(parts_of(index, text, count, self._length, lambda part: len(self._tokenizer([part])[0])))
-        except ValueError:
+            parts = list(parts_of(index, text, count, self._length, lambda part: len(self._tokenizer([part])[0])))
+        except (ValueError, tokens.BadText):  # inside a word, a part may be none that the tokenizer knows
             return [Piece(index, 0, 0, 0)]
+        return [
+            part._replace(tokens=len(range(part.tokens)[_own(self._op, part.begin, part.end, len(text))]))
+            for part in parts
+        ]
 
     def _count_or_none(self, text: str) -> int:
         try:
@@ -194,7 +210,7 @@ class _PackedTexts(ComposedSource):
         at = 0
         for place, row in enumerate(rows):
             parts = [
-                self._bare(each, begin > 0, end < whole)
+                each[_own(self._spec.tokenize, begin, end, whole)]
                 for (_, begin, end), each, whole in zip(row, made[at:], wholes[at:], strict=False)
             ]
             at += len(row)
@@ -214,14 +230,9 @@ class _PackedTexts(ComposedSource):
             self._tokenizer([text])
         except tokens.BadText as error:
             return SampleError(f"its text {name}: {error}")
-        return SampleError(f"its text {name} could not be read, or cut, when tokens were counted: attach again")
-
-    def _bare(self, found: tokens.Tokens, goes_on: bool, ends_later: bool) -> tokens.Tokens:
-        """The tokens of a part of a text, without the begin and the end that only the whole text has."""
-        op = self._spec.tokenize
-        first = 1 if goes_on and op.begin is not None else 0
-        last = len(found) - (1 if ends_later and op.end is not None else 0)
-        return found[first:last]
+        return SampleError(
+            f"its text {name} could not be read, or cut, when tokens were counted: touch its file, and attach again"
+        )
 
     def _lay(self, parts: list[tokens.Tokens], row: Mapping[str, npt.NDArray[Any]]) -> None:
         """Write a row."""

@@ -90,7 +90,7 @@ class ParquetReader(FilesReader[Groups]):
                 schema, meta = opened.schema_arrow, opened.metadata
             except SampleError as error:
                 raise unusable("the file", path, error) from error
-            except (arrow.ArrowException, OSError) as error:
+            except (arrow.ArrowException, OSError, UnicodeDecodeError) as error:
                 raise SourceError(f"{path} is damaged, or no Parquet file: {error}") from error
         groups = Groups(file.size, file.version, classes=class_names(schema, self.spec))
         leaves = tuple(leaf(path, schema, self.spec, column, kind) for column, kind in self.spec.columns.items())
@@ -107,10 +107,13 @@ class ParquetReader(FilesReader[Groups]):
                 )
             groups.rows.append(group.num_rows)
             groups.nbytes.append(nbytes)
-            groups.ranges.append([
-                (min(filter(None, (each.dictionary_page_offset, each.data_page_offset))), each.total_compressed_size)
-                for each in wanted
-            ])  # fmt: skip
+            ranges = [
+                (min(filter(None, (each.dictionary_page_offset, each.data_page_offset)), default=0),
+                 each.total_compressed_size) for each in wanted
+            ]  # fmt: skip
+            if min(group.num_rows, nbytes) < 0 or not all(0 <= at <= at + size <= file.size for at, size in ranges):
+                raise SourceError(f"{path} is damaged: row group {number} does not lie in its {file.size} bytes")
+            groups.ranges.append(ranges)
             found(group.num_rows)
         return groups
 
@@ -261,6 +264,8 @@ class _Rows(Source):
             table = opened.read_row_group(
                 group - self._firsts[file], columns=list(dict.fromkeys(names.values())), use_threads=False
             )
+            if len(table) != (rows := self._ends[group] - (self._ends[group - 1] if group else 0)):
+                raise SourceError(f"it has {len(table)} rows, and its file says {rows}")
             found = {column: values_of(column, kind, _column(table, names[column])) for column, kind in columns.items()}
         except SampleError:
             raise

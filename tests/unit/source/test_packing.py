@@ -47,6 +47,26 @@ def test_a_character_with_more_tokens_than_a_row_cannot_be_cut() -> None:
     assert [each.end for each in parts_of(0, "ab" * 9 + "c", 99, 50, lambda part: 40 * len(part))] == [*range(1, 20)]
     with pytest.raises(ValueError, match="character 0 has more than 8 tokens"):
         list(parts_of(0, "ab", 99, 8, lambda part: 40 * len(part)))
+    assert len(list(parts_of(0, "a" * 8, 9, 8, lambda part: 1 if len(part) == 1 else 9))) == 8
+
+
+def test_a_part_that_is_no_word_spoils_its_text_alone(tmp_path: Path) -> None:
+    word = "w" * 40
+    (tmp_path / "a.txt").write_text(f"b b b b {word}{' b' * 20}\nd\n")
+    op = Tokenize(texts.vocabulary(tmp_path / "words", [*texts.WORDS, word]))
+    source = opened(PackTokens(TextLines(tmp_path / "a.txt"), op, 8), tmp_path)
+    assert source.read(0)["tokens"].tolist() == [8, 0, 0, 0, 0, 0, 0, 0]
+    with pytest.raises(SampleError, match=r"a\.txt, line 1 could not be read, or cut, when tokens were counted: touch"):
+        source.read(1)
+
+
+def test_a_part_of_white_space_is_no_row(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(f"b b     {'b ' * 12}    \n")
+    op = Tokenize(texts.vocabulary(tmp_path / "words"), begin=2)
+    source = opened(PackTokens(TextLines(tmp_path / "a.txt"), op, 8), tmp_path)
+    rows = [source.read(index)["tokens"].tolist() for index in range(len(source))]
+    assert all(map(any, rows))
+    assert sum(row.count(6) for row in rows) == 14
 
 
 def test_an_epoch_has_each_token_once_in_rows_that_are_full(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -204,6 +205,24 @@ def test_a_file_that_is_damaged_changed_or_elsewhere_is_named(tmp_path: Path) ->
     (tmp_path / "in").mkdir()
     with pytest.raises(OutsideRootsError):
         build_index(Parquet(path), tmp_path / "cache", roots=Roots([str(tmp_path / "in")]))
+
+
+@pytest.mark.parametrize(("byte", "error"), [(28, SampleError), (25, SourceError)], ids=["14 rows", "-13 rows"])
+def test_a_footer_with_a_wrong_number_of_rows_is_damaged(byte: int, error: type[Exception], tmp_path: Path) -> None:
+    path, spec = tmp_path / "a.parquet", Parquet(tmp_path / "a.parquet", columns={"x": Scalar("int64")})
+    pq.write_table(pa.table({"x": list(range(39))}), path, row_group_size=13)
+    whole, said = path.read_bytes(), []
+    for place in range(len(whole) - 8 - int.from_bytes(whole[-8:-4], "little"), len(whole) - 8):
+        if whole[place] == 26:  # 13 in the footer's code
+            path.write_bytes(whole[:place] + bytes([byte]) + whole[place + 1 :])
+            with contextlib.suppress(error):
+                source = opened(spec, tmp_path)
+                for index in range(len(source)):
+                    try:
+                        source.read(index)
+                    except SampleError as bad:
+                        said.append(bad.reason)
+    assert error is SourceError or any("it has 13 rows, and its file says 14" in each for each in said)
 
 
 def opened_anew(spec: Parquet, source: Any) -> Source:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,12 +12,15 @@ import numpy as np
 import pytest
 
 from prepserver.pipeline import kinds
+from prepserver.pipeline.ops import Tokenize
 from prepserver.pipeline.sources import (
+    BucketByLength,
     Csv,
     FileList,
     HuggingFace,
     ImageFolder,
     Packed,
+    PackTokens,
     Parquet,
     SourceSpec,
     Tar,
@@ -25,7 +29,7 @@ from prepserver.pipeline.sources import (
 from prepserver.source import OutsideRootsError, SampleError, Source, SourceError, build_index, open_source
 from prepserver.source.storage import remote
 from prepserver.source.storage.remote import Wanted
-from tests.support import datasets
+from tests.support import datasets, texts
 from tests.support.datasets import COUNT
 from tests.support.object_store import SECRET, ObjectStore, object_store
 from tests.support.tiny_images import jpeg, photo_tree
@@ -174,6 +178,37 @@ def test_a_store_that_fails_spoils_no_listing(store: ObjectStore, tmp_path: Path
     store.faults.clear()
     again = opened(spec, tmp_path)
     assert [again.read(index)["image"] for index in range(COUNT)] != []
+
+
+@pytest.mark.parametrize("kind", [BucketByLength, PackTokens])
+def test_texts_that_cannot_be_had_just_now_spoil_no_listing(kind: type, store: ObjectStore, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("the a\nb\n")
+    lines = TextLines(f"{store.upload(tmp_path, tmp_path.name)}/a.txt")
+    build_index(lines, tmp_path / "cache")
+    more = () if kind is BucketByLength else (Tokenize(texts.vocabulary(tmp_path / "words")), 8)
+    store.faults["a.txt"] = "cut"
+    with pytest.raises(SourceError, match=r"cannot read .*/a\.txt, .*: the store cannot be reached"):
+        build_index(kind(lines, *more), tmp_path / "cache")
+
+
+@pytest.mark.parametrize("kind", [BucketByLength, PackTokens])
+def test_texts_are_counted_several_at_once(
+    kind: type, store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.txt").write_text("the a\nb\n")
+    lines = TextLines(f"{store.upload(tmp_path, tmp_path.name)}/a.txt")
+    build_index(lines, tmp_path / "cache")
+    more = () if kind is BucketByLength else (Tokenize(texts.vocabulary(tmp_path / "words")), 8)
+    store.asked.clear()
+    both = threading.Barrier(2)
+
+    def answered_when_both_are_asked_for(_path: str) -> None:
+        if store.asked:
+            both.wait(DEADLINE_S)
+
+    monkeypatch.setattr(store, "fault", answered_when_both_are_asked_for)
+    build_index(kind(lines, *more), tmp_path / "cache")
+    assert len(store.asked) == 2
 
 
 def test_objects_that_a_list_names_are_as_old_as_the_list(store: ObjectStore, tmp_path: Path) -> None:
