@@ -10,7 +10,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
@@ -75,7 +76,8 @@ class Tokenizer:
                 text.encode()  # tokenizers and tiktoken differ in what they do to a lone surrogate, as JSON may hold it
         except UnicodeEncodeError as error:
             raise BadText(f"character {error.start} of a text is half of a surrogate pair, and no character") from None
-        return [self._array(found) for found in self._encode(texts)]
+        with _no_panic(BadText, "the tokenizer cannot cut a text, or lacks a part of it"):
+            return [self._array(found) for found in self._encode(texts)]
 
     def _array(self, found: Sequence[int]) -> Tokens:
         if self._most is not None and len(found) > self._most:
@@ -110,11 +112,23 @@ def tokenizer(op: Tokenize) -> Tokenizer:
     else:
         load = _vocabulary
     try:
-        return Tokenizer(op, load(op, data))
+        with _no_panic(BadTokenizer, f"{op.path} is no tokenizer that its package can use"):
+            return Tokenizer(op, load(op, data))
     except ImportError as error:
         name = load.__name__.strip("_")
         reason = f"Tokenize needs {_PACKAGES[name]} where rows are made: pip install 'prepserver[text]' ({error})"
         raise BadTokenizer(reason) from error
+
+
+@contextmanager
+def _no_panic(kind: type[Exception], what: str) -> Iterator[None]:
+    """Make an error of a panic in a package's Rust code: it is no `Exception`, and would end a worker."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__module__ != "pyo3_runtime":
+            raise
+        raise kind(f"{what}: {error}") from error
 
 
 _PACKAGES = {"hugging_face": "tokenizers", "tiktoken": "tiktoken", "sentencepiece": "sentencepiece"}
@@ -127,6 +141,10 @@ def _hugging_face(op: Tokenize, data: bytes) -> Encode:
         found = tokenizers.Tokenizer.from_buffer(data)
     except Exception as error:  # of no narrower class
         raise BadTokenizer(f"{op.path} is no tokenizer of Hugging Face's tokenizers: {error}") from error
+    if dropout := getattr(found.model, "dropout", None):
+        raise BadTokenizer(
+            f"{op.path} has dropout={dropout}, by which a text has other tokens each time: set model.dropout to null"
+        )
     found.no_padding()
     if op.max_tokens is None:
         found.no_truncation()

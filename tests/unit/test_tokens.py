@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import importlib.util
+import json
 from pathlib import Path
 
 import pytest
@@ -92,3 +94,32 @@ def test_half_of_a_surrogate_pair_is_a_bad_text(tmp_path: Path) -> None:
     for path in (texts.tokenizer(tmp_path / "a.json"), texts.vocabulary(tmp_path / "a.txt")):
         with pytest.raises(BadText, match="character 2 of a text is half of a surrogate pair"):
             made(Tokenize(path), ["a", "a \ud800"])
+
+
+def test_panics_of_packages_are_errors(tmp_path: Path) -> None:
+    """They are no `Exception`: they would end a worker for each text."""
+    need("tiktoken")
+
+    def ranks(*numbers: int) -> Path:
+        tokenizer.cache_clear()
+        lines = [f"{base64.b64encode(bytes([97 + k])).decode()} {number}\n" for k, number in enumerate(numbers)]
+        (tmp_path / "gpt2.tiktoken").write_text("".join(lines))
+        return tmp_path / "gpt2.tiktoken"
+
+    few = ranks(0, 1)
+    assert made(Tokenize(few), ["ab"]) == [[0, 1]]
+    with pytest.raises(BadText, match="lacks a part of it"):
+        made(Tokenize(few), ["abc"])
+    with pytest.raises(BadTokenizer, match="no tokenizer that its package can use"):
+        tokenizer(Tokenize(ranks(0, 0)))
+
+
+def test_a_tokenizer_that_draws_is_refused(tmp_path: Path) -> None:
+    need("tokenizers")
+    path = tmp_path / "tokenizer.json"
+    model = {"type": "BPE", "dropout": 0.1, "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": ["a b"]}
+    path.write_text(json.dumps({"version": "1.0", "added_tokens": [], "model": model}))
+    with pytest.raises(BadTokenizer, match=r"dropout=0\.1.*set model.dropout to null"):
+        tokenizer(Tokenize(path))
+    path.write_text(json.dumps({"version": "1.0", "added_tokens": [], "model": model | {"dropout": None}}))
+    assert made(Tokenize(path), ["ab"]) == [[2]]
