@@ -41,7 +41,7 @@ from prepserver.schedule.parting import Partings, Steps
 from prepserver.schedule.records import Job
 from prepserver.schedule.story import Story
 from prepserver.schedule.stream import Stream
-from prepserver.schedule.strikes import DIED_MOST, Strikes
+from prepserver.schedule.strikes import PUT_AWAY_MOST, Strikes
 from prepserver.schedule.table import Inconsistent, Table
 from prepserver.schedule.twice import Twice
 from prepserver.schedule.workers import SLOW_NS, TASKS_PER_WORKER, Workers
@@ -231,11 +231,11 @@ class Coordinator:
         if task is None or stream is None:
             return self._dispatch.give_out()
         self.rows_made += task.chunk.count
-        if stream.failed or stream.died:
+        if stream.failed or stream.put_away:
             for lane in (None, *task.chunk.lanes):
                 stream.failed.pop(lane, None)
             for lane in task.chunk.lanes:
-                stream.died.pop(lane, None)
+                stream.put_away.pop(lane, None)
         stream.took(task.chunk, event.took)
         # A stream does not pay for the minute in which its worker was suspended.
         stream.served_ns += min(event.took.wall_ns, 2 * task.foreseen_ns + SLOW_NS) - task.foreseen_ns
@@ -272,8 +272,8 @@ class Coordinator:
             actions += self._twice.ended(task)
         lane = None if event.suspect is None else event.suspect.lane
         stream = None if oldest is None else self.table.streams.get(oldest.stream)
-        if stream is not None and lane is not None and lane in stream.lanes and self.strikes.died(stream, lane):
-            reason = f"{DIED_MOST} workers died or hung in its ops, and no chunk was made in between"
+        if stream is not None and lane is not None and stream.put_away[lane] >= PUT_AWAY_MOST:
+            reason = f"workers died or hung in its ops at {PUT_AWAY_MOST} samples, and made no chunk in between"
             actions += self._give_up(stream, lane, reason)
         return actions + self._dispatch.give_out()
 

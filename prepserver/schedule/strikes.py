@@ -23,9 +23,9 @@ KILL_STRIKES = 2
 FAILED_MOST = 3
 """After this many consecutive failed tasks the jobs of the lane, or of the stream, end with an error."""
 
-DIED_MOST = 12
-"""After this many deaths of workers in a lane's ops, with no chunk made in between, its jobs end with an error: all of
-its samples are like that, and workers that die before they fill a chunk come back ever later, for other jobs, too."""
+PUT_AWAY_MOST = 6
+"""After this many samples of a lane were quarantined, with no chunk made in between, its jobs end with an error: all of
+them are like that, and workers that die before they fill a chunk come back ever later, for other jobs, too."""
 
 MOST_TOLD = 4096
 """Most quarantined samples in one message to a worker."""
@@ -81,6 +81,8 @@ class Strikes:
             return []
         del self._strikes[source, pipeline, index]
         self.quarantined[source, pipeline].add(index)
+        if suspect.lane is not None:
+            stream.put_away[suspect.lane] += 1
         return [
             self._quarantine(
                 source, index, pipeline, "a worker hung on it for good" if stuck else _WHY.get(strikes, "")
@@ -97,11 +99,6 @@ class Strikes:
         """Counts a failed task, by the fault of `lane` or of none; whether the limit is reached."""
         stream.failed[lane] += 1
         return stream.failed[lane] >= FAILED_MOST
-
-    def died(self, stream: Stream, lane: int) -> bool:
-        """Counts a worker that died in the ops of `lane`; whether the limit is reached."""
-        stream.died[lane] += 1
-        return stream.died[lane] >= DIED_MOST
 
     def _quarantine(self, source: str, index: int, pipeline: str, why: str) -> QuarantineSample:
         streams = [stream for stream in self._table.streams.values() if stream.source == source]

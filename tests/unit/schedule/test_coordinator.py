@@ -47,7 +47,7 @@ from prepserver.schedule.pace import LEAST_SAMPLES
 from prepserver.schedule.parting import NO_ROOM_S, Steps
 from prepserver.schedule.records import BadRow, Chunk, Cursor, Lane, Spent, Suspect, Took
 from prepserver.schedule.story import Noted, Story
-from prepserver.schedule.strikes import CRASH_STRIKES, DIED_MOST, KILL_STRIKES
+from prepserver.schedule.strikes import CRASH_STRIKES, KILL_STRIKES, PUT_AWAY_MOST
 from prepserver.schedule.table import Inconsistent
 from prepserver.schedule.twice import TWICE_S
 from prepserver.schedule.workers import SLOW_NS
@@ -621,16 +621,17 @@ def test_a_lane_whose_ops_kill_every_worker_ends() -> None:
     cursor(s, 6, lane=11)
     worker = 1
     s.up(worker)
-    for number in range(2 * DIED_MOST - 1):
-        if number == DIED_MOST - 1:
+    deaths = 2 * PUT_AWAY_MOST  # two for each sample
+    for number in range(2 * deaths - 2):
+        if number == deaths - 2:
             s.made(worker, s.workers.slots[worker].tasks[0])
         actions = s.lost(worker, Suspect(number // 2, lane=11))
-        assert any(isinstance(action, End) for action in actions) == (number == 2 * DIED_MOST - 2)
+        assert any(isinstance(action, End) for action in actions) == (number == 2 * deaths - 3)
         worker += 1
         s.up(worker)
     (end,) = [action for action in actions if isinstance(action, End)]
     assert (end.cursor, end.code) == (6, "spec")
-    assert "12 workers died or hung in its ops" in end.text
+    assert "died or hung in its ops at 6 samples" in end.text
     assert set(s.streams[1].lanes) == {10}
     s.validate()
 
