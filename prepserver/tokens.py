@@ -1,7 +1,8 @@
 """Tokenizers from files: text to the numbers of its tokens, by the package that a file is made for.
 
 The file decides: ``tokenizer.json`` of Hugging Face's ``tokenizers``, ranks of ``tiktoken``, a model of
-``sentencepiece``, or a vocabulary, a word a line. Nothing is downloaded. A tokenizer is loaded once for each process;
+``sentencepiece``, or a vocabulary, a word a line. Nothing is downloaded. A tokenizer is loaded once for each process,
+and goes with the last one who uses it: it may take hundreds of megabytes, of a worker that has other jobs to serve.
 `source` and `transform` use it, and it knows neither of them.
 """
 
@@ -12,10 +13,10 @@ import hashlib
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -88,13 +89,22 @@ class Tokenizer:
         return np.fromiter(whole, np.int64, len(self._begin) + len(found) + len(self._end))
 
 
-@lru_cache(maxsize=8)
+_in_use: WeakValueDictionary[Tokenize, Tokenizer] = WeakValueDictionary()
+
+
 def tokenizer(op: Tokenize) -> Tokenizer:
-    """Return the tokenizer of an op's file, loaded once.
+    """Return the tokenizer of an op's file, loaded once while it is in use.
 
     Raises:
         BadTokenizer: There is no package, or the file is no tokenizer, or another one than the op's digest says.
     """
+    found = _in_use.get(op)
+    if found is None:
+        found = _in_use[op] = _loaded(op)
+    return found
+
+
+def _loaded(op: Tokenize) -> Tokenizer:
     try:
         data = Path(op.path).read_bytes()
     except OSError as error:

@@ -117,7 +117,7 @@ def test_a_function_gets_values_of_its_own_and_as_they_are() -> None:
     one = np.arange(3)
     for other, why in ((np.arange(4), r"\(4,\)"), (one + 0.5, "float64")):
         kept, draws = other.copy(), [Draws(SampleKey(0, 0, index), 1) for index in range(2)]
-        block = [{"x": one}, {"x": other}]
+        block: list[dict[str, Any]] = [{"x": one}, {"x": other}]
         with pytest.raises(plugins.PluginError, match=why):
             stage.make_block(block, {"x": kinds.Array((3,), "int64")}, draws)
         assert block[0]["x"].dtype == np.int64  # the other one is the one to blame
