@@ -144,6 +144,36 @@ def test_containers_share_only_the_socket_directory() -> None:
     assert not re.search(r"\b(ipc|pid|shm_size|privileged|/dev/shm)\b", said)
 
 
+def test_a_daemon_in_a_pod_fits_and_shares_only_its_sockets() -> None:
+    yaml = pytest.importorskip("yaml")
+    folder = DEPLOY / "kubernetes"
+    settings = load_settings(folder / "config.toml", {})
+    pod = yaml.safe_load((folder / "daemonset.yaml").read_text())["spec"]["template"]["spec"]
+    train = yaml.safe_load((folder / "training-pod.yaml").read_text())["spec"]
+    (daemon,) = pod["containers"]
+    limit_bytes = int(daemon["resources"]["limits"]["memory"].removesuffix("Gi")) << 30
+    assert 1.25 * (settings.memory_bytes + settings.cache_memory_bytes) < limit_bytes
+    assert settings.drain_s + KILL_S < pod["terminationGracePeriodSeconds"]
+    assert not {"hostIPC", "hostPID", "hostNetwork"} & (pod.keys() | train.keys())
+    assert pod["hostUsers"]
+    assert train["hostUsers"]
+    assert set(settings.source_roots) < {mount["mountPath"] for mount in daemon["volumeMounts"]}
+    (mount,) = train["containers"][0]["volumeMounts"]
+    assert mount in daemon["volumeMounts"]
+    assert mount["mountPath"] == str(SYSTEM_RUNTIME_DIR)
+    assert pod["securityContext"]["runAsGroup"] in train["securityContext"]["supplementalGroups"]
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not on this machine")
+def test_kustomize_takes_the_manifests() -> None:
+    done = subprocess.run(
+        ["kubectl", "kustomize", str(DEPLOY / "kubernetes")], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    for kind in ("Namespace", "ConfigMap", "DaemonSet"):
+        assert f"kind: {kind}\n" in done.stdout
+
+
 def test_the_runbook_names_every_file_and_exit_code() -> None:
     text = (DEPLOY / "README.md").read_text()
     for path in DEPLOY.iterdir():
