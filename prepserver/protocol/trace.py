@@ -1,6 +1,6 @@
 """Traces in Chrome's JSON format, which Perfetto's UI and chrome://tracing read; times are of CLOCK_MONOTONIC.
 
-The daemon gives its part as plain values (`Recent`); whoever asked makes the file.
+The daemon gives its part as plain values; whoever asked makes the file.
 """
 
 from __future__ import annotations

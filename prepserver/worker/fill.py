@@ -506,10 +506,10 @@ def describe(error: Exception) -> str:
     """Class, text and notes of an error; the text alone if it was written to be shown."""
     if isinstance(error, BadFile):
         return str(error)
-    notes = "; ".join(getattr(error, "__notes__", ()))
+    notes = list(getattr(error, "__notes__", ()))
     if isinstance(error, MemoryError):
-        return f"{type(error).__name__}: {error} (worker_memory in the configuration limits each worker's own data)"
-    return f"{type(error).__name__}: {error}" + (f" ({notes})" if notes else "")
+        notes.append("worker_memory in the configuration limits each worker's own data")
+    return f"{type(error).__name__}: {error}" + (f" ({'; '.join(notes)})" if notes else "")
 
 
 def _read(source: Source, index: int) -> Record:

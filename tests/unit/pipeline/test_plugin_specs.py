@@ -254,3 +254,10 @@ def test_nothing_that_a_client_sends_does_more_than_be_refused(junk: dict[str, A
 
 def test_an_array_of_any_shape_can_be_declared() -> None:
     assert declared_kind("columns", kinds.Array()) == kinds.Array()
+
+
+def test_blocks_are_for_samples_without_images() -> None:
+    with pytest.raises(SpecError, match="name it by column="):
+        PluginOp("x", block=True)
+    with pytest.raises(SpecError, match="samples without images"):
+        after(PluginOp("x", column="text", returns=kinds.Label(), block=True))

@@ -10,7 +10,7 @@ import pytest
 from prepserver.pipeline import kinds
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import Image, Label, Scalar, Text
-from prepserver.pipeline.sources import Csv, Jsonl, Parquet, TextLines, source_from_wire
+from prepserver.pipeline.sources import Arrays, Csv, Jsonl, Parquet, TextLines, source_from_wire
 
 ANY: Any = 5
 
@@ -59,6 +59,8 @@ def test_a_place_is_the_first_path_and_how_many_there_are_more() -> None:
         (lambda: Jsonl([], {"x": Text()}), "path"),
         (lambda: TextLines(["/a"] * 65), "path"),
         (lambda: TextLines([ANY]), "path"),
+        (lambda: TextLines(["/a", "s3://bucket/b"]), "path"),
+        (lambda: Arrays(x="https://host/a.npy"), "x"),
     ],
 )
 def test_a_spec_that_cannot_be_names_its_field(make: Any, field: str) -> None:

@@ -11,8 +11,10 @@ from prepserver.pipeline.kinds import Array, Kind, Label, Scalar, Text, Tokens
 from prepserver.pipeline.ops import MaskTokens, PadTokens, Tokenize, Truncate, op_from_wire
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.pipeline.record import Record
+from prepserver.pipeline.sources import BucketByLength, PackTokens, TextLines
 from prepserver.pipeline.spec import FILE
 
+LINES = TextLines("/lines.txt")
 TEXT: Record = {"text": Text(), "label": Label()}
 TOKENS = {"tokens": Tokens(), "label": Label()}
 
@@ -29,6 +31,8 @@ TOKENS = {"tokens": Tokens(), "label": Label()}
         (TOKENS, PadTokens(5, mask="label"), "column"),
         (TOKENS, PadTokens(5, mask="tokens"), "mask"),
         (TOKENS, PadTokens(5, count="mask"), "count"),
+        (TOKENS, MaskTokens(1, 9), "column"),
+        ({"tokens": Tokens(5), "label": Label()}, MaskTokens(1, 9, labels="label"), "labels"),
     ],
 )
 def test_an_op_without_its_column_is_refused(columns: dict[str, Kind], op: Any, field: str) -> None:
@@ -47,6 +51,15 @@ def test_an_op_without_its_column_is_refused(columns: dict[str, Kind], op: Any, 
         (lambda: Tokenize("/a", max_tokens=0), "max_tokens"),
         (lambda: Tokenize("/a", end=-1), "end"),
         (lambda: Tokenize("/a", code="../"), "code"),
+        (lambda: Tokenize("/a", max_tokens=2, begin=1, end=2), "max_tokens"),
+        (lambda: Tokenize("/a", unknown=""), "unknown"),
+        (lambda: PackTokens(LINES, Truncate(5), 8), "tokenize"),  # type: ignore[arg-type]
+        (lambda: PackTokens(LINES, Tokenize("/a", max_tokens=9), 8), "tokenize.max_tokens"),
+        (lambda: PackTokens(LINES, Tokenize("/a", into="labels"), 8), "tokenize.into"),
+        (lambda: PackTokens(LINES, Tokenize("/a"), 7), "length"),
+        (lambda: PackTokens(LINES, Tokenize("/a"), 8, beside=["words"]), "beside"),
+        (lambda: PackTokens(LINES, Tokenize("/a", column="nope"), 8), "column"),
+        (lambda: BucketByLength(LINES, "label"), "column"),
         (lambda: op_from_wire(Tokenize("/a").to_wire() | {"path": "a"}), "path"),
     ],
 )
@@ -88,3 +101,16 @@ def test_the_digest_of_a_file_is_part_of_the_pipeline() -> None:
     assert Pipeline.from_wire(known.to_wire(), TEXT) == known
     with pytest.raises(SpecError, match=r"is not the content of /a\.json, which is cd"):
         known.with_code({(FILE, "/a.json"): "cd"})
+
+
+def test_packed_rows_have_the_columns_that_were_asked_for() -> None:
+    packed = PackTokens(LINES, Tokenize("/a"), 8, beside=["labels", "positions"])
+    assert packed.columns == {
+        "tokens": Tokens(8), "positions": Array((8,), "int32"), "labels": Array((8,), "int64"),
+    }  # fmt: skip
+    assert PackTokens(LINES, packed.tokenize.to_wire(), 8).tokenize == packed.tokenize  # type: ignore[arg-type]
+    assert ("tokenize", "/a") in packed.named_paths()
+    moved = PackTokens(LINES, Tokenize("/b"), 8, beside=["labels", "positions"])
+    assert packed.placeless() == moved.placeless()
+    assert packed.digest != moved.digest
+    assert BucketByLength(LINES).columns == LINES.columns

@@ -121,6 +121,7 @@ def test_epochs_are_counted_as_the_training_loop_consumes() -> None:
         session.stage()
     assert (session.epoch, session.at_epoch_start, session.batches_left) == (3, True, 2)
     assert session.stands == 12
+    assert session.positions == session.handed.line.n
     hand_out(session)
     assert (session.epoch, session.at_epoch_start, session.batches_left) == (3, False, 1)
     assert session.stands == 14

@@ -1,18 +1,25 @@
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prepserver.pack.transcode import Transcoder, transcode
+from prepserver.protocol import packed
 from prepserver.protocol.packed import (
     HEAD_BYTES,
     INDEXED,
     KEPT,
+    PIXEL_UNITS,
+    PIXELS,
     SKIPPED,
     BrokenRecordError,
     is_whole,
     kept_record,
+    pixels_record,
     read_head,
     read_record,
     sample_crc,
@@ -87,3 +94,18 @@ def test_a_sample_of_several_records_has_one_checksum_of_all() -> None:
     one, other = (read_head(kept_record(3, data)) for data in (b"image", b"mask"))
     assert sample_crc([one]) == one.image_crc
     assert len({sample_crc(heads) for heads in ([one], [other], [one, other])}) == 3
+
+
+@pytest.mark.parametrize(("form", "size"), [("yuv420", 6 * 5 + 2 * 3 * 3), ("rgb", 3 * 6 * 5)])
+def test_pixels_know_their_size_and_form(form: str, size: int) -> None:
+    record = pixels_record(4, (6, 5), form, bytes(range(size)))
+    head, lengths, image = read_record(record)
+    assert (head.kind, head.sample, head.height, head.width, head.unit) == (PIXELS, 4, 6, 5, PIXEL_UNITS[form])
+    assert (bytes(lengths), bytes(image)) == (b"", bytes(range(size)))
+
+
+@pytest.mark.parametrize("change", [{"height": 0}, {"height": 7}, {"unit": (2, 1)}, {"segments": 1}])
+def test_pixels_that_do_not_fit_their_head_are_refused(change: dict[str, Any]) -> None:
+    head, _, image = read_record(pixels_record(4, (6, 5), "rgb", bytes(90)))
+    with pytest.raises(BrokenRecordError):
+        read_record(packed._joined(replace(head, **change), b"", bytes(image)))

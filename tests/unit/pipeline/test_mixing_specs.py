@@ -1,0 +1,51 @@
+"""Ops that make several images of a sample, or one of several samples, as data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from prepserver.pipeline.errors import SpecError
+from prepserver.pipeline.kinds import Boxes, Image, Label, PerBox
+from prepserver.pipeline.ops import CenterCrop, FiveCrop, Grayscale, Mosaic, PadBoxes, RandomCrop, Resize, TenCrop
+from prepserver.pipeline.pipeline import Pipeline
+from prepserver.pipeline.record import Record
+
+PHOTO: Record = {"image": Image(), "label": Label()}
+BOXES: Record = {"image": Image(), "boxes": Boxes(), "labels": PerBox()}
+
+
+@pytest.mark.parametrize(("op", "views"), [(FiveCrop(8), 5), (TenCrop((8, 6), vertical_flip=True), 10)])
+def test_crops_of_a_sample_are_its_views(op: Any, views: int) -> None:
+    pipeline = Pipeline.from_ops([op], columns=PHOTO, views=views)
+    assert {field.shape for field in pipeline.fields if field.name.startswith("image")} == {(*op.size, 3)}
+    with pytest.raises(SpecError, match=f"must be {views}") as caught:
+        Pipeline.from_ops([op], columns=PHOTO, views=2)
+    assert caught.value.field == "views"
+
+
+def test_a_mosaic_is_twice_as_large_and_needs_a_crop_or_not() -> None:
+    (image, *_) = Pipeline.from_ops([Mosaic((8, 6))], columns=PHOTO).fields
+    assert image.shape == (16, 12, 3)
+    pipeline = Pipeline.from_ops([Mosaic(8), RandomCrop(8), PadBoxes(4)], columns=BOXES)
+    assert {field.name: field.shape for field in pipeline.fields}["boxes"] == (4, 4)
+
+
+@pytest.mark.parametrize(
+    ("ops", "field"),
+    [
+        ([Resize((8, 8)), Mosaic(8), Mosaic(8)], "pipeline"),
+        ([Resize((8, 8)), PadBoxes(4), Mosaic(8)], "pipeline[2].op"),
+        ([Grayscale(), Mosaic(8, fill=(1, 2, 3)), CenterCrop(8), PadBoxes(4)], "pipeline[1].fill"),
+    ],
+)
+def test_a_mosaic_that_cannot_be_is_refused(ops: list[Any], field: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        Pipeline.from_ops(ops, columns=BOXES)
+    assert caught.value.field == field
+
+
+def test_a_mosaic_larger_than_a_row_may_be_is_refused() -> None:
+    with pytest.raises(SpecError, match="canvas is twice as large"):
+        Mosaic(9000)
