@@ -1,7 +1,8 @@
 """Tokenizers from files: text to the numbers of its tokens, by the package that a file is made for.
 
 The file decides: ``tokenizer.json`` of Hugging Face's ``tokenizers``, ranks of ``tiktoken``, a model of
-``sentencepiece``, or a vocabulary, a word a line. Nothing is downloaded. A tokenizer is loaded once for each process;
+``sentencepiece``, or a vocabulary, a word a line. Nothing is downloaded. A tokenizer is loaded once for each process,
+and goes with the last one who uses it: it may take hundreds of megabytes, of a worker that has other jobs to serve.
 `source` and `transform` use it, and it knows neither of them.
 """
 
@@ -10,11 +11,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Callable, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -75,7 +77,8 @@ class Tokenizer:
                 text.encode()  # tokenizers and tiktoken differ in what they do to a lone surrogate, as JSON may hold it
         except UnicodeEncodeError as error:
             raise BadText(f"character {error.start} of a text is half of a surrogate pair, and no character") from None
-        return [self._array(found) for found in self._encode(texts)]
+        with _no_panic(BadText, "the tokenizer cannot cut a text, or lacks a part of it"):
+            return [self._array(found) for found in self._encode(texts)]
 
     def _array(self, found: Sequence[int]) -> Tokens:
         if self._most is not None and len(found) > self._most:
@@ -86,13 +89,22 @@ class Tokenizer:
         return np.fromiter(whole, np.int64, len(self._begin) + len(found) + len(self._end))
 
 
-@lru_cache(maxsize=8)
+_in_use: WeakValueDictionary[Tokenize, Tokenizer] = WeakValueDictionary()
+
+
 def tokenizer(op: Tokenize) -> Tokenizer:
-    """Return the tokenizer of an op's file, loaded once.
+    """Return the tokenizer of an op's file, loaded once while it is in use.
 
     Raises:
         BadTokenizer: There is no package, or the file is no tokenizer, or another one than the op's digest says.
     """
+    found = _in_use.get(op)
+    if found is None:
+        found = _in_use[op] = _loaded(op)
+    return found
+
+
+def _loaded(op: Tokenize) -> Tokenizer:
     try:
         data = Path(op.path).read_bytes()
     except OSError as error:
@@ -110,11 +122,23 @@ def tokenizer(op: Tokenize) -> Tokenizer:
     else:
         load = _vocabulary
     try:
-        return Tokenizer(op, load(op, data))
+        with _no_panic(BadTokenizer, f"{op.path} is no tokenizer that its package can use"):
+            return Tokenizer(op, load(op, data))
     except ImportError as error:
         name = load.__name__.strip("_")
         reason = f"Tokenize needs {_PACKAGES[name]} where rows are made: pip install 'prepserver[text]' ({error})"
         raise BadTokenizer(reason) from error
+
+
+@contextmanager
+def _no_panic(kind: type[Exception], what: str) -> Iterator[None]:
+    """Make an error of a panic in a package's Rust code: it is no `Exception`, and would end a worker."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__module__ != "pyo3_runtime":
+            raise
+        raise kind(f"{what}: {error}") from error
 
 
 _PACKAGES = {"hugging_face": "tokenizers", "tiktoken": "tiktoken", "sentencepiece": "sentencepiece"}
@@ -127,6 +151,10 @@ def _hugging_face(op: Tokenize, data: bytes) -> Encode:
         found = tokenizers.Tokenizer.from_buffer(data)
     except Exception as error:  # of no narrower class
         raise BadTokenizer(f"{op.path} is no tokenizer of Hugging Face's tokenizers: {error}") from error
+    if dropout := getattr(found.model, "dropout", None):
+        raise BadTokenizer(
+            f"{op.path} has dropout={dropout}, by which a text has other tokens each time: set model.dropout to null"
+        )
     found.no_padding()
     if op.max_tokens is None:
         found.no_truncation()

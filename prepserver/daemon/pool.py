@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 _BACKOFF_FIRST_S = 0.1  # wait before the second replacement; the first starts at once
 _BACKOFF_MOST_S = 30.0
-_HEALTHY_S = 60.0  # a worker that lives this long, or fills a chunk, resets the backoff
+_HEALTHY_S = 60.0  # a worker that lives this long, fills a chunk, or dies in a lane's ops, resets the backoff
 _REAP_S = 2.0  # a killed process that is still there after this waits inside the kernel
 _CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL)
 
@@ -435,8 +435,8 @@ class WorkerPool:
         if seat.blameless:
             suspect, strikes = None, 0
         else:
-            healthy = now_s - seat.since_s > _HEALTHY_S or child.page.read().tasks > 0
-            seat.failures = 0 if healthy else seat.failures + 1
+            young = died_young(now_s - seat.since_s, child.page.read().tasks, suspect)
+            seat.failures = seat.failures + 1 if young else 0
         seat.due_s = now_s + (0.0 if seat.failures <= 1 else _backoff_s(seat.failures - 1))
         seat.child = None
         seat.restarts += 1
@@ -496,6 +496,15 @@ class WorkerPool:
 def _suspect(stats: WorkerStats) -> Suspect | None:
     index = None if stats.index == SEVERAL else stats.index
     return Suspect(index, None if stats.lane == NO_LANE else stats.lane) if stats.busy else None
+
+
+def died_young(lived_s: float, tasks: int, suspect: Suspect | None) -> bool:
+    """Whether a worker died as those do that cannot work at all, so that the next one should wait.
+
+    Not one that died in a lane's ops: a lane has few tries, and others must not wait for it.
+    """
+    in_ops = suspect is not None and suspect.lane is not None
+    return not (in_ops or lived_s > _HEALTHY_S or tasks > 0)
 
 
 def _words(suspect: Suspect) -> str:

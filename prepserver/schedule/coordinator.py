@@ -40,7 +40,8 @@ from prepserver.schedule.pace import slow_partings
 from prepserver.schedule.parting import Partings, Steps
 from prepserver.schedule.records import Job
 from prepserver.schedule.story import Story
-from prepserver.schedule.strikes import Strikes
+from prepserver.schedule.stream import Stream
+from prepserver.schedule.strikes import PUT_AWAY_MOST, Strikes
 from prepserver.schedule.table import Inconsistent, Table
 from prepserver.schedule.twice import Twice
 from prepserver.schedule.workers import SLOW_NS, TASKS_PER_WORKER, Workers
@@ -230,9 +231,11 @@ class Coordinator:
         if task is None or stream is None:
             return self._dispatch.give_out()
         self.rows_made += task.chunk.count
-        if stream.failed:
+        if stream.failed or stream.put_away:
             for lane in (None, *task.chunk.lanes):
                 stream.failed.pop(lane, None)
+            for lane in task.chunk.lanes:
+                stream.put_away.pop(lane, None)
         stream.took(task.chunk, event.took)
         # A stream does not pay for the minute in which its worker was suspended.
         stream.served_ns += min(event.took.wall_ns, 2 * task.foreseen_ns + SLOW_NS) - task.foreseen_ns
@@ -249,12 +252,15 @@ class Coordinator:
         stream.chunks.lost(task.chunk.position, task.chunk.count)
         actions: list[Action] = [Say("error", f"a worker could not run a task: {event.reason}")]
         if self.strikes.failed(stream, event.lane):
-            # The lane cannot be computed, or the whole stream cannot be read.
-            code, what = ("source", "these rows") if event.lane is None else ("spec", "the rows of this pipeline")
-            text = f"the workers cannot make {what}: {event.reason}{self.story.of(stream.id)}"
-            ended = [c.id for c in stream.cursors.values() if event.lane in (None, c.lane) and c.present]
-            actions += self._end(ended, code, text, None if event.lane is None else "pipeline")
+            actions += self._give_up(stream, event.lane, event.reason)
         return actions + self._dispatch.give_out()
+
+    def _give_up(self, stream: Stream, lane: int | None, reason: str) -> list[Action]:
+        """Ends the jobs of a lane that cannot be computed, or of a stream that cannot be read."""
+        code, what = ("source", "these rows") if lane is None else ("spec", "the rows of this pipeline")
+        text = f"the workers cannot make {what}: {reason}{self.story.of(stream.id)}"
+        ended = [c.id for c in stream.cursors.values() if lane in (None, c.lane) and c.present]
+        return self._end(ended, code, text, None if lane is None else "pipeline")
 
     def _worker_lost(self, event: WorkerLost, _now_s: float) -> list[Action]:
         lose = self.workers.give_up if event.stuck else self.workers.lose
@@ -264,6 +270,11 @@ class Coordinator:
         actions = self.strikes.blame(oldest, event.suspect, event.strikes, stuck=event.stuck)
         for task in tasks:
             actions += self._twice.ended(task)
+        lane = None if event.suspect is None else event.suspect.lane
+        stream = None if oldest is None else self.table.streams.get(oldest.stream)
+        if stream is not None and lane is not None and stream.put_away[lane] >= PUT_AWAY_MOST:
+            reason = f"workers died or hung in its ops at {PUT_AWAY_MOST} samples, and made no chunk in between"
+            actions += self._give_up(stream, lane, reason)
         return actions + self._dispatch.give_out()
 
     # -- time ---------------------------------------------------------------------------------------

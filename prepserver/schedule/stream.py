@@ -54,6 +54,7 @@ class Stream:
         half_made: Chunks that one of two workers has made while the other ends -> their bad rows.
         parted_s: When a parting made it; None if none did.
         failed: Consecutive failed tasks by the lane to blame, or None.
+        put_away: Samples that were quarantined in a lane since a chunk of it was made.
     """
 
     id: int
@@ -79,6 +80,7 @@ class Stream:
     half_made: dict[int, list[BadRow]] = field(default_factory=dict)
     parted_s: float | None = None
     failed: Counter[int | None] = field(default_factory=Counter)
+    put_away: Counter[int] = field(default_factory=Counter)
     _pace: tuple[tuple[int, ...], int] | None = None  # lanes of the chunk made last, and its time per row
     _low: int | None = None  # these three are cached, because every event needs them; see `changed`
     _wanted: int | None = None

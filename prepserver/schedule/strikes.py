@@ -23,6 +23,10 @@ KILL_STRIKES = 2
 FAILED_MOST = 3
 """After this many consecutive failed tasks the jobs of the lane, or of the stream, end with an error."""
 
+PUT_AWAY_MOST = 6
+"""After this many samples of a lane were quarantined, with no chunk made in between, its jobs end with an error: all of
+them are like that, and workers that die before they fill a chunk come back ever later, for other jobs, too."""
+
 MOST_TOLD = 4096
 """Most quarantined samples in one message to a worker."""
 
@@ -77,6 +81,8 @@ class Strikes:
             return []
         del self._strikes[source, pipeline, index]
         self.quarantined[source, pipeline].add(index)
+        if suspect.lane is not None:
+            stream.put_away[suspect.lane] += 1
         return [
             self._quarantine(
                 source, index, pipeline, "a worker hung on it for good" if stuck else _WHY.get(strikes, "")

@@ -19,7 +19,7 @@ from prepserver.transform.follower import Follower
 from prepserver.transform.kinds import FOLLOWERS
 from prepserver.transform.objects import Objects
 from prepserver.transform.rowmaker import ImageColumn, Plan, RowMaker
-from prepserver.transform.rows import make_rows
+from prepserver.transform.rows import Step, make_rows
 from prepserver.transform.stage import Array, Drawn, Mix, MixStage, Stage, tiled
 
 Part = dict[str, Any]
@@ -47,14 +47,14 @@ class PartMaker(RowMaker):
         assert isinstance(stage, MixStage)
         return stage.mix(samples, Draws(key, stage.place, self._view))
 
-    def part(self, record: Mapping[str, Any], key: SampleKey, number: int, mix: Mix) -> Part:
-        """Return a part of a row.
+    def part(self, record: Mapping[str, Any], key: SampleKey, number: int, mix: Mix, step: Step) -> Part:
+        """Return a part of a row; `step` as for `make_rows`.
 
         Raises:
             BadSample: The sample is bad for this pipeline.
         """
         self._number, self._mix, self._made = number, mix, {}
-        make_rows(record, key, [(self, [np.empty(0)] * len(self.fields))])
+        make_rows(record, key, [(self, [np.empty(0)] * len(self.fields))], step)
         return self._made
 
     def joined(self, parts: Sequence[Part], mix: Mix) -> Part:

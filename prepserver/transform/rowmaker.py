@@ -101,7 +101,7 @@ class RowMaker:
             with the first view.
         takes_blocks: Whether it makes several samples at once in less time, by `make_block`: values only, no images.
         upright: Whether images must be turned by their EXIF orientation before they come here.
-        max_pixels: Largest image that may be decoded.
+        max_pixels: Largest image that may be decoded, or come from a cache or as one of several.
         whole: Makes a row of a sample in one call, if it can; None for most pipelines.
         ops_ns: Time spent in each op of the pipeline, by place, since its reader set it to 0. What `whole` does in one
             call belongs to no op.
@@ -152,6 +152,8 @@ class RowMaker:
         # side of 1000, would take 180 GB.
         row_pixels = max((prod(each.shape) for each in self.fields), default=0)  # times channels: need not be exact
         self._step_limit = max(self.max_pixels, DEFAULT_MAX_PIXELS, row_pixels)
+        if begin:
+            self.max_pixels = self._step_limit  # its images are what ops have made
         self._step_limit_bytes = max(_STEP_LIMIT_BYTES, 0, *(each.nbytes for each in self.fields))
         self._pixel_bytes = []  # after each stage
         for record in kinds_after:

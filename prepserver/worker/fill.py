@@ -458,11 +458,15 @@ class _Filler:
     def _make_at_once(self, ready: Ready, key: SampleKey, position: int) -> dict[int, str]:
         where = ready.where
         whose = [t for t in where for _ in self._targets[t].makers]
+
+        def step(place: int) -> None:
+            self._begin(place if place == DECODING else whose[place])
+
         try:
             if self._targets[where[0]].mixers:
-                self._partners.make(where[0], ready, key, position, self._mark)
+                self._partners.make(where[0], ready, key, position, self._mark, step)
             else:
-                self._make_rows(ready, key, position, whose)
+                self._make_rows(ready, key, position, step)
         except BadSample as e:
             refused: dict[int, str] = {}
             for place, reason in sorted(e.failures.items()):
@@ -483,13 +487,13 @@ class _Filler:
             found |= self._make_at_once(ready._replace(where=(t,)), key, position)
         return found
 
-    def _make_rows(self, ready: Ready, key: SampleKey, position: int, whose: Sequence[int]) -> None:
+    def _make_rows(self, ready: Ready, key: SampleKey, position: int, step: Step) -> None:
         outs = [
             (maker, [target.rows.row(field.name, position) for field in maker.fields])
             for target in (self._targets[t] for t in ready.where)
             for maker in (target.tails if ready.is_tail else target.makers)
         ]
-        make_rows(ready.record, key, outs, lambda place: self._begin(place if place == DECODING else whose[place]))
+        make_rows(ready.record, key, outs, step)
 
     def _is_unforeseen(self, error: Exception, where: tuple[int, ...]) -> dict[int, str]:
         if not self._unforeseen:  # once for each position

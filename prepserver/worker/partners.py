@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from prepserver.source import Record, SampleError, Source
 from prepserver.transform import BadSample, SampleKey, is_shortage, make_rows
 from prepserver.transform.mixing import Mixer, Part
+from prepserver.transform.rows import Step
 from prepserver.transform.stage import Mix
 from prepserver.worker.caching import Caching, Ready
 
@@ -33,7 +34,9 @@ class Partners:
     ) -> None:
         self._stream, self._targets, self._caches, self._read = stream, targets, caches, read
 
-    def make(self, t: int, ready: Ready, key: SampleKey, position: int, mark: Callable[[int, int], None]) -> None:
+    def make(
+        self, t: int, ready: Ready, key: SampleKey, position: int, mark: Callable[[int, int], None], step: Step
+    ) -> None:
         """Make the row of a position in a target.
 
         Args:
@@ -42,32 +45,41 @@ class Partners:
             key: Its key.
             position: The row's.
             mark: As for `fill`; called before each partner is read, and again for the row's own sample.
+            step: As for `make_rows`.
 
         Raises:
             BadSample: The own sample is bad, or a partner and all that could take its place are.
         """
         for mixer in self._targets[t].mixers:
             mix = mixer.parts.mix(self._stream.order.samples, key)
-            parts = [_part(mixer, ready, key, 0, mix)]
+            parts = [_part(mixer, ready, key, 0, mix, step)]
             for number, partner in enumerate(mix.partners, 1):
-                parts.append(self._partner(mixer, t, partner, key, number, mix, lambda i: mark(position, i)))
+                parts.append(self._partner(mixer, t, partner, key, number, mix, lambda i: mark(position, i), step))
             mark(position, key.index)
             record = {**ready.record, **mixer.parts.joined(parts, mix)}
             rows = [self._targets[t].rows.row(field.name, position) for field in mixer.tail.fields]
-            make_rows(record, key, [(mixer.tail, rows)])
+            make_rows(record, key, [(mixer.tail, rows)], step)
 
     def _partner(
-        self, mixer: Mixer, t: int, partner: int, key: SampleKey, number: int, mix: Mix, mark: Callable[[int], Any]
+        self,
+        mixer: Mixer,
+        t: int,
+        partner: int,
+        key: SampleKey,
+        number: int,
+        mix: Mix,
+        mark: Callable[[int], Any],
+        step: Step,
     ) -> Part:
         reason = ""
         for place in range(partner, partner + TRIES):
             index = place % self._stream.order.samples
+            mark(index)  # ORDER: it may quarantine the sample
             if index in self._stream.quarantined or index in self._targets[t].quarantined:
                 continue
-            mark(index)
             try:
                 ready = self._caches.ready(index, t, self._read)
-                return _part(mixer, ready, SampleKey(key.seed, key.pass_, index), number, mix)
+                return _part(mixer, ready, SampleKey(key.seed, key.pass_, index), number, mix, step)
             except SampleError as error:
                 reason = error.reason
             except Exception as error:
@@ -78,6 +90,6 @@ class Partners:
         raise BadSample(reason, {0: reason})
 
 
-def _part(mixer: Mixer, ready: Ready, key: SampleKey, number: int, mix: Mix) -> Part:
+def _part(mixer: Mixer, ready: Ready, key: SampleKey, number: int, mix: Mix, step: Step) -> Part:
     maker = mixer.headed if ready.is_tail else mixer.parts
-    return maker.part(ready.record, key, number, mix)
+    return maker.part(ready.record, key, number, mix, step)

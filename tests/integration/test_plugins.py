@@ -194,13 +194,17 @@ def test_a_dataset_that_goes_wrong_costs_one_sample(owned: Server, how: str, sai
     assert caught.value.index == 7
 
 
-def test_an_op_that_never_works_ends_its_jobs_only(owned: Server) -> None:
-    ops = [SPELLED, PluginOp("odd", how="dtype", at=-1)]
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [("dtype", "op plug-in 'odd' declares an image of shape"), ("crashes", "workers died or hung in its ops")],
+)
+def test_an_op_that_never_works_ends_its_jobs_only(owned: Server, how: str, said: str) -> None:
+    ops = [SPELLED, PluginOp("odd", how=how, at=-1)]
     spec: dict[str, Any] = {"batch_size": 24, "runtime_dir": owned.runtime_dir, "seed": 99}
     with PrepClient(SOURCE, [SPELLED], **spec) as other, PrepClient(SOURCE, ops, on_error="skip", **spec) as client:
         rest = iter(other)
         next(rest)
-        with pytest.raises(InvalidSpec, match=r"op plug-in 'odd' declares an image of shape"):
+        with pytest.raises(InvalidSpec, match=said):
             next(iter(client))
         assert len(list(other)) == 1
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import importlib.util
+import json
+import weakref
 from pathlib import Path
 
 import pytest
@@ -10,14 +13,10 @@ import pytest
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.ops import Tokenize
 from prepserver.tokens import BadText, BadTokenizer, tokenizer
+from prepserver.transform.ops import stage_of
 from tests.support import texts
 
 TEXTS = ["the a zzz", "", "the the b", "ünï \U0001f600 a"]
-
-
-@pytest.fixture(autouse=True)
-def _loaded_anew() -> None:
-    tokenizer.cache_clear()
 
 
 def made(op: Tokenize, given: list[str]) -> list[list[int]]:
@@ -52,7 +51,6 @@ def test_a_model_of_sentencepiece_is_told_by_the_file(tmp_path: Path) -> None:
     path = texts.sentences(tmp_path / "any", texts.lines(50))
     reference = sentencepiece.SentencePieceProcessor(model_file=str(path))
     assert made(Tokenize(path), TEXTS) == reference.encode(TEXTS)
-    tokenizer.cache_clear()
     path.write_bytes(b"\n\xff\0")
     with pytest.raises(BadTokenizer, match="is no model of sentencepiece, and no text"):
         tokenizer(Tokenize(path))
@@ -65,9 +63,8 @@ def test_a_vocabulary_numbers_the_words_of_its_lines(tmp_path: Path) -> None:
         made(Tokenize(path), ["the zzz"])
     with pytest.raises(BadTokenizer, match="lacks the word unknown='zzz'"):
         tokenizer(Tokenize(path, unknown="zzz"))
-    tokenizer.cache_clear()
     path.write_text("\ufeffa\r\n\r\nb")
-    assert made(Tokenize(path), ["a b"]) == [[0, 2]]
+    assert made(Tokenize(path, into="anew"), ["a b"]) == [[0, 2]]
     path.write_text("a\nb\na")
     with pytest.raises(BadTokenizer, match="has the word 'a' in lines 1 and 3"):
         tokenizer(Tokenize(path, into="fresh"))
@@ -92,3 +89,42 @@ def test_half_of_a_surrogate_pair_is_a_bad_text(tmp_path: Path) -> None:
     for path in (texts.tokenizer(tmp_path / "a.json"), texts.vocabulary(tmp_path / "a.txt")):
         with pytest.raises(BadText, match="character 2 of a text is half of a surrogate pair"):
             made(Tokenize(path), ["a", "a \ud800"])
+
+
+def test_panics_of_packages_are_errors(tmp_path: Path) -> None:
+    """They are no `Exception`: they would end a worker for each text."""
+    need("tiktoken")
+
+    def ranks(*numbers: int) -> Path:
+        lines = [f"{base64.b64encode(bytes([97 + k])).decode()} {number}\n" for k, number in enumerate(numbers)]
+        (tmp_path / "gpt2.tiktoken").write_text("".join(lines))
+        return tmp_path / "gpt2.tiktoken"
+
+    few = ranks(0, 1)
+    assert made(Tokenize(few), ["ab"]) == [[0, 1]]
+    with pytest.raises(BadText, match="lacks a part of it"):
+        made(Tokenize(few), ["abc"])
+    with pytest.raises(BadTokenizer, match="no tokenizer that its package can use"):
+        tokenizer(Tokenize(ranks(0, 0), into="anew"))
+
+
+def test_a_tokenizer_that_draws_is_refused(tmp_path: Path) -> None:
+    need("tokenizers")
+    path = tmp_path / "tokenizer.json"
+    model = {"type": "BPE", "dropout": 0.1, "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": ["a b"]}
+    path.write_text(json.dumps({"version": "1.0", "added_tokens": [], "model": model}))
+    with pytest.raises(BadTokenizer, match=r"dropout=0\.1.*set model.dropout to null"):
+        tokenizer(Tokenize(path))
+    path.write_text(json.dumps({"version": "1.0", "added_tokens": [], "model": model | {"dropout": None}}))
+    assert made(Tokenize(path), ["ab"]) == [[2]]
+
+
+def test_a_tokenizer_goes_with_the_last_one_who_uses_it(tmp_path: Path) -> None:
+    op = Tokenize(texts.vocabulary(tmp_path / "words"))
+    stages = [stage_of(op, 1), stage_of(op, 2)]
+    for stage in stages:
+        stage.make_block([{"text": "the"}], {}, [])
+    found = weakref.ref(tokenizer(op))
+    assert found() is tokenizer(op)
+    del stage, stages
+    assert found() is None

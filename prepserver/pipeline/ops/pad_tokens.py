@@ -60,6 +60,8 @@ class PadTokens(Op):
             raise SpecError("column", self.column, f"is no column of tokens here; there are: {', '.join(record)}")
         made: dict[str, Kind] = {self.column: Tokens(self.length)}
         if self.mask is not None:
+            if self.mask in made:
+                raise SpecError("mask", self.mask, "is the name of another column")
             made[self.mask] = Array((self.length,), "uint8")
         if self.count is not None:
             if self.count in made:

@@ -24,9 +24,9 @@ class PluginOp(PluginSpec, Op):
     only on seed, pass, sample, place of the op and view. See docs/plugins.md.
 
     With ``block=True`` it is called as ``function(block, rngs, **params)`` for several samples of a chunk at once: an
-    array whose first axis is the sample (a list, where values differ in shape), and a list with the generator of each.
-    It returns as many values. How many samples a block has is not the function's to know: what it returns for one must
-    not depend on the others.
+    array whose first axis is the sample (a list, where values differ in shape or dtype), and a list with the generator
+    of each. It returns as many values. How many samples a block has is not the function's to know: what it returns for
+    one must not depend on the others.
 
     Attributes:
         name: Name of the plug-in.

@@ -73,7 +73,10 @@ class Tokenize(Op):
         pattern: str | None = None,
         code: str = "",
     ) -> None:
-        around = [None if each is None else checks.integer("begin", each, 0, 2**63 - 1) for each in (begin, end)]
+        around = [
+            None if each is None else checks.integer(name, each, 0, 2**63 - 1)
+            for name, each in (("begin", begin), ("end", end))
+        ]
         most = None if max_tokens is None else checks.side("max_tokens", max_tokens)
         if most is not None and most <= sum(each is not None for each in around):
             raise SpecError("max_tokens", max_tokens, "leaves no room for begin and end")

@@ -43,9 +43,7 @@ class PluginOpStage(Stage):
     def make(self, values: dict[str, Any], after: Record, draws: Draws) -> None:
         """As `Stage.make`."""
         (column,) = self.makes
-        given = values[column]
-        given = np.array(given) if isinstance(given, np.ndarray) else given  # a copy, as of an image
-        values[column] = plugins.conform(self._what, self._called(given, draws.key()), after[column])
+        values[column] = plugins.conform(self._what, self._called(_own(values[column]), draws.key()), after[column])
 
     def make_block(self, block: Sequence[dict[str, Any]], after: Record, draws: Sequence[Draws]) -> None:
         """As `Stage.make_block`."""
@@ -53,9 +51,11 @@ class PluginOpStage(Stage):
             super().make_block(block, after, draws)
             return
         (column,) = self.makes
-        given: Any = [values[column] for values in block]
-        if len({getattr(value, "shape", None) for value in given}) == 1 and not isinstance(given[0], str | bytes):
-            given = np.stack(given)  # a copy
+        given: Any = [_own(values[column]) for values in block]
+        # Of one dtype, too: numpy would make one of several, which one sample must not learn of another.
+        forms = {(getattr(value, "shape", None), getattr(value, "dtype", type(value))) for value in given}
+        if len(forms) == 1 and not isinstance(given[0], str | bytes):
+            given = np.stack(given)
         returned = self._called(given, [draw.key() for draw in draws])
         if not hasattr(returned, "__len__") or len(returned) != len(block):
             what = plugins.described(returned)
@@ -83,6 +83,11 @@ class PluginOpStage(Stage):
             raise  # the machine's fault, not the sample's
         except Exception as e:
             raise plugins.PluginError(f"{self._what} raised {type(e).__name__}: {e}") from e
+
+
+def _own(value: Any) -> Any:
+    """Return a copy of an array, because the function may write to it."""
+    return np.array(value) if isinstance(value, np.ndarray) else value
 
 
 def _generator(key: int) -> np.random.Generator:

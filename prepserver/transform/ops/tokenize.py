@@ -21,12 +21,14 @@ class TokenizeStage(RecordStage):
     def __init__(self, op: Tokenize, place: int) -> None:
         super().__init__(op, place)
         self.makes = (op.into,)
+        self._tokenizer: tokens.Tokenizer | None = None
 
     def make_block(self, block: Sequence[dict[str, Any]], after: Record, draws: Sequence[Draws]) -> None:
         op = self._op
         try:
             # ORDER: not before the first row, when a worker is sealed: the file may be a stranger's.
-            found = tokens.tokenizer(op)([values[op.column] for values in block])
+            self._tokenizer = self._tokenizer or tokens.tokenizer(op)
+            found = self._tokenizer([values[op.column] for values in block])
         except tokens.BadTokenizer as error:
             raise BadFile(str(error)) from error
         except tokens.BadText as error:

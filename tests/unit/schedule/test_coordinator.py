@@ -47,7 +47,7 @@ from prepserver.schedule.pace import LEAST_SAMPLES
 from prepserver.schedule.parting import NO_ROOM_S, Steps
 from prepserver.schedule.records import BadRow, Chunk, Cursor, Lane, Spent, Suspect, Took
 from prepserver.schedule.story import Noted, Story
-from prepserver.schedule.strikes import CRASH_STRIKES, KILL_STRIKES
+from prepserver.schedule.strikes import CRASH_STRIKES, KILL_STRIKES, PUT_AWAY_MOST
 from prepserver.schedule.table import Inconsistent
 from prepserver.schedule.twice import TWICE_S
 from prepserver.schedule.workers import SLOW_NS
@@ -611,6 +611,29 @@ def test_a_task_that_is_made_between_ends_no_job() -> None:
         s.made(1, s.workers.slots[1].tasks[0])
         s.release(5, s.table.cursor(5).announced)
     assert 5 in s.streams[1].cursors
+
+
+def test_a_lane_whose_ops_kill_every_worker_ends() -> None:
+    """Such as by a tokenizer's file: workers that die before they fill a chunk come back ever later, for all jobs."""
+    s = scheduler()
+    stream(s, lanes=2)
+    cursor(s, 5)
+    cursor(s, 6, lane=11)
+    worker = 1
+    s.up(worker)
+    deaths = 2 * PUT_AWAY_MOST  # two for each sample
+    for number in range(2 * deaths - 2):
+        if number == deaths - 2:
+            s.made(worker, s.workers.slots[worker].tasks[0])
+        actions = s.lost(worker, Suspect(number // 2, lane=11))
+        assert any(isinstance(action, End) for action in actions) == (number == 2 * deaths - 3)
+        worker += 1
+        s.up(worker)
+    (end,) = [action for action in actions if isinstance(action, End)]
+    assert (end.cursor, end.code) == (6, "spec")
+    assert "died or hung in its ops at 6 samples" in end.text
+    assert set(s.streams[1].lanes) == {10}
+    s.validate()
 
 
 def test_what_was_decided_before_an_error_is_done_after_it(monkeypatch: pytest.MonkeyPatch) -> None:

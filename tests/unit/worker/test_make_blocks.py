@@ -17,8 +17,11 @@ from prepserver.pipeline import kinds
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.ops import MaskTokens, PadTokens, PluginOp, Tokenize, Truncate
 from prepserver.pipeline.pipeline import Pipeline
+from prepserver.pipeline.random_words import SampleKey
 from prepserver.pipeline.record import images
 from prepserver.source import Record, SampleError, Source
+from prepserver.transform.draw import Draws
+from prepserver.transform.ops import stage_of
 from prepserver.worker.fill import Stream, fill
 from tests.support import texts
 from tests.support.tiny_images import Lane, nothing
@@ -106,6 +109,20 @@ def test_a_function_gets_many_samples_but_after_a_death() -> None:
     assert fill(stream_of(Texts()), [lane.target], 0, 8, nothing).bad == []
     with pytest.raises(Exception, match="op plug-in 'shaken' raised AssertionError"):
         fill(stream_of(Texts()), [lane.target], 0, 8, nothing, alone=True)
+
+
+def test_a_function_gets_values_of_its_own_and_as_they_are() -> None:
+    """What it writes to is no other lane's, and no sample's dtype follows from the others of its block."""
+    stage = stage_of(PluginOp("shaken", column="x", block=True), 1)
+    one = np.arange(3)
+    for other, why in ((np.arange(4), r"\(4,\)"), (one + 0.5, "float64")):
+        kept, draws = other.copy(), [Draws(SampleKey(0, 0, index), 1) for index in range(2)]
+        block: list[dict[str, Any]] = [{"x": one}, {"x": other}]
+        with pytest.raises(plugins.PluginError, match=why):
+            stage.make_block(block, {"x": kinds.Array((3,), "int64")}, draws)
+        assert block[0]["x"].dtype == np.int64  # the other one is the one to blame
+        assert one.tolist() == [0, 1, 2]
+        assert other.tolist() == kept.tolist()
 
 
 def test_a_function_that_gives_too_few_values_is_named() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import Image, Kind, Label
 from prepserver.pipeline.ops import (
     CenterCrop,
+    Decode,
     Mosaic,
     Op,
     PadBoxes,
@@ -25,7 +28,7 @@ from prepserver.pipeline.ops import (
     ToDtype,
 )
 from prepserver.pipeline.pipeline import Pipeline
-from prepserver.transform import SampleKey
+from prepserver.transform import DECODING, SampleKey
 from prepserver.transform.mixing import mixers
 from prepserver.worker.fill import Target, fill
 from tests.support.caches import Cache
@@ -146,6 +149,34 @@ def test_partners_are_read_ahead_and_marked() -> None:
     assert source.ahead == [*partners(made, 3, 6), *partners(made, 4, 6)]
     fill(source.stream(), targets, 3, 1, lambda position, index: marks.append((position, index)))
     assert marks == [(3, 3), *((3, index) for index in partners(made, 3, 6)[1:]), (3, 3)]
+
+
+def test_a_step_names_the_lane_whose_part_or_row_is_made() -> None:
+    """A worker that dies in an op of one lane, such as a plug-in, says nothing about the sample in other lanes."""
+    made, other, steps = pipeline(Mosaic(24)), pipeline(CenterCrop(20)), list[Any]()
+    targets = [Target.of(other, Arrays(other, 6)), Target.of(made, Arrays(made, 6))]
+    fill(Scenes(SCENES).stream(), targets, 3, 1, lambda position, index: steps.append((position, index)), steps.append)
+    marks = [place for place, step in enumerate(steps) if isinstance(step, tuple)]
+    assert len(marks) == 5  # the sample, three partners, and the sample again
+    for begin, end in itertools.pairwise([*marks, steps.index(0)]):
+        assert steps[begin + 1] == 1
+        assert steps[end - 1] == DECODING
+
+
+def test_max_pixels_is_of_files_not_of_what_ops_make() -> None:
+    """Neither a canvas nor an image of a cache is what `Decode` limits."""
+    columns: dict[str, Kind] = {"image": Image()}
+    source = Scenes([{"image": each["image"]} for each in SCENES])
+    for ops in ([Mosaic(50)], [Resize(100), CenterCrop(100), RandomHorizontalFlip()]):
+        made, cache = Pipeline.from_ops([Decode(max_pixels=4000), *ops], 1, columns), Cache(6)
+        rows, bad = rows_of(source.stream(), made, 6)
+        assert bad == []
+        arrays = Arrays(made, 6)
+        target = Target.of(made, arrays)._replace(cache=cache.store())
+        for _ in range(2):
+            assert fill(source.stream(), [target], 0, 6, nothing).bad == []
+            assert same(arrays.fields, rows)
+        cache.close()
 
 
 def test_impossible_mosaics_are_refused() -> None:
