@@ -207,13 +207,12 @@ class _PackedTexts(ComposedSource):
             made = self._tokenizer(texts)
         except tokens.BadText as error:
             raise SampleError(f"{self._spec.tokenize.column}: {error}") from error
-        at = 0
+        found = zip(made, wholes, strict=True)
         for place, row in enumerate(rows):
             parts = [
                 each[_own(self._spec.tokenize, begin, end, whole)]
-                for (_, begin, end), each, whole in zip(row, made[at:], wholes[at:], strict=False)
+                for (_, begin, end), (each, whole) in zip(row, found, strict=False)  # takes as many as the row has
             ]
-            at += len(row)
             self._lay(parts, {name: array[place] for name, array in into.items()})
         return True
 
