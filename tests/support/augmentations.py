@@ -21,6 +21,7 @@ from prepserver.pipeline.ops import (
     GaussianBlur,
     GaussianNoise,
     Grayscale,
+    MaskTokens,
     Mosaic,
     Normalize,
     Only,
@@ -140,12 +141,14 @@ def pipelines(columns: Collection[str]) -> st.SearchStrategy[tuple[list[Op], int
     ends: list[Op] = [PadBoxes(5, "largest"), ConvertBoxes("cxcywh", normalize=True)]
     if "points" in columns:
         ends.append(PadKeypoints(3))
+    texts: list[tuple[Op, ...]] = [()]
     if "tokens" in columns:
-        ends += [Truncate(3), PadTokens(4)]
+        masking = PadTokens(4, mask=None), MaskTokens(1, 9, labels="masked")
+        texts = [(Truncate(3), PadTokens(4)), (Truncate(3), *masking)]
     return st.tuples(
         st.sampled_from([(), (), (Decode(exif_orientation=False),)]),
         st.lists(_WITH_BOXES, max_size=3), _MIXED, st.lists(_WITH_BOXES, max_size=2), _VIEWS,
-        st.sampled_from([(*ends,)]), _LAST,
+        st.sampled_from([(*ends, *each) for each in texts]), _LAST,
     ).map(
         lambda parts: (
             [*parts[0], *parts[1], *parts[2], *parts[3], Resize((16, 18)), *parts[4][0], *parts[5], *parts[6]],

@@ -141,6 +141,16 @@ def records(folder: Path) -> Callable[[str], SourceSpec]:
     return lambda base: TFRecord(f"{base}/*.tfrecord")
 
 
+def safetensors_file(arrays: dict[str, np.ndarray[Any, Any]]) -> bytes:
+    """A file of that format: the header's length, the header, the arrays one after the other."""
+    header, end = {}, 0
+    for name, array in arrays.items():
+        dtype = {"f": "F", "i": "I"}[array.dtype.kind] + str(8 * array.itemsize)
+        header[name] = {"dtype": dtype, "shape": array.shape, "data_offsets": [end, end := end + array.nbytes]}
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + b"".join(array.tobytes() for array in arrays.values())
+
+
 def _arrays(suffix: str) -> Format:
     def made(folder: Path) -> Callable[[str], SourceSpec]:
         values = np.arange(COUNT * 6, dtype=np.float32).reshape(COUNT, 2, 3)
@@ -149,9 +159,7 @@ def _arrays(suffix: str) -> Format:
         if suffix == "npz":
             np.savez(folder / "all.npz", **arrays)  # type: ignore[arg-type]
         elif suffix == "safetensors":
-            from safetensors.numpy import save_file
-
-            save_file(arrays, folder / "all.safetensors")
+            (folder / "all.safetensors").write_bytes(safetensors_file(arrays))
         else:
             for name, array in arrays.items():
                 np.save(folder / f"{name}.npy", array)

@@ -137,7 +137,7 @@ def test_kinds_take_their_values_by_position_as_in_python() -> None:
     ("words", "text"),
     [
         (("Take(SyntheticImages(3), 0)", "OUT"), "n = 0: must lie between"),
-        (("Filtr(SyntheticImages(3))", "OUT"), "Filtr is no source; there are Arrays, Coco,"),
+        (("Filtr(SyntheticImages(3))", "OUT"), "Filtr is no source; there are Arrays, BucketByLength,"),
         (("Take(SyntheticImages(3), open('x'))", "OUT"), "malformed node"),
         (("Take(SyntheticImages(3), 1 +)", "OUT"), "invalid syntax"),
         (("Take(SyntheticImages(3), m=1)", "OUT"), "unexpected keyword argument 'm'"),
