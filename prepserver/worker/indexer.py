@@ -20,7 +20,7 @@ from prepserver.source import OutsideRootsError, Roots, SourceError, build_index
 from prepserver.source.errors import printable
 from prepserver.source.opfiles import digests, places
 from prepserver.worker.channel import ChannelClosed, close_all, receive, send
-from prepserver.worker.sandbox import OPEN, Seal, limit_data
+from prepserver.worker.sandbox import OPEN, Seal
 
 log = logging.getLogger("prepserver.indexer")
 
@@ -32,7 +32,7 @@ CALLS = frozenset({"utimensat"})
 """System calls that it may make and a worker may not: it reads the clock that stamps files."""
 
 MOST_BYTES = 8 << 30
-"""Memory limit of an indexer: a folder of 100 million files takes 7 GiB, a list of so many lines 8 GiB."""
+"""Memory limit of an indexer, set by the zygote: a folder of 100 million files takes 7 GiB, a list of so many lines 8 GiB."""
 
 
 def run(sock: socket.socket, seal: Seal = OPEN) -> int:
@@ -40,7 +40,6 @@ def run(sock: socket.socket, seal: Seal = OPEN) -> int:
 
     `seal` is closed before anything of the dataset is read.
     """
-    limit_data(MOST_BYTES)
     try:
         job, fds = receive(sock, TO_INDEXER)
         close_all(fds)

@@ -238,6 +238,7 @@ class _Zygote:
                 from prepserver.worker import indexer
 
                 os.close(page_fd)
+                limit_data(indexer.MOST_BYTES)
                 confine(self._parts, indexer.CALLS | calls)
                 status = indexer.run(socket.socket(fileno=sock_fd), seal)
         except ProcessLookupError:
