@@ -32,7 +32,8 @@ CALLS = frozenset({"utimensat"})
 """System calls that it may make and a worker may not: it reads the clock that stamps files."""
 
 MOST_BYTES = 8 << 30
-"""Memory limit of an indexer, set by the zygote: a folder of 100 million files takes 7 GiB, a list of so many lines 8 GiB."""
+"""Memory limit of an indexer, which the zygote sets: a folder of 100 million files takes 7 GiB, a list of so many
+lines 8 GiB."""
 
 
 def run(sock: socket.socket, seal: Seal = OPEN) -> int:
