@@ -38,6 +38,7 @@ from prepserver.protocol.schema import ProtocolError
 _MOST_FDS = 4
 _LINE = "ipc://line"  # libzmq requires a name even for a given socket
 _DESCRIPTOR_TIMEOUT_S = 10.0  # it was sent before the message that names it
+_LAST_WORDS_MS = 100  # until what a daemon said before it closed the lease has passed through ZeroMQ
 # Plain numbers, because comparing with an enum member takes a microsecond.
 _POLLIN = int(zmq.POLLIN)
 _POLLOUT = int(zmq.POLLOUT)
@@ -144,7 +145,8 @@ class Connection:
                 except BlockingIOError:
                     pass
                 except errors.ServerGone:
-                    if not self._can(event):  # earlier messages come first; the next call sees the end again
+                    # Earlier messages come first, and ZeroMQ's thread may still have them; the next call sees the end.
+                    if not self._dealer.poll(_LAST_WORDS_MS, event):
                         raise
         return can
 
