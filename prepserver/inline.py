@@ -30,7 +30,8 @@ from prepserver.source import SourceError, build_index, open_source
 from prepserver.source.errors import printable
 from prepserver.source.opfiles import digests
 from prepserver.telemetry.verdict import Facts, judge
-from prepserver.worker.fill import BadRow, Stream, Target, fill
+from prepserver.worker.fill import BadRow, fill
+from prepserver.worker.streams import Stream, Target
 
 __all__ = ["InlineMaker", "PluginError", "Row", "SourceError", "class_names", "remake"]
 

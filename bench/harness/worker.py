@@ -42,7 +42,7 @@ class Worker:
         from prepserver.protocol.layout import RingLayout, ring_fields
         from prepserver.source import build_index, open_source
         from prepserver.telemetry.page import StatsPage, create_page
-        from prepserver.worker.fill import Stream, Target
+        from prepserver.worker.streams import Stream, Target
 
         spec = Packed(str(dataset)) if dataset.is_dir() else FileList(str(dataset))
         source = open_source(spec, build_index(spec, scratch / "index", lambda _found: None).path)

@@ -3,30 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple
 
 from prepserver.source import Record, Source
-
-if TYPE_CHECKING:
-    from prepserver.worker.fill import Stream, Target
+from prepserver.worker.streams import Keeper, Stream, Target
 
 _STAMP = (1 << 64) - 1  # as much of a stamp as an entry holds
-
-
-class Keeper(Protocol):
-    """A cache: `prepserver.cache.store.Store`."""
-
-    def get(self, index: int, stamp: int) -> Record | None:
-        """The record of a sample; None if it is not there."""
-
-    def holds(self, index: int) -> bool:
-        """Whether it has a record of a sample, which may be out of date."""
-
-    def has_room(self, nbytes: int) -> bool:
-        """Whether a record of this size may be kept."""
-
-    def put(self, index: int, stamp: int, record: Record) -> bool:
-        """Keeps a record, if there is room."""
 
 
 class Ready(NamedTuple):

@@ -1,27 +1,21 @@
 """Fills the rows of a run of positions: reads, decodes and augments samples straight into the rings.
 
 Workers and the client's inline mode run this code. It knows neither sockets nor processes, and the same stream and
-positions give the same bytes wherever and however often it runs.
+positions give the same bytes wherever and however often it runs. It is long because a row fails in many ways, each with
+a place of its own to blame.
 """
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
 
-import numpy.typing as npt
-
-from prepserver.order import NO_SAMPLE, Order
-from prepserver.pipeline.caching import Head, head_of
-from prepserver.pipeline.pipeline import Pipeline
-from prepserver.pipeline.record import INDEX, RowField
+from prepserver.order import NO_SAMPLE
+from prepserver.pipeline.record import INDEX
 from prepserver.protocol.work import MAX_REASON_CHARS
 from prepserver.source import Record, SampleError, Source
 from prepserver.source.errors import printable
@@ -30,16 +24,13 @@ from prepserver.transform import (
     DECODING,
     BadFile,
     BadSample,
-    HeadMaker,
-    RowMaker,
     SampleKey,
     is_shortage,
     make_rows,
-    row_makers,
 )
-from prepserver.transform.mixing import Mixer, mixers
-from prepserver.worker.caching import Caching, Keeper, Ready, without
+from prepserver.worker.caching import Caching, Ready, without
 from prepserver.worker.partners import Partners
+from prepserver.worker.streams import Stream, Target
 
 _log = logging.getLogger(__name__)
 
@@ -57,67 +48,6 @@ _TRANSIENT = (
 _RETRY_AFTER_S = (0.01, 0.1)
 
 
-class Rows(Protocol):
-    """Where rows go: `prepserver.memory.ring.Ring`, or arrays of the caller."""
-
-    def row(self, field: str, position: int) -> npt.NDArray[Any]:
-        """The row of `position` in `field`: writable memory."""
-
-    def run(self, field: str, position: int, count: int) -> npt.NDArray[Any]:
-        """The rows of `count` positions from `position` on in `field`: writable memory, shorter where the rows wrap."""
-
-    def put(self, field: str, position: int, value: Any) -> None:
-        """Writes the row of `position` in `field`, a number or an array."""
-
-
-class Target(NamedTuple):
-    """A lane.
-
-    Attributes:
-        makers: One for each view (`prepserver.transform.row_makers`).
-        taken: Fields that are copied from the record, after all others are made.
-        rows: Where the rows go.
-        quarantined: Indices that are bad for this pipeline: workers died or hung in it.
-        head: What its pipeline has in common with others: see `prepserver.pipeline.caching`.
-        tails: As `makers`, from the head on.
-        cache: Holds samples after the head; None for no such cache.
-        mixers: One for each view, if rows are mixed of several samples (`prepserver.transform.mixing`).
-    """
-
-    makers: Sequence[RowMaker]
-    taken: Sequence[RowField]
-    rows: Rows
-    quarantined: set[int]
-    head: Head
-    tails: Sequence[RowMaker] = ()
-    cache: Keeper | None = None
-    mixers: Sequence[Mixer] = ()
-
-    @property
-    def only_takes(self) -> bool:
-        """Whether all fields are copied from the record."""
-        return not any(maker.fields for maker in self.makers)
-
-    @property
-    def takes_blocks(self) -> bool:
-        """Whether its rows may be made several at once."""
-        return not self.mixers and all(maker.takes_blocks or not maker.fields for maker in self.makers)
-
-    @classmethod
-    def of(cls, pipeline: Pipeline, rows: Rows, quarantined: Iterable[int] = ()) -> Target:
-        """The lane of a pipeline."""
-        makers, head = row_makers(pipeline), head_of(pipeline)
-        made = {field.name for maker in makers for field in maker.fields}
-        taken = [field for field in pipeline.fields if field.name not in made]
-        tails = row_makers(pipeline, head.count)
-        return cls(makers, taken, rows, set(quarantined), head, tails, mixers=mixers(pipeline, head.count))
-
-    @property
-    def head_maker(self) -> HeadMaker:
-        """Makes what its cache holds."""
-        return HeadMaker(self.makers[0], self.head.count)
-
-
 Mark = Callable[[int, int], None]
 Step = Callable[[int], None]
 
@@ -128,48 +58,6 @@ class LaneError(Exception):
     def __init__(self, target: int, text: str) -> None:
         super().__init__(text)
         self.target = target
-
-
-@dataclass(slots=True)
-class Stream:
-    """An endless sequence of samples.
-
-    Attributes:
-        source: Where they come from.
-        order: Their order.
-        seed: Seed of the augmentations.
-        quarantined: Indices that are bad and not even read, because workers died on them.
-        cache: Holds samples as they are stored; None for no such cache.
-    """
-
-    source: Source
-    order: Order
-    seed: int
-    quarantined: AbstractSet[int] = frozenset()
-    cache: Keeper | None = None
-
-    def prefetch(self, position: int, count: int, targets: Sequence[Target]) -> None:
-        """Begins to read the samples of positions [position, position + count), which `fill` will be asked for.
-
-        Samples that caches hold for all `targets` are not read.
-        """
-        if not self.source.reads_ahead:
-            return
-        # What goes wrong here goes wrong again when the sample is read, and is reported there.
-        with contextlib.suppress(Exception):
-            indices = [(p, i) for p, i in enumerate(self.order.indices(position, count), position) if i != NO_SAMPLE]
-            wanted = [i for p, index in indices for i in (index, *self._partners(p, index, targets))]
-            self.source.prefetch([i for i in wanted if not self._is_kept(i, targets)])
-
-    def _partners(self, position: int, index: int, targets: Sequence[Target]) -> Iterator[int]:
-        key = SampleKey(self.seed, position // self.order.n, index)
-        for mixer in (mixer for target in targets for mixer in target.mixers):
-            yield from mixer.parts.mix(self.order.samples, key).partners
-
-    def _is_kept(self, index: int, targets: Sequence[Target]) -> bool:
-        if self.cache is not None and self.cache.holds(index):
-            return True
-        return bool(targets) and all(target.cache is not None and target.cache.holds(index) for target in targets)
 
 
 @dataclass(frozen=True, slots=True)

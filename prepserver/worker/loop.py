@@ -35,8 +35,9 @@ from prepserver.source.errors import printable
 from prepserver.telemetry.page import NO_LANE, NO_TASK, StatsPage
 from prepserver.transform import DECODING
 from prepserver.worker.channel import ChannelClosed, close_all, receive, send
-from prepserver.worker.fill import BadRow, LaneError, Stream, Target, describe, fill
+from prepserver.worker.fill import BadRow, LaneError, describe, fill
 from prepserver.worker.sandbox import OPEN, Seal
+from prepserver.worker.streams import Stream, Target
 
 EXIT_DONE = 0
 EXIT_BUG = 70  # sysexits.h: EX_SOFTWARE

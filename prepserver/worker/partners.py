@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from prepserver.source import Record, SampleError, Source
 from prepserver.transform import BadSample, SampleKey, is_shortage, make_rows
@@ -11,9 +11,7 @@ from prepserver.transform.mixing import Mixer, Part
 from prepserver.transform.rows import Step
 from prepserver.transform.stage import Mix
 from prepserver.worker.caching import Caching, Ready
-
-if TYPE_CHECKING:
-    from prepserver.worker.fill import Stream, Target
+from prepserver.worker.streams import Stream, Target
 
 TRIES = 9
 """A partner and the next samples by index, of which the first good one is taken."""

@@ -13,7 +13,8 @@ from prepserver.order import make_order
 from prepserver.pipeline.kinds import Boxes, Image, Keypoints, Kind, Label, Mask, PerBox, Tokens
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.source import Record, SampleError, Source
-from prepserver.worker.fill import BadRow, Stream, Target, fill
+from prepserver.worker.fill import BadRow, fill
+from prepserver.worker.streams import Stream, Target
 from tests.support.tiny_images import nothing
 
 COLUMNS: dict[str, Kind] = {

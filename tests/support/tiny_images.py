@@ -19,7 +19,7 @@ from prepserver.pipeline.sources import ImageFolder
 from prepserver.protocol.layout import RingLayout, ring_fields
 from prepserver.source import IndexInfo, build_index, open_source
 from prepserver.worker.channel import ChannelClosed, receive
-from prepserver.worker.fill import Stream, Target
+from prepserver.worker.streams import Stream, Target
 
 
 def jpeg(seed: int, height: int = 40, width: int = 56) -> bytes:

@@ -37,7 +37,8 @@ from prepserver.pipeline.source import SourceSpec
 from prepserver.pipeline.sources import ImageFolder, SyntheticImages
 from prepserver.source import Record, SampleError, Source, build_index, open_source
 from prepserver.transform import BadSample, RowMaker, SampleKey
-from prepserver.worker.fill import BadRow, Stream, Target, fill
+from prepserver.worker.fill import BadRow, fill
+from prepserver.worker.streams import Stream, Target
 from tests.golden import rows as golden
 from tests.support import photos
 from tests.support.augmentations import OTHER_SIZE

@@ -20,7 +20,8 @@ from prepserver.pipeline.shard import Shard
 from prepserver.source import Record, SampleError, Source
 from prepserver.transform import DECODING, BadFile, BadSample, Plan, RowMaker, SampleKey
 from prepserver.transform.objects import Objects
-from prepserver.worker.fill import REPLACEMENTS, LaneError, Stream, Target, describe, fill
+from prepserver.worker.fill import REPLACEMENTS, LaneError, describe, fill
+from prepserver.worker.streams import Stream, Target
 from tests.support.images import make_rows
 from tests.support.tiny_images import Lane, jpeg, nothing, open_stream, photo_tree, tiny_pipeline
 

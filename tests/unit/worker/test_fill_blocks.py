@@ -19,7 +19,8 @@ from prepserver.pipeline.record import images
 from prepserver.pipeline.shard import Shard
 from prepserver.source import Record, SampleError, Source
 from prepserver.worker import fill as filler
-from prepserver.worker.fill import Stream, fill
+from prepserver.worker.fill import fill
+from prepserver.worker.streams import Stream
 from tests.support.tiny_images import Lane, jpeg, nothing
 
 N = 23

@@ -22,7 +22,8 @@ from prepserver.pipeline.record import images
 from prepserver.source import Record, SampleError, Source
 from prepserver.transform.draw import Draws
 from prepserver.transform.ops import stage_of
-from prepserver.worker.fill import Stream, fill
+from prepserver.worker.fill import fill
+from prepserver.worker.streams import Stream
 from tests.support import texts
 from tests.support.tiny_images import Lane, nothing
 

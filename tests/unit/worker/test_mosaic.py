@@ -30,7 +30,8 @@ from prepserver.pipeline.ops import (
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.transform import DECODING, SampleKey
 from prepserver.transform.mixing import mixers
-from prepserver.worker.fill import Target, fill
+from prepserver.worker.fill import fill
+from prepserver.worker.streams import Target
 from tests.support.caches import Cache
 from tests.support.scenes import COLUMNS, SEED, Arrays, Scenes, rows_of, same, scene
 from tests.support.tiny_images import nothing

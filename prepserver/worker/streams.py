@@ -1,0 +1,138 @@
+"""What is filled: the samples of a stream, and the rows of each of its lanes."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy.typing as npt
+
+from prepserver.order import NO_SAMPLE, Order
+from prepserver.pipeline.caching import Head, head_of
+from prepserver.pipeline.pipeline import Pipeline
+from prepserver.pipeline.record import RowField
+from prepserver.source import Record, Source
+from prepserver.transform import HeadMaker, RowMaker, SampleKey, row_makers
+from prepserver.transform.mixing import Mixer, mixers
+
+
+class Rows(Protocol):
+    """Where rows go: `prepserver.memory.ring.Ring`, or arrays of the caller."""
+
+    def row(self, field: str, position: int) -> npt.NDArray[Any]:
+        """The row of `position` in `field`: writable memory."""
+
+    def run(self, field: str, position: int, count: int) -> npt.NDArray[Any]:
+        """The rows of `count` positions from `position` on in `field`: writable memory, shorter where the rows wrap."""
+
+    def put(self, field: str, position: int, value: Any) -> None:
+        """Writes the row of `position` in `field`, a number or an array."""
+
+
+class Keeper(Protocol):
+    """A cache: `prepserver.cache.store.Store`."""
+
+    def get(self, index: int, stamp: int) -> Record | None:
+        """The record of a sample; None if it is not there."""
+
+    def holds(self, index: int) -> bool:
+        """Whether it has a record of a sample, which may be out of date."""
+
+    def has_room(self, nbytes: int) -> bool:
+        """Whether a record of this size may be kept."""
+
+    def put(self, index: int, stamp: int, record: Record) -> bool:
+        """Keeps a record, if there is room."""
+
+
+class Target(NamedTuple):
+    """A lane.
+
+    Attributes:
+        makers: One for each view (`prepserver.transform.row_makers`).
+        taken: Fields that are copied from the record, after all others are made.
+        rows: Where the rows go.
+        quarantined: Indices that are bad for this pipeline: workers died or hung in it.
+        head: What its pipeline has in common with others: see `prepserver.pipeline.caching`.
+        tails: As `makers`, from the head on.
+        cache: Holds samples after the head; None for no such cache.
+        mixers: One for each view, if rows are mixed of several samples (`prepserver.transform.mixing`).
+    """
+
+    makers: Sequence[RowMaker]
+    taken: Sequence[RowField]
+    rows: Rows
+    quarantined: set[int]
+    head: Head
+    tails: Sequence[RowMaker] = ()
+    cache: Keeper | None = None
+    mixers: Sequence[Mixer] = ()
+
+    @property
+    def only_takes(self) -> bool:
+        """Whether all fields are copied from the record."""
+        return not any(maker.fields for maker in self.makers)
+
+    @property
+    def takes_blocks(self) -> bool:
+        """Whether its rows may be made several at once."""
+        return not self.mixers and all(maker.takes_blocks or not maker.fields for maker in self.makers)
+
+    @classmethod
+    def of(cls, pipeline: Pipeline, rows: Rows, quarantined: Iterable[int] = ()) -> Target:
+        """The lane of a pipeline."""
+        makers, head = row_makers(pipeline), head_of(pipeline)
+        made = {field.name for maker in makers for field in maker.fields}
+        taken = [field for field in pipeline.fields if field.name not in made]
+        tails = row_makers(pipeline, head.count)
+        return cls(makers, taken, rows, set(quarantined), head, tails, mixers=mixers(pipeline, head.count))
+
+    @property
+    def head_maker(self) -> HeadMaker:
+        """Makes what its cache holds."""
+        return HeadMaker(self.makers[0], self.head.count)
+
+
+@dataclass(slots=True)
+class Stream:
+    """An endless sequence of samples.
+
+    Attributes:
+        source: Where they come from.
+        order: Their order.
+        seed: Seed of the augmentations.
+        quarantined: Indices that are bad and not even read, because workers died on them.
+        cache: Holds samples as they are stored; None for no such cache.
+    """
+
+    source: Source
+    order: Order
+    seed: int
+    quarantined: AbstractSet[int] = frozenset()
+    cache: Keeper | None = None
+
+    def prefetch(self, position: int, count: int, targets: Sequence[Target]) -> None:
+        """Begins to read the samples of positions [position, position + count), which `fill` will be asked for.
+
+        Samples that caches hold for all `targets` are not read.
+        """
+        if not self.source.reads_ahead:
+            return
+        # What goes wrong here goes wrong again when the sample is read, and is reported there.
+        with contextlib.suppress(Exception):
+            indices = [(p, i) for p, i in enumerate(self.order.indices(position, count), position) if i != NO_SAMPLE]
+            wanted = [i for p, index in indices for i in (index, *self._partners(p, index, targets))]
+            self.source.prefetch([i for i in wanted if not self._is_kept(i, targets)])
+
+    def _partners(self, position: int, index: int, targets: Sequence[Target]) -> Iterator[int]:
+        key = SampleKey(self.seed, position // self.order.n, index)
+        for mixer in (mixer for target in targets for mixer in target.mixers):
+            yield from mixer.parts.mix(self.order.samples, key).partners
+
+    def _is_kept(self, index: int, targets: Sequence[Target]) -> bool:
+        if self.cache is not None and self.cache.holds(index):
+            return True
+        return bool(targets) and all(target.cache is not None and target.cache.holds(index) for target in targets)
