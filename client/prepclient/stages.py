@@ -43,6 +43,7 @@ class Step(NamedTuple):
         line: The line after this batch, for `Session.handed`.
         fields: Tensor of each column by name, or a tuple of tensors for several views. From a device also ``valid``, if
             its stage has that field.
+        ready_ns: When its rows were there, by CLOCK_MONOTONIC.
         wait_ns: Time for which missing rows held up the training loop.
         copy_ns: Time for which rows that were ready held it up, while they were copied.
         own_ns: Time for which the loop's own earlier work held it up: a device that is still computing.
@@ -53,6 +54,7 @@ class Step(NamedTuple):
     bad: list[Bad]
     line: BatchLine
     fields: dict[str, Any]
+    ready_ns: int
     wait_ns: int
     copy_ns: int
     own_ns: int = 0
@@ -171,6 +173,7 @@ class HostStage:
             began_ns = time.monotonic_ns()
             self._feed.wait(session, timeout_s, lambda: session.next_ready() is not None)
             wait_ns = time.monotonic_ns() - began_ns
+        ready_ns = time.monotonic_ns()
         batch = session.stage()
         rows = self._feed.rows
         parts = iter(rows.parts(batch.start, batch.stop))
@@ -194,7 +197,7 @@ class HostStage:
             self._lent = batch
         elif session.give_back(batch.start):
             self._feed.release(session)
-        return Step(batch, bad, line, fields, wait_ns, time.monotonic_ns() - since_ns - wait_ns)
+        return Step(batch, bad, line, fields, ready_ns, wait_ns, time.monotonic_ns() - since_ns - wait_ns)
 
     def _made(self, column: _Column, parts: list[torch.Tensor], drawn: torch.Tensor | None) -> torch.Tensor:
         if self._lends:
@@ -247,6 +250,7 @@ class CudaStage:
         if not self._stage.delivery.waiting:
             wait_ns = self._wait(timeout_s)
             self._submit()
+        ready_ns = time.monotonic_ns()
         taken = self._stage.take(wait_ns)
         batch, bad, line = self._session.offer()
         self._trim.cut(batch, taken.fields)
@@ -254,7 +258,7 @@ class CudaStage:
         # rest is the device's time for earlier steps, wherever the host, which runs ahead, happened to wait for it.
         copy_ns = self._stage.delivery.late_ns()
         held_ns = time.monotonic_ns() - since_ns - wait_ns
-        return Step(batch, bad, line, taken.fields, wait_ns, copy_ns, held_ns - copy_ns)
+        return Step(batch, bad, line, taken.fields, ready_ns, wait_ns, copy_ns, held_ns - copy_ns)
 
     def _wait(self, timeout_s: float) -> int:
         """Waits for the next batch's rows.

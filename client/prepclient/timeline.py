@@ -17,12 +17,13 @@ log = logging.getLogger("prepclient")
 
 
 class _Took(NamedTuple):
-    """A step: rows [start, stop), when the loop asked and got them, and the loop's time before."""
+    """A step: rows [start, stop), when the loop asked, they were there and it got them, and the loop's time before."""
 
     start: int
     stop: int
     asked_ns: int
     left_ns: int
+    ready_ns: int
     wait_ns: int
     copy_ns: int
     before_ns: int
@@ -55,7 +56,9 @@ class Timeline:
             before_ns: When it got its last batch; 0 if this is the first one of an epoch.
         """
         batch = step.batch
-        took = _Took(batch.start, batch.stop, asked_ns, left_ns, step.wait_ns, step.copy_ns, before_ns)
+        took = _Took(
+            batch.start, batch.stop, asked_ns, left_ns, step.ready_ns, step.wait_ns, step.copy_ns, before_ns
+        )  # fmt: skip
         self._steps.append(took)
         self._left -= 1
         return self._left <= 0
@@ -86,13 +89,12 @@ class Timeline:
         afters: list[_Took | None] = [*self._steps[1:], None]
         for took, after in zip(self._steps, afters, strict=True):
             more = {"start": took.start, "stop": took.stop, "copying_ms": took.copy_ns / 1e6}
-            ready_ns = took.asked_ns + took.wait_ns
             trace.span("next", Place(pid, tid, took.asked_ns), took.left_ns, **more)
             if took.wait_ns:
-                trace.span("loading", Place(pid, tid, took.asked_ns), ready_ns)
+                trace.span("loading", Place(pid, tid, took.ready_ns - took.wait_ns), took.ready_ns)
             if self._on_cpu and took.copy_ns:
-                trace.span("copying", Place(pid, tid, ready_ns), min(ready_ns + took.copy_ns, took.left_ns))
-            on = [Place(pid, tid, min(ready_ns + 1, took.left_ns))]
+                trace.span("copying", Place(pid, tid, took.ready_ns), min(took.ready_ns + took.copy_ns, took.left_ns))
+            on = [Place(pid, tid, min(took.ready_ns + 1, took.left_ns))]
             if after is not None and after.before_ns:
                 trace.span("computing", Place(pid, tid, took.left_ns), after.asked_ns)
                 on.append(Place(pid, tid, took.left_ns + 1))
