@@ -50,6 +50,7 @@ from prepserver.protocol.messages import Attach
 from prepserver.schedule.asked import shard_of
 from prepserver.schedule.coordinator import Coordinator
 from prepserver.schedule.events import Tick
+from prepserver.worker.launch import START_TIMEOUT_S, ZygoteError
 
 log = logging.getLogger(__name__)
 
@@ -63,9 +64,10 @@ class Daemon:
 
     Args:
         settings: Its settings.
-        runtime_dir: Its runtime directory, locked.
+        runtime_dir: Its runtime directory, locked, unless it is to replace another daemon.
         workers: Worker processes at the start.
         memory_bytes: Budget for rings.
+        cache_memory_bytes: Budget for caches in memory.
         cache_dir: Folder of the listings.
         lifeline: Pid of a process whose end ends the daemon at once.
         state_dir: Folder of quarantined samples and the jobs' logs; None for `cache_dir`.
@@ -81,6 +83,7 @@ class Daemon:
         runtime_dir: RuntimeDir,
         workers: int,
         memory_bytes: int,
+        cache_memory_bytes: int,
         cache_dir: Path,
         lifeline: int | None = None,
         state_dir: Path | None = None,
@@ -102,8 +105,7 @@ class Daemon:
         )
         self._rings = Rings(memory_bytes)
         self._caches = Caches(
-            settings.cache_memory_bytes or machine_free_bytes()[0] // 4, settings.cache_disk_bytes,
-            settings.cache_folders, time.monotonic,
+            cache_memory_bytes, settings.cache_disk_bytes, settings.cache_folders, time.monotonic
         )  # fmt: skip
         self._gpus = Gpus()
         self._notifier = Notifier()
@@ -139,11 +141,13 @@ class Daemon:
 
     # -- life ---------------------------------------------------------------------------------------
 
-    def run(self, ready: Callable[[], None] = lambda: None) -> bool:
-        """Serves until SIGTERM, SIGINT or `prepserver stop`.
+    def run(self, ready: Callable[[], None] = lambda: None, succeed: Callable[[], None] = lambda: None) -> bool:
+        """Serves until SIGTERM, SIGINT, `prepserver stop` or a successor.
 
         Args:
             ready: Called when clients may attach.
+            succeed: Called when the workers are up, if another daemon holds the directory: ends it, and locks the
+                directory.
 
         Returns:
             Whether everything ended; False if a process could not be killed.
@@ -156,6 +160,11 @@ class Daemon:
         self._watch_signals()
         try:
             self._pool.start()
+            if not self._dir.is_ours:
+                self._await_workers()
+                if self.stops:
+                    return self._close()
+                succeed()
             self._clients.open(Listener(self._dir.attach_socket, self._door, self._passed))
             log.info(
                 "ready in %s: %d workers, %d MiB for rings, up to %d connections, sandbox: %s",
@@ -170,6 +179,20 @@ class Daemon:
         finally:
             clean = self._close()
         return clean
+
+    def _await_workers(self) -> None:
+        """Waits until all workers are up, because jobs wait for them once the running daemon has ended.
+
+        Raises:
+            ZygoteError: They do not come up.
+        """
+        until_s = time.monotonic() + START_TIMEOUT_S
+        while self._pool.up < self._pool.size and not self.stops:
+            now_s = time.monotonic()
+            if now_s > until_s:
+                raise ZygoteError(f"only {self._pool.up} workers were up after {START_TIMEOUT_S:.0f} s")
+            self._pool.tick(now_s)
+            self._poll.run_once(_TICK_S)
 
     def _loop(self) -> None:
         next_tick_s = 0.0
@@ -247,7 +270,7 @@ class Daemon:
 
     @property
     def stops(self) -> bool:
-        """Whether it is about to end; see `House` for this and the next five."""
+        """Whether it is about to end; see `House` for this and the next six."""
         return self._stops > 0
 
     @property
@@ -256,9 +279,18 @@ class Daemon:
         return self._pool.codes
 
     @property
+    def keeper(self) -> str:
+        """See `House`."""
+        if self._lifeline_fd >= 0:
+            return "a process, and ends with it: no other daemon takes its place"
+        if self._passed is not None or self._notifier.is_heard:
+            return "a service manager, which restarts it: `systemctl restart prepserver.service`. Jobs go on as well"
+        return ""
+
+    @property
     def end_s(self) -> float:
-        """Longest time until it has ended."""
-        return self._drain_s + KILL_S
+        """Longest time until it has ended; it is about to."""
+        return max(0.0, self._stop_by_s - time.monotonic()) + KILL_S
 
     def stop(self, why: str) -> None:
         """Lets jobs finish for `drain_s`, then ends everything; a second call ends it at once."""
