@@ -281,7 +281,7 @@ class WorkerPool:
                 self._check_deadline(seat, now_ns, now_s)
 
     def close(self, timeout_s: float) -> bool:
-        """Ends every process; False if one did not end, because it waits for dead storage."""
+        """Ends every process, after which nothing can be sent; False if one waits for dead storage and did not end."""
         for seat in self.seats:
             if seat.child is not None:
                 self._poll.forget(seat.child.fileno())
@@ -291,6 +291,7 @@ class WorkerPool:
         if self._zygote_fd >= 0:
             self._poll.forget(self._zygote_fd)
             self._zygote_fd = -1
+        self._by_worker.clear()
         return self._zygote.close(timeout_s)
 
     # -- the zygote ---------------------------------------------------------------------------------

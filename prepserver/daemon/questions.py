@@ -50,8 +50,8 @@ class House(Protocol):
     def keeper(self) -> str:
         """Who starts and ends it, and no successor therefore, with what to do; empty if nobody does."""
 
-    def stop(self, why: str) -> None:
-        """Lets jobs finish, then ends it; at once when called again."""
+    def stop(self, why: str, *, at_once: bool) -> None:
+        """Lets jobs finish, unless `at_once`, and ends it."""
 
     @property
     def codes(self) -> Codes:
@@ -279,7 +279,6 @@ class Questions:
         if successor and self._house.keeper:
             self._connections.refuse(peer, "permission", f"this daemon belongs to {self._house.keeper}")
             return
-        self._house.stop("prepserver stop")
-        if successor:  # jobs have no need to finish here
-            self._house.stop("a successor is ready")
+        # Jobs have no need to finish here if they can go on there.
+        self._house.stop("a successor is ready" if successor else "prepserver stop", at_once=successor)
         self._connections.end(peer, Stopping(os.getpid(), self._house.end_s))

@@ -265,8 +265,7 @@ class Daemon:
 
     def _lifeline_ended(self) -> None:
         self._poll.forget(self._lifeline_fd)
-        for _ in range(2):  # at once: no job is left to drain
-            self.stop("the process that this daemon belongs to has ended")
+        self.stop("the process that this daemon belongs to has ended", at_once=True)  # no job is left to drain
 
     @property
     def stops(self) -> bool:
@@ -292,32 +291,28 @@ class Daemon:
         """Longest time until it has ended; it is about to."""
         return max(0.0, self._stop_by_s - time.monotonic()) + KILL_S
 
-    def stop(self, why: str) -> None:
-        """Lets jobs finish for `drain_s`, then ends everything; a second call ends it at once."""
+    def stop(self, why: str, *, at_once: bool = False) -> None:
+        """Lets jobs finish for `drain_s`, unless `at_once`, then ends everything; a second call ends it at once."""
         self._stops += 1
-        now_s = time.monotonic()
+        drain_s = 0.0 if at_once or self._stops > 1 else self._settings.drain_s
+        self._stop_by_s = time.monotonic() + drain_s
         if self._stops > 1:
-            log.info("stopping at once (%s again)", why)
-            self._stop_by_s = now_s
+            log.info("stopping at once (%s)", why)
             return
-        log.info("stopping (%s): %d jobs may finish within %g s", why, len(self._attachments), self._drain_s)
-        self._stop_by_s = now_s + self._drain_s
+        log.info("stopping (%s): %d jobs may finish within %g s", why, len(self._attachments), drain_s)
         # systemd's TimeoutStopSec may be shorter than drain_s.
         patience_us = int((self.end_s + 2) * 1e6)
         self._notifier.send(STOPPING="1", EXTEND_TIMEOUT_USEC=str(patience_us))
         self._clients.shut_door()
         self._dir.remove_attach_socket()
 
-    @property
-    def _drain_s(self) -> float:
-        return self._settings.drain_s
-
     def _close(self) -> bool:
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)  # the interpreter would restore the defaults at its end
-        self._clients.close()
+        # ORDER: clients go on with the rows that are ready. While workers live, a job that goes makes room for new ones.
         clean = self._pool.close(KILL_S)
+        self._clients.close()
         self._rings.close()
         self._caches.close()
         self._gpus.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import tarfile
@@ -33,6 +34,7 @@ NEWER = (newer_daemon.__file__,)
 SOURCE = SyntheticImages(600, size=40, seed=5)
 SPEC: dict[str, Any] = {"shuffle": True, "seed": 4}
 SIZES = 20, 33
+_PAUSE_S = 0.2
 
 
 class Jobs:
@@ -54,79 +56,58 @@ class Jobs:
             rows += client.collect()
 
     def read_until(self, is_over: Callable[[], bool]) -> None:
-        """Reads epoch after epoch."""
+        """Reads a batch now and then, epoch after epoch."""
         until_s = time.monotonic() + PATIENCE_S
         while not is_over():
             assert time.monotonic() < until_s
             self.read(1)
+            time.sleep(_PAUSE_S)
 
     def close(self) -> None:
-        """Asserts that both got each row of each epoch once and in order, and ends them."""
+        """Asserts that each has got every row of every epoch once and in order, and ends it."""
+        epochs = max(map(len, self.rows)) // SOURCE.n
+        expected = inline_rows(SOURCE, batch_size=50, **SPEC, epochs=epochs)
         for rows, client in zip(self.rows, self.clients, strict=True):
-            epochs, rest = divmod(len(rows), SOURCE.n)
-            assert rest == 0
-            assert rows == inline_rows(SOURCE, batch_size=50, **SPEC, epochs=epochs)
+            assert len(rows) % SOURCE.n == 0
+            assert rows == expected[: len(rows)]
             client.ask("close")
 
 
-@pytest.fixture
-def jobs(new_server: Callable[..., Server], client_process: Start) -> tuple[Server, Jobs]:
-    server = new_server(workers=2)
-    return server, Jobs(*(client_process(server, SOURCE, batch_size=size, **SPEC) for size in SIZES))
+@pytest.fixture(scope="module")
+def running() -> Iterator[Server]:
+    """A daemon that serves before and after each test; one for all, because each that starts imports torch."""
+    server = Server(workers=2)
+    try:
+        yield server.start()
+    finally:
+        server.stop()
+        server.discard()
 
 
-def test_jobs_go_on_when_a_newer_release_takes_over(jobs: tuple[Server, Jobs]) -> None:
-    """It has another version and protocol, and more in its messages; then it is killed in mid-epoch, and started anew."""
-    server, both = jobs
-    both.read(2)
-    old = server.process
-    new = server.another("--replace", program=NEWER)
-    both.read_until(lambda: old.poll() is not None)
-    assert old.returncode == exits.OK
-    server.adopt(new)
-    both.read(3)
-    assert (server.status()["pid"], server.status()["version"]) == (new.pid, "99.0")
-    assert len(server.status()["jobs"]) == 2
-    new.kill()
-    new.wait()
-    server.start()
-    both.read()
-    both.close()
+def test_jobs_go_on_with_the_next_release_or_without_it(running: Server, client_process: Start) -> None:
+    jobs = Jobs(*(client_process(running, SOURCE, batch_size=size, **SPEC) for size in SIZES))
+    jobs.read(2)
 
+    # One that cannot start: the old one serves on.
+    assert running.another("--replace", "--memory", "much").wait(PATIENCE_S) == exits.USAGE
+    assert running.status()["pid"] == running.pid
 
-def test_a_successor_that_dies_before_its_turn_changes_nothing(jobs: tuple[Server, Jobs]) -> None:
-    server, both = jobs
-    both.read(2)
-    assert server.another("--replace", "--plugin", "no_such_module").wait(PATIENCE_S) == exits.USAGE
-    assert server.another("--replace", program=NEWER, env={"DIES": "before"}).wait(PATIENCE_S) == -9
-    assert server.status()["pid"] == server.pid
-    both.read()
-    both.close()
+    # One of the next release, in the middle of an epoch, while both read.
+    new = running.another("--replace", program=NEWER)
+    jobs.read_until(lambda: running.process.poll() is not None)
+    assert running.process.returncode == exits.OK
+    running.adopt(new)
+    jobs.read_until(lambda: len(running.status()["jobs"]) == 2)
+    assert (running.status()["pid"], running.status()["version"]) == (new.pid, "99.0")
 
-
-def test_a_successor_that_dies_in_its_turn_costs_time_only(jobs: tuple[Server, Jobs]) -> None:
-    """Nobody serves until a daemon is started again, and the jobs wait for it."""
-    server, both = jobs
-    both.read(2)
-    new = server.another("--replace", program=NEWER, env={"DIES": "after"})
-    assert server.process.wait(PATIENCE_S) == exits.OK
-    assert new.wait(PATIENCE_S) == -9
-    server.start()
-    both.read()
-    both.close()
-
-
-def test_of_two_successors_at_once_one_serves(jobs: tuple[Server, Jobs]) -> None:
-    server, both = jobs
-    both.read(2)
-    old, new = server.process, [server.another("--replace") for _ in range(2)]
-    wait_until(lambda: old.poll() is not None and any(each.poll() is not None for each in new), why=server.log)
-    (lost,), (won,) = ([each for each in new if (each.poll() is None) == runs] for runs in (False, True))
-    assert lost.returncode in (exits.OK, exits.ALREADY_RUNNING)  # replaced in its turn, or too late
-    server.adopt(won)
-    both.read()
-    assert server.status()["pid"] == won.pid
-    both.close()
+    # One that is killed when the old one has left: the jobs wait until a daemon is started, of whatever release.
+    dying = running.another("--replace", program=NEWER, env={"DIES": "1"})
+    assert running.process.wait(PATIENCE_S) == exits.OK
+    assert dying.wait(PATIENCE_S) == -signal.SIGKILL
+    running.start()
+    jobs.read_until(lambda: len(running.status()["jobs"]) == 2)
+    jobs.read()
+    jobs.close()
 
 
 # -- the last release ---------------------------------------------------------------------------------------------
@@ -138,8 +119,8 @@ def _git(*arguments: str) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def release(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, str]]:
-    """The last release beside this one: its version, and the environment in which Python finds it."""
+def release(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Any]]:
+    """The last release beside this one: its version, and where a process must be to find it."""
     tag = _git("describe", "--tags", "--abbrev=0", "--match", "v*").decode().strip()
     packed = _git("archive", tag, "prepserver", "client/prepclient") if tag else b""
     if not packed:
@@ -147,11 +128,12 @@ def release(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, st
     home = tmp_path_factory.mktemp("release")
     with tarfile.open(fileobj=BytesIO(packed)) as tar:
         tar.extractall(home, filter="data")
-    return tag.removeprefix("v"), environment(PYTHONPATH=f"{home}{os.pathsep}{home / 'client'}")
+    found = environment(PYTHONPATH=f"{home}{os.pathsep}{home / 'client'}")
+    return tag.removeprefix("v"), {"cwd": home, "env": found, "stdin": subprocess.DEVNULL}
 
 
 @pytest.fixture
-def older(release: tuple[str, dict[str, str]], short_path: Path) -> Iterator[tuple[Path, subprocess.Popen[bytes]]]:
+def older(release: tuple[str, dict[str, Any]], short_path: Path) -> Iterator[tuple[Path, subprocess.Popen[bytes]]]:
     """A daemon of the last release: its directory and its process."""
     command = [
         *(sys.executable, "-m", "prepserver.cli", "start", "--workers", "1", "--memory", "64M"),
@@ -159,7 +141,7 @@ def older(release: tuple[str, dict[str, str]], short_path: Path) -> Iterator[tup
     ]
     log = short_path / "log"
     with log.open("wb") as out:
-        daemon = subprocess.Popen(command, env=release[1], stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+        daemon = subprocess.Popen(command, stdout=out, stderr=out, **release[1])
     wait_until(lambda: (short_path / "run" / ATTACH_SOCKET).exists(), why=log.read_text)
     yield short_path / "run", daemon
     daemon.terminate()
@@ -167,25 +149,24 @@ def older(release: tuple[str, dict[str, str]], short_path: Path) -> Iterator[tup
 
 
 def test_a_client_of_the_last_release_is_told_what_to_install(
-    server: Server, release: tuple[str, dict[str, str]]
+    running: Server, release: tuple[str, dict[str, Any]]
 ) -> None:
-    version, env = release
-    command = [sys.executable, "-m", "prepserver.cli", "status", "--runtime-dir", str(server.runtime_dir)]
-    asked = subprocess.run(command, env=env, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    version, place = release
+    runtime_dir = str(running.runtime_dir)
     script = (
         "from prepclient import *\n"
-        f"c = PrepClient(SyntheticImages(64, 8), [RandomResizedCrop(8)], batch_size=8, runtime_dir={command[-1]!r})\n"
+        f"c = PrepClient(SyntheticImages(64, 8), [RandomResizedCrop(8)], batch_size=8, runtime_dir={runtime_dir!r})\n"
         "try: len(c)\n"
         "except VersionMismatch as e: print(e)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], env=env, capture_output=True, text=True, timeout=PATIENCE_S, check=False
-    )
-    for said in (asked.stderr, done.stdout):
-        assert f"the client (prepserver {version}) is of a release before protocol" in said, (asked, done)
+    for command in (["-c", script], ["-m", "prepserver.cli", "status", "--runtime-dir", runtime_dir]):
+        done = subprocess.run(
+            [sys.executable, *command], capture_output=True, text=True, timeout=PATIENCE_S, check=False, **place
+        )
+        said = done.stdout + done.stderr
+        assert f"the client (prepserver {version}) is of a release before protocol" in said
         assert f"install {__version__} for the job, too" in said
-    assert asked.returncode == exits.FAILED
-    assert server.status()["jobs"] == []
+    assert running.status()["jobs"] == []
 
 
 def test_a_daemon_of_the_last_release_is_named_and_goes_on(older: tuple[Path, subprocess.Popen[bytes]]) -> None:

@@ -1,7 +1,7 @@
 """``prepserver`` of the next release: a version and a protocol of its own, and more in each message.
 
-Run as a script, with the arguments of the command line. ``$DIES`` names when a successor is killed: ``before`` it asks
-the running daemon to leave, or ``after``.
+Run as a script, with the arguments of the command line. With ``$DIES``, a successor is killed when the running daemon
+leaves, before it has the lock.
 """
 
 from __future__ import annotations
@@ -33,15 +33,14 @@ def encode_more(message: Any) -> bytes:
     return bytes(msgpack.packb({**msgpack.unpackb(data), "later": {"new": 1}})) if isinstance(message, Grows) else data
 
 
-def die(*_: Any) -> None:
+def die() -> None:
     """As by the kernel."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 if __name__ == "__main__":
-    attach.encode = line.encode = encode_more
-    if (dies := os.environ.get("DIES")) == "before":
-        start.ask = die  # type: ignore[assignment]
-    elif dies == "after":
-        start.RuntimeDir.take = lambda place, patience_s=0.0: die() if patience_s else None  # type: ignore[method-assign]
+    for room in (attach, line):
+        vars(room)["encode"] = encode_more
+    if "DIES" in os.environ:
+        vars(start)["RuntimeDir"].take = lambda _place, patience_s=0.0: die() if patience_s else None
     sys.exit(main())

@@ -86,6 +86,32 @@ def test_a_successor_touches_nothing_until_the_lock_is_its_own(tmp_path: Path) -
     successor.close()
 
 
+def test_of_many_successors_one_has_the_lock(tmp_path: Path) -> None:
+    """They wait while the running daemon ends; sockets of the one that was quicker stay."""
+    running = RuntimeDir(tmp_path / "run")
+    places = [RuntimeDir(tmp_path / "run", replace=True) for _ in range(8)]
+    won: list[RuntimeDir] = []
+
+    def succeed(place: RuntimeDir) -> None:
+        with contextlib.suppress(AlreadyRunning):
+            place.take(0.3)
+            place.attach_socket.touch()
+            won.append(place)
+
+    threads = [threading.Thread(target=succeed, args=(place,)) for place in places]
+    for each in threads:
+        each.start()
+    running.close()
+    for each in threads:
+        each.join()
+    for place in places:
+        if place not in won:
+            place.close()
+    (place,) = won
+    assert place.attach_socket.exists()
+    place.close()
+
+
 def test_no_descriptor_is_left_after_a_refusal(tmp_path: Path) -> None:
     with RuntimeDir(tmp_path / "run"):
         before = len(os.listdir("/proc/self/fd"))
