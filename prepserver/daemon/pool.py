@@ -281,7 +281,7 @@ class WorkerPool:
                 self._check_deadline(seat, now_ns, now_s)
 
     def close(self, timeout_s: float) -> bool:
-        """Ends every process, after which nothing can be sent; False if one waits for dead storage and did not end."""
+        """Ends every process; nothing is sent any more. False if one did not end, because it waits for dead storage."""
         for seat in self.seats:
             if seat.child is not None:
                 self._poll.forget(seat.child.fileno())
