@@ -310,7 +310,7 @@ class Daemon:
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)  # the interpreter would restore the defaults at its end
-        # ORDER: clients go on with the rows that are ready. While workers live, a job that goes makes room for new ones.
+        # ORDER: clients go on with rows that are ready, and while workers live, a job that goes makes room for others.
         clean = self._pool.close(KILL_S)
         self._clients.close()
         self._rings.close()

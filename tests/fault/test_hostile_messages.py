@@ -225,13 +225,13 @@ def test_an_attached_client_that_lies_is_dropped(server: Server, honest: Callabl
 
 
 def test_who_speaks_on_the_lease_is_dropped(server: Server, honest: Callable[[], None]) -> None:
-    """As a client of protocol 2 does; it is told what to do."""
+    """It is told why."""
     with Attached(server, SOURCE) as liar:
         assert len(server.status()["jobs"]) == 2
         liar.sock.send(encode(Sync(0)))
         while not isinstance(refused := liar.receive(), Refused):
             pass
-        assert "protocol 3" in refused.text
+        assert "belong on the line" in refused.text
         honest()
     wait_until(lambda: len(server.status()["jobs"]) == 1, why=server.log)
 
