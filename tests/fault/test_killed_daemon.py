@@ -110,7 +110,7 @@ def test_a_killed_daemon_in_mid_wait_is_noticed_at_once(new_server: Callable[...
         assert [row for batch in client for row in rows_of(batch)] == inline_rows(tree, **SPEC)
 
 
-def test_rows_that_are_ready_stay_what_they_are_when_the_daemon_ends(
+def test_ready_rows_stay_as_they_are_when_the_daemon_ends(
     new_server: Callable[..., Server], client_process: Start, tree: ImageFolder
 ) -> None:
     """A job that goes with it must not make room for rows of others while its client still reads."""

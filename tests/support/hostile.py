@@ -117,8 +117,8 @@ class Stranger:
         """Takes a descriptor and returns None, or the refusal in its place; False at the end of the lease."""
         try:
             data, fds, _, _ = socket.recv_fds(self.sock, 1 << 17, 4)
-        except ConnectionResetError:
-            return False
+        except ConnectionResetError:  # the daemon has hung up without reading; what it said comes next
+            data, fds, _, _ = socket.recv_fds(self.sock, 1 << 17, 4)
         if not data:
             return False
         message = decode(data, FROM_LEASE)

@@ -57,7 +57,7 @@ def test_what_is_no_greeting_is_refused(said: bytes) -> None:
         greeting(said)
 
 
-def test_news_and_progress_may_grow_and_what_is_new_is_ignored() -> None:
+def test_what_is_new_in_news_and_progress_is_ignored() -> None:
     assert decode(later(Ready(64), heat=3), messages.FROM_DAEMON) == Ready(64)
     assert decode(later(Release(64), heat=3), messages.TO_DAEMON) == Release(64)
 
