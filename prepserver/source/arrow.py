@@ -93,7 +93,7 @@ def list_arrow(path: str, columns: Sequence[str], label: str, roots: Roots | Non
                         found()
             except SampleError as error:
                 raise unusable("the file", path, error) from error
-            except (pyarrow.ArrowException, OSError) as error:
+            except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
                 raise SourceError(f"{path} is damaged, or no Arrow stream: {error}. Write the dataset again") from error
         return listed
     finally:
