@@ -140,10 +140,11 @@ def test_whatever_is_wrong_with_a_file_others_go_on(server: Server, tmp_path: Pa
     wrong_length, wrong_data = bytearray(good), bytearray(good)
     wrong_length[len(good) // 3] ^= 1
     wrong_data[len(good) // 3 + 20] ^= 1
-    for name, data in {
+    files: dict[str, bytes | bytearray] = {
         "a.tar": archive.getvalue()[:1000], "length.tfrecord": wrong_length, "data.tfrecord": wrong_data,
         "short.csv": b"x,y\n1,2\n3\n", "text.csv": b"x\n1\n\xe4\n",
-    }.items():  # fmt: skip
+    }  # fmt: skip
+    for name, data in files.items():
         (tmp_path / name).write_bytes(data)
     x = {"x": kinds.Array((1,))}
     numbers = {"x": kinds.Scalar(), "y": kinds.Scalar()}
