@@ -16,7 +16,7 @@ from typing import Any, Literal, Never, overload
 
 import torch
 
-from prepclient.attachment import Attachment, Service
+from prepclient.attachment import Attachment
 from prepclient.checkpoint import read_state, state_of
 from prepclient.checks import choice, flag, invalid, names, path, seconds, whole
 from prepclient.dataset import BatchSampler, Dataset, Sampler, class_names
@@ -30,10 +30,12 @@ from prepclient.finish import Finish, looks_of
 from prepclient.headspace import Headspace
 from prepclient.joining import Joining
 from prepclient.output import Output, converted, converter
+from prepclient.service import Service
 from prepclient.session import Handed, Session, Totals
 from prepclient.sharding import Sharding
 from prepclient.spec import VALID, Fields, OnError, check_cache, check_fields, make_spec, parted_columns
-from prepclient.stages import Staging, Step, valid_rows
+from prepclient.stage import Step, valid_rows
+from prepclient.stages import Staging
 from prepclient.targets import Targets
 from prepclient.timeline import Timeline
 from prepclient.timing import Parts, progress, render, spoken

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from prepclient import checks
 from prepclient.errors import PrepClientError
-from prepclient.stages import Step
+from prepclient.stage import Step
 from prepserver.protocol.trace import MadeChunk, Place, Trace
 
 log = logging.getLogger("prepclient")
