@@ -30,4 +30,17 @@ def test_workers_that_cannot_be_started_wait_longer_each_time(caplog: pytest.Log
         pool._fill(seat)  # there is no zygote
     said = [each.getMessage() for each in caplog.records]
     assert all(text.startswith("cannot start worker 0: the zygote is not running. ") for text in said)
-    assert [float(text.split()[-2]) for text in said] == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30.0, 30.0, 30.0]
+    assert [float(text.split()[-2]) for text in said] == [
+        0.1,
+        0.2,
+        0.4,
+        0.8,
+        1.6,
+        3.2,
+        6.4,
+        12.8,
+        25.6,
+        30.0,
+        30.0,
+        30.0,
+    ]
