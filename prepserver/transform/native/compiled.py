@@ -21,7 +21,7 @@ from prepserver.transform.segments import is_true
 from prepserver.transform.stage import Array, Box
 
 SUBSAMPLINGS = ("Gray", "444", "422", "420", "440", "411")  # in the order of region.c's bits
-MARGIN = 40  # columns; kernels.h's number
+_MARGIN = 40  # columns; kernels.h's number
 _MARGIN_BYTES = 8192  # kernels.h's number
 ALL = (1 << len(SUBSAMPLINGS)) - 1
 SIZES = ((24, 40), (83, 64), (120, 130), (24, 9))  # noise is resized to these; the last is too small for AVX-512
@@ -124,10 +124,6 @@ class Kernels:
             interval,
         )  # fmt: skip
 
-    def pitch(self, columns: int) -> int:
-        """Return the pixels that a line in `region`'s buffer takes."""
-        return columns + MARGIN
-
     def region(
         self, data: bytes, header: JpegHeader, needed: Extent, part: Box, buffer: npt.NDArray[np.uint8], scale: int = 1
     ) -> npt.NDArray[np.uint8] | None:
@@ -138,7 +134,7 @@ class Kernels:
             header: Its header.
             needed: The extent that `part` needs.
             part: The rectangle, not empty and within the image, in pixels at 1/scale.
-            buffer: Contiguous, at least (rows + 1) * pitch(columns) * 3 bytes.
+            buffer: Contiguous, at least (rows + 1) * pitch_of(columns) * 3 bytes.
             scale: 1, 2, 4 or 8.
 
         Returns:
@@ -146,7 +142,7 @@ class Kernels:
             of another kind; the buffer may then hold anything.
         """
         top, left, bottom, right = part
-        pitch = self.pitch(right - left)
+        pitch = pitch_of(right - left)
         if type(data) is not bytes or needed.length > len(data) or buffer.nbytes < (bottom - top + 1) * pitch * 3:
             return None
         begins = address_of(buffer)
@@ -169,7 +165,7 @@ class Kernels:
         `buffer` is contiguous and has at least `scan_bytes`. Returns as `region`.
         """
         top, left, bottom, right = part
-        pitch = self.pitch(right - left)
+        pitch = pitch_of(right - left)
         record = _record_of(scan)
         if record is None or buffer.nbytes < self.scan_bytes(scan, part):
             return None
@@ -184,7 +180,7 @@ class Kernels:
     def scan_bytes(self, scan: IndexedScan, part: Box) -> int:
         """Return the size of the buffer that `scan` needs, for the pixels and for the JPEG that it puts together."""
         rows, columns = part.bottom - part.top, part.right - part.left
-        return (rows + 1) * self.pitch(columns) * 3 + scan.head.image_bytes + _MARGIN_BYTES
+        return (rows + 1) * pitch_of(columns) * 3 + scan.head.image_bytes + _MARGIN_BYTES
 
     def crop(
         self,
@@ -268,7 +264,7 @@ class Kernels:
         if first < 0:
             return None
         top, left, bottom, right = part
-        offset, line = 3 * (left - first), 3 * self.pitch(right - left)
+        offset, line = 3 * (left - first), 3 * pitch_of(right - left)
         shape = (bottom - top, right - left, 3)
         image: npt.NDArray[np.uint8] = np.ndarray(shape, np.uint8, buffer, offset, (line, 3, 1))
         self._last = weakref.ref(image), begins + offset
@@ -305,6 +301,11 @@ class Kernels:
             return ctypes.string_at(made, nbytes) if nbytes else None
         finally:
             self._c.prep_free(made)
+
+
+def pitch_of(columns: int) -> int:
+    """Return the pixels that a line in the buffer of `Kernels.region` takes."""
+    return columns + _MARGIN
 
 
 def _is_row(into: Array, shape: tuple[int, ...]) -> bool:

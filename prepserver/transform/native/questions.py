@@ -11,7 +11,7 @@ import torch
 
 from prepserver.transform.header import extent, read_header
 from prepserver.transform.native import functions, trial
-from prepserver.transform.native.compiled import ALL, MARGIN, SIZES, SUBSAMPLINGS, VECTORS
+from prepserver.transform.native.compiled import ALL, SIZES, SUBSAMPLINGS, VECTORS, pitch_of
 from prepserver.transform.scale import SCALES, scaled
 from prepserver.transform.stage import Box
 
@@ -71,7 +71,7 @@ def decoded(of: tuple[Any, ...], data: bytes, part: Box, scale: int) -> Question
     whole = simplejpeg.decode_jpeg(data, **(least if scale > 1 else {}))
     needed, part = extent(data, header, part.bottom, scale), part.over(scale)
     rows, columns = part.bottom - part.top, part.right - part.left
-    pitch = columns + MARGIN
+    pitch = pitch_of(columns)
     call = trial.Call(
         "prep_region",
         (data, needed.length, header.height_at, needed.height, needed.left_over, header.width, ALL, scale, part.top,

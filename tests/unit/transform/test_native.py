@@ -30,7 +30,7 @@ from prepserver.transform import BadSample, RowMaker, SampleKey, native
 from prepserver.transform.decode import Encoded
 from prepserver.transform.header import WHOLE, Extent, cut_at, extent, read_header
 from prepserver.transform.native import functions, trial
-from prepserver.transform.native.compiled import VECTORS, CropRecipe, Kernels
+from prepserver.transform.native.compiled import VECTORS, CropRecipe, Kernels, pitch_of
 from prepserver.transform.native.questions import trial_questions
 from prepserver.transform.orientation import turned
 from prepserver.transform.resize import resize
@@ -70,7 +70,7 @@ def region(kernels: Kernels, data: bytes, box: Box, scale: int = 1) -> Pixels | 
     header = read_header(data)
     assert header is not None
     needed, box = extent(data, header, box.bottom, scale), box.over(scale)
-    nbytes = (box.bottom - box.top + 1) * kernels.pitch(box.right - box.left) * 3
+    nbytes = (box.bottom - box.top + 1) * pitch_of(box.right - box.left) * 3
     buffer = np.random.default_rng(0).integers(0, 256, nbytes + 64, dtype=np.uint8)
     behind = buffer[nbytes:].copy()
     image = kernels.region(data, header, needed, box, buffer, scale)
