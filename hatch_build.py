@@ -171,13 +171,17 @@ class NativeKernels(BuildHookInterface):  # type: ignore[type-arg,unused-ignore]
 
 
 def _commit(root: Path) -> Path | None:
-    """Write the commit of a checkout, for `prepserver --version`; a source archive has it already."""
+    """Write the commit of a checkout, for `prepserver --version`; a source archive has it already.
+
+    That file is named here, too: files named have their own place in an archive, and its bytes are to be the same.
+    """
     if not (root / ".git").exists():
-        return None
-    said = _said(["git", "-C", str(root), "describe", "--always", "--abbrev=10", "--exclude=*", "--dirty=+"])
+        file = root / "prepserver" / COMMIT
+        return file if file.exists() else None
+    describe = ["git", "-C", str(root), "describe", "--always", "--abbrev=10", "--exclude=*", "--dirty=+"]
     file = root / "build" / COMMIT
     file.parent.mkdir(exist_ok=True)
-    file.write_text(said or "unknown\n")
+    file.write_text(_said(describe) or "unknown\n")
     return file
 
 

@@ -8,7 +8,7 @@ socket=/run/prepserver/attach.sock
 jobs=/run/prepserver-jobs
 
 systemctl start prepserver.socket prepserver.service || exit 0
-mkdir -p -m 700 "$jobs"
+mkdir -p "$jobs" && chmod 700 "$jobs"
 (
     flock 9
     mkdir -p "$jobs/$SLURM_JOB_UID/$SLURM_JOB_ID"
