@@ -6,6 +6,7 @@ import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ from tests.support.waiting import PATIENCE_S
 pytestmark = pytest.mark.integration
 
 CONTAINER = ["unshare", "--mount", "--ipc", "--pid", "--net", "--uts", "--fork", "--kill-child", "--mount-proc"]
-"""A mount, process, network and IPC namespace, as a container's; a user namespace only where nothing else is allowed."""
+"""A mount, process, network and IPC namespace, as a container's; a user namespace only without root."""
 if os.getuid() != 0:
     CONTAINER.append("--map-root-user")
 
@@ -43,6 +44,6 @@ def test_a_job_in_another_container_shares_only_the_sockets(
     target.mkdir()
     source = photo_tree(data, 40)
     places = map(str, (server.runtime_dir, target, server.pid, server.home, data))
-    reading = {"batch_size": 8, "shuffle": True, "seed": 3}
+    reading: dict[str, Any] = {"batch_size": 8, "shuffle": True, "seed": 3}
     job = client_process(target, source, within=[*CONTAINER, "sh", "-c", ENTER, "sh", *places], **reading)
     assert job.read() == inline_rows(source, **reading)
