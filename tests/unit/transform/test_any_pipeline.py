@@ -7,17 +7,30 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prepserver.pipeline.ops import OPS, Op
 from prepserver.pipeline.pipeline import Pipeline
+from prepserver.source import Record
 from tests.support import augmentations
 from tests.support.augmentations import pipelines
 from tests.support.scenes import COLUMNS, Scenes, rows_of, same, scene
 
 PathOf = Callable[..., AbstractContextManager[None]]
-SOURCE = Scenes([scene(number, 26 + 3 * number, 40 - 2 * number, ("PNG", "JPEG")[number % 2]) for number in range(5)])
+
+
+def pasted(number: int) -> Record:
+    """A scene whose boxes have their labels on its mask, so that `CopyPaste` finds two objects."""
+    height, width = 26 + 3 * number, 40 - 2 * number
+    classes = np.full((height, width), 1 + number, np.uint8)
+    classes[2 : height // 2, 1 : width // 2] = 100 + number
+    found = scene(number, height, width, ("PNG", "JPEG")[number % 2])
+    return {**found, "classes": classes, "labels": np.array([1 + number, 100 + number])}
+
+
+SOURCE = Scenes([pasted(number) for number in range(5)])
 SOME = {name: kind for name, kind in COLUMNS.items() if name != "joints"}  # ten views have 64 fields then
 ELSEWHERE = {"PluginOp", "Tokenize"}
 """They need code or a file of the daemon's owner: tests of plug-ins and of text have them."""
