@@ -108,9 +108,9 @@ def test_every_pipeline_gives_the_same_rows_everywhere(servers: list[Server], od
         assert served_rows(server, odd, ops=ops, shuffle=True, batch_size=16, seed=3) == expected
 
 
-@settings(max_examples=2, deadline=None)
+@settings(max_examples=1, deadline=None)
 @given(made=pipelines(("image", "boxes", "mask", "instances")))
-@example(made=([ScaleJitter(24), RandomCrop(24, pad_if_needed=True), CopyPaste(), PadBoxes(8)], 1))
+@example(made=([ScaleJitter((24, 24)), RandomCrop(24, pad_if_needed=True), CopyPaste(), PadBoxes(8)], 1))
 @example(made=([Mosaic(16), RandomResizedCrop(16), RandomHorizontalFlip(), SanitizeBoxes(), PadBoxes(8)], 2))
 def test_any_pipeline_gives_the_same_rows_through_kills(
     servers: list[Server], scenes: Coco, made: tuple[list[Op], int]

@@ -156,8 +156,8 @@ def _parsed(path: str, progress: Progress, roots: Roots | None, masks: bool) -> 
         count += 1
         progress.found(count)
         names = ("id", "image_id", "category_id", "bbox", "iscrowd", "keypoints")
-        outline = outlines.compact(found.get("segmentation")) if masks else None
-        return _Annotation(*(found.get(name) for name in names), outline)
+        made = _Annotation(*(found.get(name) for name in names))
+        return made._replace(outline=outlines.compact(found.get("segmentation"))) if masks else made
 
     try:
         with contextlib.closing(open_file(roots, "the annotations", path)) as file:

@@ -48,7 +48,7 @@ class CopyPasteStage(MixStage):
                 elif isinstance(kind, Boxes):
                     boxes = mine[0].copy()
                     for place in np.flatnonzero((left.counts < own.counts) & (left.counts > 0)):
-                        boxes[place] = left.box(place)
+                        boxes[place] = left.box(int(place))
                     made[name] = np.concatenate((boxes[kept], theirs[0][drawn])), mine[1]
                 elif name == self._op.instances:
                     news = own_new[own.numbers[kept]], other_new[other.numbers[drawn]]

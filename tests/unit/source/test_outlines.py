@@ -19,12 +19,12 @@ BIG, SMALL = [2, 2, 40, 2.5, 41.5, 30, 3, 33], [10, 10, 20, 10, 20, 18.5, 10, 20
 AWAY = [1e9, 1, 2, 2, 3, 3]
 
 
-def outlined(root: Path, *outlines: Any, crowd: bool = False, **image: Any) -> Coco:
+def outlined(root: Path, *outlines: Any, crowd: bool = False, width: int = WIDTH) -> Coco:
     """One image with these objects; the last one of four is a crowd."""
     spec = coco_tree(root, 1)
     path = Path(spec.annotations)
     content = json.loads(path.read_text())
-    content["images"][0] |= image
+    content["images"][0]["width"] = width
     content["annotations"] = [
         annotation(n, spec, 0, segmentation=each, iscrowd=int(n == 3)) for n, each in enumerate(outlines)
     ]
@@ -84,9 +84,9 @@ def test_an_outline_that_cannot_be_spoils_its_image(outline: Any, said: str, tmp
 
 def test_an_image_without_a_size_has_no_mask(tmp_path: Path) -> None:
     pytest.importorskip("pycocotools")
-    for image, said in (({"height": 0}, "has no height and width, which masks need"), ({"width": 10**8}, "more than")):
+    for width, said in ((0, "has no height and width, which masks need"), (10**8, "more than")):
         with pytest.raises(SourceError, match=said):
-            build_index(outlined(tmp_path / said[:3], [BIG], **image), tmp_path / "cache")
+            build_index(outlined(tmp_path / said[:3], [BIG], width=width), tmp_path / "cache")
 
 
 def test_another_outline_is_another_content(tmp_path: Path) -> None:
