@@ -72,7 +72,7 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> ImageFolder:
 def scenes(tmp_path_factory: pytest.TempPathFactory) -> Coco:
     pytest.importorskip("pycocotools")
     source = coco_tree(tmp_path_factory.mktemp("coco"), 75)
-    return Coco(source.root, source.annotations, masks=True)
+    return Coco(source.root, source.annotations, keypoints=17, masks=True)
 
 
 def served_rows(server: Server, source: Any, epochs: int = 1, ops: Any = OPS, **arguments: Any) -> Rows:
@@ -109,7 +109,7 @@ def test_every_pipeline_gives_the_same_rows_everywhere(servers: list[Server], od
 
 
 @settings(max_examples=1, deadline=None)
-@given(made=pipelines(("image", "boxes", "mask", "instances")))
+@given(made=pipelines(("image", "boxes", "keypoints", "mask", "instances")))
 @example(made=([ScaleJitter((24, 24)), RandomCrop(24, pad_if_needed=True), CopyPaste(), PadBoxes(8)], 1))
 @example(made=([Mosaic(16), RandomResizedCrop(16), RandomHorizontalFlip(), SanitizeBoxes(), PadBoxes(8)], 2))
 def test_any_pipeline_gives_the_same_rows_through_kills(

@@ -41,7 +41,8 @@ def coco_tree(root: Path, count: int) -> Coco:
             annotations.append(
                 {"id": number, "image_id": 10 * (index + 1), "category_id": category, "bbox": box,
                  "iscrowd": int(number % 4 == 0), "area": 1.0,
-                 "segmentation": [[left, top, right, top, right, bottom]]}
+                 "segmentation": [[left, top, right, top, right, bottom]],
+                 "keypoints": [left + 1, top + 1, 2, right, bottom, 1, *45 * [0]]}
             )  # fmt: skip
     categories = [{"id": 17, "name": "zebra"}, {"id": 1, "name": "person"}, {"id": 3, "name": "car"}]
     content = {
