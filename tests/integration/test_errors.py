@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-import prepclient.feed
+import prepclient.served
 from prepclient import (
     BadSampleError,
     FileList,
