@@ -74,11 +74,7 @@ class Connection:
         try:
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it has hung up, and may have said why
                 self._lease.send(encode(Hello(PROTOCOL, __version__)))
-            try:
-                listener = self.take(0, timeout_s)
-            except errors.VersionMismatch as e:
-                raise errors.VersionMismatch(too_old(str(e))) from None
-            self._open_line(listener)
+            self._open_line(self.take(0, timeout_s))
             self._poller = zmq.Poller()
             self._poller.register(self._lease.fileno(), zmq.POLLIN)
             self._poller.register(self._dealer, zmq.POLLIN)
@@ -192,7 +188,7 @@ class Connection:
                 ) from ConnectionResetError()
             message = decode(data, FROM_LEASE)
             if isinstance(message, Refused):
-                raise refusal(message)
+                raise errors.VersionMismatch(too_old(message.text)) if message.code == "protocol" else refusal(message)
             assert isinstance(message, Descriptor)
             if len(fds) != 1:
                 raise ProtocolError(f"{len(fds)} descriptors instead of one")
@@ -200,7 +196,8 @@ class Connection:
         except ProtocolError as e:
             raise errors.ProtocolViolation(f"from the daemon: {e}") from e
         finally:
-            _close_all(fds)
+            for fd in fds:
+                os.close(fd)
 
     def leave(self, upto: int) -> None:
         """Sends `Bye` on the lease, which always has room; the line may be full while the daemon stands still."""
@@ -339,11 +336,6 @@ def _receive_with_fds(sock: socket.socket) -> tuple[bytes, list[int]]:
         _close_all(fds)
         raise too_few_descriptors(1)
     return data, fds
-
-
-def _close_all(fds: list[int]) -> None:
-    for fd in fds:
-        os.close(fd)
 
 
 def refusal(message: Refused) -> errors.PrepClientError:
