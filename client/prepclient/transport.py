@@ -196,8 +196,7 @@ class Connection:
         except ProtocolError as e:
             raise errors.ProtocolViolation(f"from the daemon: {e}") from e
         finally:
-            for fd in fds:
-                os.close(fd)
+            _close_all(fds)
 
     def leave(self, upto: int) -> None:
         """Sends `Bye` on the lease, which always has room; the line may be full while the daemon stands still."""
@@ -336,6 +335,11 @@ def _receive_with_fds(sock: socket.socket) -> tuple[bytes, list[int]]:
         _close_all(fds)
         raise too_few_descriptors(1)
     return data, fds
+
+
+def _close_all(fds: list[int]) -> None:
+    for fd in fds:
+        os.close(fd)
 
 
 def refusal(message: Refused) -> errors.PrepClientError:

@@ -21,7 +21,6 @@ from prepserver.cli import exits
 from prepserver.pipeline.sources import SyntheticImages
 from prepserver.protocol.messages import ATTACH_SOCKET
 from prepserver.protocol.versions import PROTOCOL
-from tests.support import newer_daemon
 from tests.support.clients import OPS, ClientProcess, Rows, inline_rows
 from tests.support.server import Server, cli, environment
 from tests.support.waiting import PATIENCE_S, wait_until
@@ -30,7 +29,7 @@ pytestmark = pytest.mark.integration
 
 Start = Callable[..., ClientProcess]
 ROOT = Path(__file__).resolve().parents[2]
-NEWER = (newer_daemon.__file__,)
+NEWER = (os.fspath(ROOT / "tests" / "support" / "newer_daemon.py"),)
 SOURCE = SyntheticImages(600, size=40, seed=5)
 SPEC: dict[str, Any] = {"shuffle": True, "seed": 4}
 SIZES = 20, 33

@@ -1,6 +1,6 @@
 """``prepserver`` of the next release: a version and a protocol of its own, and more in each message.
 
-Run as a script, with the arguments of the command line. With ``$DIES``, a successor is killed when the running daemon
+Run as a script, never imported, with the arguments of the command line. With ``$DIES``, a successor is killed when the running daemon
 leaves, before it has the lock.
 """
 
