@@ -17,7 +17,6 @@ import zmq
 
 from prepclient import errors
 from prepclient.descriptors import opening, too_few_descriptors
-from prepserver import __version__
 from prepserver.protocol.codec import MAX_MESSAGE_BYTES, decode, encode
 from prepserver.protocol.messages import (
     ATTACH_SOCKET,
@@ -26,13 +25,12 @@ from prepserver.protocol.messages import (
     AskStatus,
     Bye,
     Descriptor,
-    Hello,
     Refused,
     Scanning,
     Status,
 )
 from prepserver.protocol.schema import ProtocolError
-from prepserver.protocol.versions import PROTOCOL, too_old
+from prepserver.protocol.versions import hello, too_old
 
 _MOST_FDS = 4
 _LINE = "ipc://line"  # libzmq requires a name even for a given socket
@@ -73,7 +71,7 @@ class Connection:
         self._lease = connect(runtime_dir)
         try:
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it has hung up, and may have said why
-                self._lease.send(encode(Hello(PROTOCOL, __version__)))
+                self._lease.send(hello())
             self._open_line(self.take(0, timeout_s))
             self._poller = zmq.Poller()
             self._poller.register(self._lease.fileno(), zmq.POLLIN)

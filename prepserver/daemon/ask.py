@@ -10,12 +10,11 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from prepserver import __version__
 from prepserver.daemon.line import Line
-from prepserver.protocol.codec import MAX_MESSAGE_BYTES, decode, encode
-from prepserver.protocol.messages import FROM_DAEMON, FROM_LEASE, AskStatus, AskStop, Descriptor, Hello, Refused, Status
+from prepserver.protocol.codec import MAX_MESSAGE_BYTES, decode
+from prepserver.protocol.messages import FROM_DAEMON, FROM_LEASE, AskStatus, AskStop, Descriptor, Refused, Status
 from prepserver.protocol.schema import ProtocolError
-from prepserver.protocol.versions import PROTOCOL, too_old
+from prepserver.protocol.versions import hello, too_old
 
 
 def ask(attach_socket: Path, question: AskStatus | AskStop, timeout_s: float) -> Any:
@@ -34,7 +33,7 @@ def ask(attach_socket: Path, question: AskStatus | AskStop, timeout_s: float) ->
         lease.connect(os.fspath(attach_socket))
         lease.settimeout(timeout_s)
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it has hung up, and may have said why
-            lease.send(encode(Hello(PROTOCOL, __version__)))
+            lease.send(hello())
         given, fd = _given(lease)
         if isinstance(given, Refused):
             return Refused("protocol", too_old(given.text)) if given.code == "protocol" else given

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from prepserver import __version__
-from prepserver.protocol.codec import decode
+from prepserver.protocol.codec import decode, encode
 from prepserver.protocol.messages import Hello
 from prepserver.protocol.schema import Grows, ProtocolError, Word
 
@@ -28,6 +28,11 @@ class _Early(Grows):
 
 
 _FIRST = {"Hello": Hello, "Attach": _Early, "AskStatus": _Early, "AskStop": _Early}
+
+
+def hello() -> bytes:
+    """What a client of this release says first."""
+    return encode(Hello(PROTOCOL, __version__))
 
 
 def greeting(said: bytes) -> Hello:

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-import prepclient.served
 from prepclient import (
     BadSampleError,
     FileList,
@@ -30,6 +29,7 @@ from prepclient import (
     VersionMismatch,
 )
 from prepserver.pipeline import sources
+from prepserver.protocol import versions
 from prepserver.protocol.codec import encode
 from prepserver.protocol.messages import AskStop
 from prepserver.protocol.versions import PROTOCOL
@@ -156,7 +156,7 @@ def test_two_users_get_equal_rows_in_memory_of_their_own(server: Server, client_
 
 
 def test_a_client_of_another_protocol_is_told_both_versions(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prepclient.transport, "PROTOCOL", PROTOCOL + 7)
+    monkeypatch.setattr(versions, "PROTOCOL", PROTOCOL + 7)
     with PrepClient(SOURCE, OPS, runtime_dir=server.runtime_dir) as client, pytest.raises(VersionMismatch) as caught:
         len(client)
     assert f"protocol {PROTOCOL + 7}" in str(caught.value)

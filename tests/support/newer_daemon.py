@@ -1,7 +1,7 @@
 """``prepserver`` of the next release: a version and a protocol of its own, and more in each message.
 
-Run as a script, never imported, with the arguments of the command line. With ``$DIES``, a successor is killed when the running daemon
-leaves, before it has the lock.
+Run as a script, never imported, with the arguments of the command line. With ``$DIES``, a successor is killed when the
+running daemon leaves, before it has the lock.
 """
 
 from __future__ import annotations
