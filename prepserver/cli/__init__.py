@@ -310,7 +310,11 @@ def _add_tune(commands: _Commands) -> None:
         "--step", metavar="SCRIPT.py:FUNCTION", help="measure the step instead: a function that takes a batch"
     )
     p.add_argument(
-        "--seconds", metavar="S", type=_within(float, 0.1, 600), default=3.0, help="of each point (default 3)"
+        "--seconds",
+        metavar="S",
+        type=_within(float, 0.1, 600),
+        default=2.0,
+        help="of each measurement; the best points are measured several times (default 2)",
     )
     p.add_argument(
         "--most-workers", metavar="N", type=_within(int, 1, 1024), help="try about so many (default the usable cores)"
