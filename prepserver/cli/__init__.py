@@ -33,8 +33,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code; see `prepserver.cli.exits`.
     """
-    arguments = command_line().parse_args(argv)
     try:
+        arguments = command_line().parse_args(argv)
         if isinstance(arguments.run, str):
             module, _, name = arguments.run.partition(":")
             return int(getattr(importlib.import_module(module), name)(arguments))

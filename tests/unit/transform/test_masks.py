@@ -159,7 +159,7 @@ def test_a_palette_says_classes_and_its_colours_nothing() -> None:
     [
         (b"no image", "mask: not an image"),
         (png(places())[:60], "mask: "),
-        (png(places(8, 8)), r"mask: its mask has 8x8 pixels and the image, upright, 40x56"),
+        (png(places(8, 8)), r"mask: made for 8 x 8 pixels \(width x height\), but the image, upright, has 56 x 40"),
         (
             png(np.zeros((HEIGHT, WIDTH, 3), np.uint8)),
             "mask: a mask has one number of 8 bits .* this is RGB",
