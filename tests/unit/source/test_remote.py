@@ -50,8 +50,6 @@ def bucket() -> Iterator[ObjectStore]:
         patch.setenv("AZURE_STORAGE_ACCOUNT_KEY", f"={SECRET}")
         remote.configure([f"{scheme}://{store.bucket}" for scheme in ("s3", "gs", "az")] + [store.web], DEADLINE_S)
         yield store
-    # As in a new process; a patch would be undone.
-    remote._rules, remote._link = remote._Rules(), None
 
 
 @pytest.fixture
