@@ -219,7 +219,7 @@ def test_pairs_of_images_move_together() -> None:
         make_rows(record, SampleKey(0, 0, index), [(row_makers(pipeline)[0], outs)])
         assert (outs[0] == outs[1]).all()
     record = {"left": png(image), "right": png(image[:8, :8])}
-    with pytest.raises(BadSample, match="another image has 8x8 pixels"):
+    with pytest.raises(BadSample, match="another image has 8 x 8 pixels"):
         make_rows(record, SampleKey(0, 0, 0), [(row_makers(pipeline)[0], outs)])
 
 
