@@ -29,7 +29,8 @@ from prepserver.protocol.messages import Shuffle
 from prepserver.source import SourceError, build_index, open_source
 from prepserver.source.errors import printable
 from prepserver.source.opfiles import digests
-from prepserver.telemetry.verdict import Facts, judge
+from prepserver.telemetry.facts import Facts
+from prepserver.telemetry.verdict import judge
 from prepserver.worker.fill import BadRow, fill
 from prepserver.worker.streams import Stream, Target
 

@@ -1,7 +1,8 @@
 """The command line: ``prepserver start | status | top | stop | audit | replay | pack | ...``.
 
 Data goes to stdout, everything else to stderr. Each command imports what it needs when it runs: asking a
-daemon for its state must not wait for torch.
+daemon for its state must not wait for torch. The module is long because it holds the arguments of all commands, whose
+help must not wait either.
 """
 
 from __future__ import annotations

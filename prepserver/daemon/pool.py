@@ -365,8 +365,10 @@ class WorkerPool:
         try:
             seat.child = self._zygote.spawn("worker", seat.number)
         except ZygoteError as e:
-            log.error("cannot start worker %d: %s", seat.number, e)
-            seat.due_s = time.monotonic() + _BACKOFF_FIRST_S
+            seat.failures += 1
+            wait_s = _backoff_s(seat.failures)
+            log.error("cannot start worker %d: %s. Trying again in %.1f s", seat.number, e, wait_s)
+            seat.due_s = time.monotonic() + wait_s
             return
         seat.since_s = time.monotonic()
         seat.killed_s = None
