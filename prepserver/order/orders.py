@@ -35,11 +35,16 @@ _WINDOW = 512
 _WINDOWS_KEPT = 8
 
 # First part of every key: what the permutation is for.
-_FULL, _DEAL, _BLOCK, _BATCH = 1, 2, 3, 4
+_FULL, _DEAL, _BLOCK, _BATCH, _RUN = 1, 2, 3, 4, 5
 
 # A block needs enough samples to shuffle well, and an epoch needs enough blocks to let jobs join soon.
 _BLOCK_SAMPLES = 8192
 _MAX_BLOCKS = 64
+
+# A run of sorted samples should have many batches, so that a pass makes others of them, and be a small part of all, so
+# that its samples are alike.
+_RUNS = 64
+_RUN_BATCHES = range(2, 65)
 
 
 class Order(ABC):
@@ -225,6 +230,23 @@ class ShardOrder(Order):
         return values
 
 
+class RunOrder(Order):
+    """Runs of so many consecutive samples, each of them reshuffled in each pass: its samples stay near each other."""
+
+    def __init__(self, n: int, seed: int, run: int) -> None:
+        super().__init__(n)
+        self._seed, self._run = seed, run
+
+    def _segment_values(self, pass_: int, segment: int, places: U64Array) -> U64Array:
+        out = np.empty_like(places)
+        runs = places // np.uint64(self._run)
+        for run in np.unique(runs).tolist():
+            here, first = runs == run, np.uint64(run * self._run)
+            size = min(self._run, self.n - int(first))
+            out[here] = self._permutation(size, _RUN, self._seed, pass_, run)(places[here] - first) + first
+        return out
+
+
 class BatchOrder(Order):
     """Whole batches of consecutive places of another order, reshuffled in each pass; the incomplete batch stays last.
 
@@ -254,8 +276,9 @@ class BatchOrder(Order):
 
 
 def make_order(
-    shuffle: Shuffle, n: int, seed: int, shard: Shard = WHOLE, batch_rows: int = 0, pattern: tuple[int, ...] = ()
-) -> Order:
+    shuffle: Shuffle, n: int, seed: int, shard: Shard = WHOLE, batch_rows: int = 0, pattern: tuple[int, ...] = (),
+    is_sorted: bool = False,
+) -> Order:  # fmt: skip
     """Return the order of a stream.
 
     Args:
@@ -268,6 +291,8 @@ def make_order(
             permutation in each pass; `shuffle` must be "full". 0, the default, shuffles samples.
         pattern: The kinds of the samples, 0, 1 and so on, which repeat over the source: samples are shuffled among
             those of their kind only. Empty, the default, for one kind.
+        is_sorted: Neighbours are alike, and stay so: each pass cuts other batches out of runs of some batches. False,
+            the default, for batches that are the same in each pass.
 
     Raises:
         ValueError: An argument is out of range.
@@ -282,7 +307,12 @@ def make_order(
         )
     if pattern and n % len(pattern):
         raise ValueError(f"n = {n}: is no multiple of the {len(pattern)} samples of a pattern")
-    base = _base_order("none" if batch_rows else shuffle, n, seed, pattern)
+    if batch_rows and is_sorted:
+        all_rows = batch_rows * shard.count  # of which a batch of this shard has its share
+        batches = min(max(n // all_rows // _RUNS, _RUN_BATCHES.start), _RUN_BATCHES.stop - 1)
+        base: Order = RunOrder(n, seed, batches * all_rows)
+    else:
+        base = _base_order("none" if batch_rows else shuffle, n, seed, pattern)
     if shard.count > 1:
         base = ShardOrder(base, shard, max(1, len(pattern)))
     return BatchOrder(base, shard, seed, batch_rows) if batch_rows else base

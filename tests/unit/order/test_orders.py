@@ -279,6 +279,34 @@ def test_whole_batches_are_shuffled_and_the_rest_stays_last(n: int, rows: int, s
     assert order.next_start(pass_ * n + 1) == (pass_ + 1) * n
 
 
+@given(n=st.integers(1, 9000), rows=st.integers(1, 70), shards=st.integers(1, 4), seed=SEEDS)
+def test_batches_of_sorted_samples_differ_between_passes(n: int, rows: int, shards: int, seed: int) -> None:
+    """The samples of a batch stay within a run of some batches, and all shards together have each once."""
+    batches = max(2, min(64, n // (rows * shards) // 64))
+    run, n = batches * rows * shards, max(n, shards)
+    passes = []
+    for pass_ in (0, 1):
+        whole, found = [], []
+        for shard in range(shards):
+            order = make_order("full", n, seed, Shard(shards, shard), rows, is_sorted=True)
+            part = [index for index in order.indices(pass_ * order.n, order.n) if index != NO_SAMPLE]
+            whole += [part[at : at + rows] for at in range(0, n // shards // rows * rows, rows)]
+            found += part
+        assert sorted(found) == list(range(n))
+        assert all(max(batch) // run == min(batch) // run for batch in whole)
+        passes.append({frozenset(batch) for batch in whole})
+    assert rows < 4 or n < 60 * rows * shards or len(passes[0] & passes[1]) < len(passes[0]) / 4
+
+
+def test_batches_of_sorted_samples_never_change() -> None:
+    found = [make_order("full", 1000, 7, Shard(2, 1), 4, is_sorted=True).indices(at, 8) for at in (0, 500, 996)]
+    assert found == [
+        [329, 326, 322, 335, 836, 839, 833, 834],
+        [787, 794, 793, 785, 523, 515, 514, 522],
+        [728, 724, 729, 727, 48, 51, 55, 54],
+    ]
+
+
 @given(n=st.integers(2, 300), rows=st.integers(1, 20), shards=st.integers(1, 5), pass_=st.integers(0, 9))
 def test_shards_of_whole_batches_are_cut_from_every_nth_sample(n: int, rows: int, shards: int, pass_: int) -> None:
     found = []
