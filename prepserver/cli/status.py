@@ -73,6 +73,9 @@ def tables(found: dict[str, Any]) -> Iterator[RenderableType]:
     )
     everywhere = [s["id"] for s in found["streams"] if s["reads_everywhere"]]
     yield Text(_sandbox(found["sandbox"], everywhere))
+    for engine in found.get("engines", []):
+        if engine["state"] != "up":
+            yield Text(f"{engine['name']} is down, and its workers with it: {engine['why']}")
     if found["workers"]:
         yield table(
             "workers", ("n", "pid", "state", "busy", "images", "bad", "restarts"),
@@ -82,6 +85,12 @@ def tables(found: dict[str, Any]) -> Iterator[RenderableType]:
                 for w in found["workers"]
             ],
             gives_way="state",
+        )  # fmt: skip
+    if remote := [w for w in found["workers"] if w.get("host")]:
+        yield table(
+            "remote workers", ("n", "host", "sends"),
+            [(w["number"], w["host"], _bytes_per_s(w["received_bytes_per_s"])) for w in remote],
+            gives_way="host",
         )  # fmt: skip
     if found["jobs"]:
         yield table(
@@ -162,6 +171,10 @@ def _epoch(job: dict[str, Any]) -> str:
 
 def _rate(per_s: float | None) -> str:
     return "-" if per_s is None else f"{per_s:.0f}"
+
+
+def _bytes_per_s(per_s: float | None) -> str:
+    return "-" if per_s is None else f"{format_bytes(int(per_s))}/s"
 
 
 def _percent(fraction: float | None) -> str:

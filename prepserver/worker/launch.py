@@ -17,7 +17,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import prepserver
 from prepserver.protocol import work
@@ -95,6 +95,8 @@ Event = ZygoteReady | ChildSpawned | ChildExited | ZygoteGone
 class Zygote:
     """Starts processes and reports their ends. One owner thread: the main thread.
 
+    A subclass names another program that speaks the zygote's protocol, such as `prepserver.engine.launch.Bridge`.
+
     Args:
         nice: Added to the children's niceness, so that training processes come first. 0 for none.
         log_level: Of the children, which log to this process's stderr.
@@ -115,6 +117,9 @@ class Zygote:
         plugins: What is loaded; see `work.Ready`.
         broken: Why not all of it is.
     """
+
+    name: ClassVar[str] = "the zygote"
+    program: ClassVar[str] = "prepserver.worker.zygote"
 
     def __init__(
         self,
@@ -172,7 +177,7 @@ class Zygote:
             raise ZygoteError("the zygote must be started from the main thread")
         ours, theirs = pair()
         command = [
-            *(sys.executable, "-P", "-m", "prepserver.worker.zygote"),
+            *(sys.executable, "-P", "-m", self.program),
             *("--fd", str(theirs.fileno()), "--parent", str(os.getpid())),
             *("--nice", str(self._nice), "--log-level", self._log_level, "--sandbox", self._mode),
             *self._more,
@@ -221,7 +226,7 @@ class Zygote:
             ZygoteError: No memory or no descriptor is left.
         """
         if self._channel is None:
-            raise ZygoteAbsent("the zygote is not running")
+            raise ZygoteAbsent(f"{self.name} is not running")
         self._tickets += 1
         with contextlib.ExitStack() as on_error, contextlib.ExitStack() as at_end:
             try:
@@ -235,7 +240,7 @@ class Zygote:
                 try:
                     self._channel.send(work.Spawn(self._tickets, number, kind), [theirs.fileno(), page_fd])
                 except ChannelClosed as e:
-                    raise ZygoteAbsent(f"the zygote is gone: {e}") from e
+                    raise ZygoteAbsent(f"{self.name} is gone: {e}") from e
             child = Child(self._tickets, number, kind, ours, StatsPage(page_fd, writable=False))
             on_error.pop_all()
         self._by_ticket[child.ticket] = child
@@ -264,8 +269,8 @@ class Zygote:
                 self.sandbox, self.unconfined = message.sandbox, message.unconfined
                 self.plugins, self.broken = message.plugins, message.broken
                 return ZygoteReady()
-            case work.Spawned(ticket, pid) if (child := self._by_ticket.get(ticket)) and len(fds) == 1:
-                child.pid, child.pidfd = pid, fds[0]
+            case work.Spawned(ticket, pid, host) if (child := self._by_ticket.get(ticket)) and len(fds) == 1:
+                child.pid, child.pidfd, child.host = pid, fds[0], host
                 return ChildSpawned(child)
             case work.SpawnFailed(ticket, reason) if child := self._by_ticket.pop(ticket, None):
                 return ChildExited(child, None, reason)
@@ -283,9 +288,9 @@ class Zygote:
         self.ready = False
         try:
             # Its line closes a moment before the process ends.
-            reason = f"the zygote ended: {describe_status(self._process.wait(1.0))}"
+            reason = f"{self.name} ended: {describe_status(self._process.wait(1.0))}"
         except subprocess.TimeoutExpired:
-            reason = f"the zygote was killed: {what}"
+            reason = f"{self.name} was killed: {what}"
         self._kill(1.0)
         children = tuple(self._by_ticket.values())
         self._by_ticket.clear()
