@@ -156,10 +156,10 @@ def load_settings(file: Path | None, flags: Mapping[str, Any]) -> Settings:
 
     ``workers`` ("auto" or a number), ``memory`` and ``worker_memory`` ("auto", bytes, or with a unit such as "8G"),
     ``runtime_dir``, ``cache_dir``, ``log_level``, ``log_format``, ``chunk_rows``, ``sample_timeout_s``, ``drain_s``,
-    ``nice``, ``sandbox``, ``engine``, ``socket_group``, ``socket_mode``; ``roots`` in the table ``[sources]``; ``load`` and
-    ``read`` in ``[plugins]``;
-    ``memory``, ``disk`` and ``folders`` in ``[cache]``; ``memory_per_uid``, ``jobs_per_uid`` and
-    ``streams_per_uid`` in ``[limits]``; ``address`` and ``workers`` in ``[ray]``. In `flags`, these have the names that `_OF_FLAGS` gives.
+    ``nice``, ``sandbox``, ``engine``, ``socket_group``, ``socket_mode``; ``roots`` in the table ``[sources]``; ``load``
+    and ``read`` in ``[plugins]``; ``memory``, ``disk`` and ``folders`` in ``[cache]``; ``memory_per_uid``,
+    ``jobs_per_uid`` and ``streams_per_uid`` in ``[limits]``; ``address`` and ``workers`` in ``[ray]``. In `flags`,
+    these have the names that `_OF_FLAGS` gives.
 
     Raises:
         ConfigError: The file cannot be read, or a setting is unknown or not valid.

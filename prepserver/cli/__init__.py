@@ -140,9 +140,7 @@ def _add_start(commands: _Commands) -> None:
         "--address", metavar="HOST:PORT|auto",
         help="where the Ray cluster is (default auto: the one that this machine belongs to)",
     )  # fmt: skip
-    p.add_argument(
-        "--remote-workers", metavar="N", type=int, help="with --engine ray: workers there, each of one CPU"
-    )
+    p.add_argument("--remote-workers", metavar="N", type=int, help="with --engine ray: workers there, each of one CPU")
     p.add_argument("--config", metavar="FILE.toml", type=Path, help="settings from a file")
     p.add_argument("--log-level", choices=("debug", "info", "warning", "error"), help="default info")
     p.add_argument("--log-format", choices=("text", "json"), help="text for people (the default), or JSON lines")

@@ -73,9 +73,6 @@ def tables(found: dict[str, Any]) -> Iterator[RenderableType]:
     )
     everywhere = [s["id"] for s in found["streams"] if s["reads_everywhere"]]
     yield Text(_sandbox(found["sandbox"], everywhere))
-    for engine in found.get("engines", []):
-        if engine["state"] != "up":
-            yield Text(f"{engine['name']} is down, and its workers with it: {engine['why']}")
     if found["workers"]:
         yield table(
             "workers", ("n", "pid", "state", "busy", "images", "bad", "restarts"),
@@ -86,12 +83,7 @@ def tables(found: dict[str, Any]) -> Iterator[RenderableType]:
             ],
             gives_way="state",
         )  # fmt: skip
-    if remote := [w for w in found["workers"] if w.get("host")]:
-        yield table(
-            "remote workers", ("n", "host", "sends"),
-            [(w["number"], w["host"], _bytes_per_s(w["received_bytes_per_s"])) for w in remote],
-            gives_way="host",
-        )  # fmt: skip
+    yield from _remote(found)
     if found["jobs"]:
         yield table(
             "jobs", ("id", "job", "rank", "stream", "epoch", "images/s", "waits", "for", "ready"),
@@ -145,6 +137,18 @@ def tables(found: dict[str, Any]) -> Iterator[RenderableType]:
             f"quarantined in source {each['source'][:12]} for pipeline {each['pipeline'][:12]}: samples "
             f"{', '.join(map(str, each['samples']))}"
         )
+
+
+def _remote(found: dict[str, Any]) -> Iterator[RenderableType]:
+    for engine in found.get("engines", []):
+        if engine["state"] != "up":
+            yield Text(f"{engine['name']} is down, and its workers with it: {engine['why']}")
+    if remote := [w for w in found["workers"] if w.get("host")]:
+        yield table(
+            "remote workers", ("n", "host", "sends"),
+            [(w["number"], w["host"], _bytes_per_s(w["received_bytes_per_s"])) for w in remote],
+            gives_way="host",
+        )  # fmt: skip
 
 
 def _sandbox(sandbox: dict[str, str], everywhere: list[int]) -> str:

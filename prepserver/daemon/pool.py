@@ -179,7 +179,11 @@ class WorkerPool:
     @property
     def sandbox(self) -> dict[str, str]:
         """The setting, the parts that workers have, and the missing parts with the reason."""
-        return {"mode": self._sandbox, "parts": self._zygote.process.sandbox, "missing": self._zygote.process.unconfined}
+        return {
+            "mode": self._sandbox,
+            "parts": self._zygote.process.sandbox,
+            "missing": self._zygote.process.unconfined,
+        }
 
     @property
     def plugins(self) -> list[dict[str, str]]:
@@ -466,7 +470,10 @@ class WorkerPool:
         if child is None or child.pidfd is None:
             return
         if seat.killed_s is not None:
-            if now_s - seat.killed_s > _REAP_S:
+            if now_s - seat.killed_s > _REAP_S and child.host:
+                log.error("%s does not end worker %d: killed it", seat.engine.process.name, child.number)
+                seat.engine.process.kill()  # and what follows is an event
+            elif now_s - seat.killed_s > _REAP_S:
                 log.error(
                     "worker %d (pid %s) was killed but has not ended: it waits in the kernel, probably for storage. "
                     "Another one replaces it; rows that it may still write are not used",

@@ -99,7 +99,8 @@ class Daemon:
         self._started_s = time.monotonic()
         self._poll = Poll()
         self._coordinator = Coordinator(
-            _order_of, settings.chunk_rows,
+            _order_of,
+            settings.chunk_rows,
             (settings.workers or max(workers, auto_most_workers())) + settings.remote_workers,
         )
         self._rings = Rings(memory_bytes)
@@ -223,7 +224,9 @@ class Daemon:
         self._notifier.send(RELOADING="1", MONOTONIC_USEC=str(time.monotonic_ns() // 1000))
         try:
             reloaded = reload(self._settings, reread())
-            most_clients = clients_allowed(raise_limit(), (reloaded.settings.workers or auto_most_workers()) + reloaded.settings.remote_workers)
+            most_clients = clients_allowed(
+                raise_limit(), (reloaded.settings.workers or auto_most_workers()) + reloaded.settings.remote_workers
+            )
         except (ConfigError, DescriptorsShort) as e:
             log.error("reload: %s. Everything stays as it was", e)
         else:

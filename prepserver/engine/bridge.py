@@ -1,8 +1,8 @@
 """The process between the daemon and its remote workers: ``python -m prepserver.engine.bridge``, started by `launch`.
 
 It speaks the zygote's protocol, and starts an actor of Ray for each worker that it is asked for. Two threads serve one
-worker. The first reads the daemon's messages and passes them on at once, so that a second task is at the actor while the
-first one runs. The second waits for blocks, copies them into the rings, and answers.
+worker. The first reads the daemon's messages and passes them on at once, so that a second task is at the actor while
+the first one runs. The second waits for blocks, copies them into the rings, and answers.
 
 What a worker's death means is the daemon's business: here, an actor that dies ends its line, and another one is asked
 for. Ray chooses the machine. The bridge itself keeps nothing: with another one, everything begins again.
@@ -10,6 +10,7 @@ for. Ray chooses the machine. The bridge itself keeps nothing: with another one,
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import queue
@@ -44,6 +45,7 @@ from prepserver.worker.zygote import load_plugins, parser
 
 log = logging.getLogger("prepserver.bridge")
 
+_LOOK_S = 0.25  # how soon who waits for an actor notices that the daemon does so no longer
 _LISTINGS = 4  # kept in Ray's store for workers that have yet to hear of their streams
 
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2"}
@@ -199,9 +201,12 @@ class _Remote:
         try:
             self._serve()
         except _LostError as e:
-            log.error("worker %d ends: %s", self._number, e)
-            self._page.fail_task()
-        except Exception as e:  # noqa: BLE001 - also those of Ray, whose classes are its own business
+            if not self._hung_up:
+                log.error("worker %d ends: %s", self._number, e)
+                self._page.fail_task()
+        except ChannelClosed:
+            pass
+        except Exception as e:
             died = isinstance(e, ray.exceptions.RayActorError)
             if not self._hung_up:
                 log.log(
@@ -213,10 +218,11 @@ class _Remote:
             else:
                 status = -signal.SIGABRT
         self._rings.clear()
-        self._kill()
-        self._sock.close()
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)  # ends the other thread
         os.close(alive_write)
         send(daemon, work.Exited(self._ticket, pid, status))
+        ray.kill(self._actor)  # ORDER: last, because it waits for a head that may be gone
 
     def _pass_on(self) -> None:
         """Reads the daemon's messages until it hangs up."""
@@ -229,7 +235,7 @@ class _Remote:
         except Exception:
             log.exception("worker %d", self._number)
         self._hung_up = True
-        self._kill()  # wakes who waits for it
+        self._sock.close()
         self._todo.put(None)
 
     def _told(self, message: Any) -> Any:
@@ -245,20 +251,20 @@ class _Remote:
                 self._actor.tell.remote(encode(message))
         return None
 
-    def _kill(self) -> None:
-        self._bridge.ray.kill(self._actor)
-
     def _serve(self) -> None:
         while (item := self._todo.get()) is not None:
             message, fds, made = item
             try:
                 match message:
                     case work.AddLane():
-                        self._rings[message.lane] = self._bridge.ring(*fds, RingLayout.from_wire(message.layout))
+                        (fd,) = fds
+                        self._rings[message.lane] = self._bridge.ring(fd, RingLayout.from_wire(message.layout))
                     case work.DropLane(lane):
                         self._rings.pop(lane, None)
                     case work.Fill():
                         self._fill(message, made)
+                    case _:
+                        pass  # for the actor alone
             finally:
                 close_all(fds)
 
@@ -277,11 +283,18 @@ class _Remote:
             answer = replace(answer, began_ns=began_ns, at_ns=time.monotonic_ns())  # by the clock of this machine
         send(self._sock, answer)
 
-    def _made(self, task: work.Fill, made: Any) -> tuple[work.Filled | work.Failed, int]:
-        """Waits for a block and copies it into the rings; returns the answer and the bytes of the block."""
-        data, block, unreadable = self._bridge.ray.get(made)
+    def _get(self, ref: Any) -> Any:
+        """Waits for an answer of the actor, but not for longer than the daemon does."""
+        ray = self._bridge.ray
+        while not (ray.wait([ref], timeout=_LOOK_S)[0] or self._hung_up):
+            pass  # `get` alone waits for as long as nobody knows that a machine is gone
         if self._hung_up:
             raise _LostError("the daemon has hung up")
+        return ray.get(ref)
+
+    def _made(self, task: work.Fill, made: Any) -> tuple[work.Filled | work.Failed, int]:
+        """Waits for a block and copies it into the rings; returns the answer and the bytes of the block."""
+        data, block, unreadable = self._get(made)
         if unreadable:
             if task.stream in self._bridge.readable:  # it was, elsewhere or before
                 raise _LostError(unreadable)
@@ -299,7 +312,7 @@ class _Remote:
         """Has each row made by itself, so that the page names the sample on which an actor dies."""
         found: list[work.Filled] = []
         received = 0
-        indices = self._bridge.ray.get(self._actor.indices.remote(task.stream, task.position, task.count))
+        indices = self._get(self._actor.indices.remote(task.stream, task.position, task.count))
         for position, index in enumerate(indices or [SEVERAL] * task.count, task.position):
             self._page.begin_sample(position, index)
             one = replace(task, position=position, count=1)

@@ -24,7 +24,9 @@ NO_LANE = -1
 SEVERAL = -1
 """The index while several samples are made at once, of which none is the one in hand."""
 
-_TASK, _POSITION, _INDEX, _STARTED_NS, _TASKS, _ROWS, _BAD_ROWS, _READ_NS, _MAKE_NS, _LANE, _TASK_NS, _RECEIVED = range(12)
+_TASK, _POSITION, _INDEX, _STARTED_NS, _TASKS, _ROWS, _BAD_ROWS, _READ_NS, _MAKE_NS, _LANE, _TASK_NS, _RECEIVED = range(
+    12
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -340,6 +340,11 @@ class Zygote:
         self._by_ticket.clear()
         return clean
 
+    def kill(self) -> None:
+        """Kills it, with all its children; `ZygoteGone` follows."""
+        if self._process is not None:
+            self._process.kill()
+
     def _kill(self, timeout_s: float) -> bool:
         """Kills the zygote; returns whether it has ended and was reaped."""
         if self._process is None:

@@ -19,8 +19,9 @@ def stand_in_environment() -> dict[str, str]:
 
 def bridge_of(server: Server) -> int:
     """Pid of the bridge."""
+    name = b"prepserver.engine.bridge"
     (pid,) = [
-        pid for pid in leaks.children(server.pid) if b"prepserver.engine.bridge" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        pid for pid in leaks.children(server.pid) if name in Path(f"/proc/{pid}/cmdline").read_bytes()
     ]  # fmt: skip
     return pid
 

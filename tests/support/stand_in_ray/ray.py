@@ -5,6 +5,7 @@ Each actor has a thread, which runs its calls one after the other. Its machine's
 
 from __future__ import annotations
 
+import concurrent.futures
 import itertools
 import queue
 import threading
@@ -86,6 +87,11 @@ def remote(**_options: Any) -> Callable[[type], Any]:
 
 def put(value: Any) -> Any:
     return value
+
+
+def wait(refs: list[Future[Any]], timeout: float) -> tuple[list[Future[Any]], list[Future[Any]]]:
+    done, pending = concurrent.futures.wait(refs, timeout)
+    return list(done), list(pending)
 
 
 def get(ref: Future[Any]) -> Any:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from prepserver.engine.actor import OtherBuildError, RowActor
-from prepserver.engine.block import copy_into, split
+from prepserver.engine.block import Arrays, copy_into, split
 from prepserver.engine.build import build, differences
 from prepserver.inline import InlineMaker
 from prepserver.memory.ring import Ring
@@ -79,7 +79,7 @@ def test_rows_are_copied_to_where_they_wrap() -> None:
     fields = ring_fields((("image", "uint8", (3,)), ("label", "int64", ())))
     layout = RingLayout(10, fields)
     ring = Ring(create_segment("test", layout.nbytes), layout)
-    rows = {"image": np.arange(18, dtype=np.uint8).reshape(6, 3), "label": np.arange(6)}
+    rows: Arrays = {"image": np.arange(18, dtype=np.uint8).reshape(6, 3), "label": np.arange(6)}
     copy_into(ring, 27, rows)
     for k in range(6):
         assert ring.row("label", 27 + k) == k
