@@ -7,6 +7,7 @@ here knows about tasks: the caller decides what to send to a child.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import select
 import signal
@@ -25,6 +26,8 @@ from prepserver.protocol.schema import ProtocolError
 from prepserver.telemetry.page import StatsPage, create_page
 from prepserver.worker.channel import Channel, ChannelClosed, close_all, pair
 from prepserver.worker.child import Child
+
+_TICKETS = itertools.count(1)  # of all such processes together: the pool knows a worker by its ticket alone
 
 START_TIMEOUT_S = 60.0
 """The zygote comes up in 1 s from a warm disk and in 3 s from a cold one; a busy network file system takes longer."""
@@ -145,7 +148,6 @@ class Zygote:
         self._log_level = log_level
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: Channel | None = None
-        self._tickets = 0
         self._started_s = 0.0
         self._by_ticket: dict[int, Child] = {}
         self._early: list[Event] = []
@@ -227,7 +229,7 @@ class Zygote:
         """
         if self._channel is None:
             raise ZygoteAbsent(f"{self.name} is not running")
-        self._tickets += 1
+        ticket = next(_TICKETS)
         with contextlib.ExitStack() as on_error, contextlib.ExitStack() as at_end:
             try:
                 page_fd = create_page(f"prepserver-stats-{number}")
@@ -238,10 +240,10 @@ class Zygote:
             on_error.callback(ours.close)
             with theirs:
                 try:
-                    self._channel.send(work.Spawn(self._tickets, number, kind), [theirs.fileno(), page_fd])
+                    self._channel.send(work.Spawn(ticket, number, kind), [theirs.fileno(), page_fd])
                 except ChannelClosed as e:
                     raise ZygoteAbsent(f"{self.name} is gone: {e}") from e
-            child = Child(self._tickets, number, kind, ours, StatsPage(page_fd, writable=False))
+            child = Child(ticket, number, kind, ours, StatsPage(page_fd, writable=False))
             on_error.pop_all()
         self._by_ticket[child.ticket] = child
         return child
