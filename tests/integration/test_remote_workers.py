@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -103,17 +102,3 @@ def test_without_a_cluster_local_workers_carry_on(tree: ImageFolder, expected: R
     finally:
         server.stop()
         server.discard()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("--engine", "ray"), "--remote-workers N belong together"),
-        (("--remote-workers", "2"), "--remote-workers N belong together"),
-        (("--engine", "ray", "--remote-workers", "2", "--address", "ray://head:10001"), "must belong to the cluster"),
-    ],
-)
-def test_what_does_not_fit_together_is_refused(arguments: tuple[str, ...], said: str, short_path: Path) -> None:
-    found = cli("start", *arguments, "--runtime-dir", str(short_path))
-    assert found.returncode == 2
-    assert said in found.stderr
