@@ -55,7 +55,7 @@ def measure(run: Run) -> Figures:
             more = ("--engine", "ray", "--remote-workers", "1", "--address", cluster.address)
             with running_server(run.scratch, 1, more=more) as server:
                 found = ours(server, listed, raylets, window_s)
-            rounds.append(found | {"ray_data_per_s": ray_data(cluster.address, run, window_s)})
+            rounds.append([found | {"ray_data_per_s": ray_data(cluster.address, run, window_s)}])
     finally:
         cluster.shutdown()
     return {"rounds": rounds}
@@ -82,21 +82,22 @@ def ours(server: Server, listed: Path, raylets: list[int], window_s: float) -> d
             next(batches)
 
         def look() -> list[float]:
-            rows = [worker["rows"] for worker in server.status()["workers"]]
-            return [time.monotonic(), *rows, *map(cpu_s, ([local], [actor], [bridge], raylets))]
+            workers = server.status()["workers"]
+            counts = [workers[0]["rows"], workers[1]["rows"], workers[1]["chunks"]]
+            return [time.monotonic(), *counts, *map(cpu_s, ([local], [actor], [bridge], raylets))]
 
         before, taken = look(), 0
         until_s = time.monotonic() + window_s
         while time.monotonic() < until_s:
             next(batches)
             taken += _BATCH
-        elapsed_s, here, there, local_s, actor_s, bridge_s, raylets_s = (
+        elapsed_s, here, there, blocks, local_s, actor_s, bridge_s, raylets_s = (
             b - a for a, b in zip(before, look(), strict=True)
         )
     return {
         "per_s": taken / elapsed_s, "local_per_core": here / local_s, "remote_per_core": there / actor_s,
         "part": there / actor_s / (here / local_s), "bridge_us": bridge_s / there * 1e6,
-        "raylets_us": raylets_s / there * 1e6, "first_s": first_s,
+        "raylets_us": raylets_s / there * 1e6, "first_s": first_s, "block_rows": there / blocks,
     }  # fmt: skip
 
 
@@ -150,15 +151,16 @@ def _decode(batch: dict[str, Any]) -> dict[str, Any]:
 
 def sheets(result: Figures) -> list[Sheet]:
     def of(name: str) -> list[float]:
-        return [found[name] for found in result["rounds"]]
+        return [found[name] for (found,) in result["rounds"]]
 
-    times = [found["per_s"] / found["ray_data_per_s"] for found in result["rounds"]]
+    times = [found["per_s"] / found["ray_data_per_s"] for (found,) in result["rounds"]]
     sheet = Sheet("Remote workers", ("what", "found", "target", "reached"))
     sheet.rows += [
         ("local worker, images per CPU second", spread(of("local_per_core")), "", "-"),
         ("remote worker, images per CPU second", spread(of("remote_per_core")), "", "-"),
         ("a remote one's part of a local one's", spread(of("part"), ".2f"),
          *reach(statistics.median(of("part")), ">=", _PART)),
+        ("images per block", spread(of("block_rows")), "", "-"),
         ("bridge, us per remote image", spread(of("bridge_us")), "", "-"),
         ("three raylets, us per remote image", spread(of("raylets_us")), "", "-"),
         ("first batch with warm actors, s", spread(of("first_s"), ".2f"),

@@ -100,7 +100,7 @@ class Daemon:
         self._poll = Poll()
         self._coordinator = Coordinator(
             _order_of,
-            settings.chunk_rows,
+            settings.task_rows,
             (settings.workers or max(workers, auto_most_workers())) + settings.remote_workers,
         )
         self._rings = Rings(memory_bytes)
