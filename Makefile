@@ -25,7 +25,7 @@ help:
 	@echo 'make demo         see it work, in under 90 s: three training jobs on one shared stream, then on DataLoaders'
 	@echo 'make test         all tests but the long ones'
 	@echo 'make test-unit    unit tests alone, without those that take long and are the same with every Python'
-	@echo 'make coverage     every branch of what decides is taken by its own tests; `make coverage test` runs them once'
+	@echo 'make coverage     every branch of what decides is taken by its own tests; `make test COVERED=1` leaves them out'
 	@echo 'make lint         formatting, ruff, mypy, import rules'
 	@echo 'make docs         builds the documents as a site, in site/; open site/index.html'
 	@echo 'make bench        measurements against DataLoader; writes bench/out/. More: python -m bench --list'
@@ -42,11 +42,11 @@ help:
 demo: $(VENV)/.installed
 	$(BIN)/prepserver demo $(DEMO_ARGS)
 
-# `make coverage test`, as CI runs it, runs no test twice. Files go in their order, those of real daemons first: they
-# take longest, and wait so much that three of them keep two cores busy.
+# With COVERED=1, as CI calls it, without the tests that `make coverage` has run. Files go in their order, those of real
+# daemons first: they take longest, and wait so much that three of them keep two cores busy.
 test: $(VENV)/.installed-dev
 	$(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder \
-		$(if $(filter coverage,$(MAKECMDGOALS)),$(COVERING:%=--ignore=%)) $(PYTEST_ARGS)
+		$(if $(COVERED),$(COVERING:%=--ignore=%)) $(PYTEST_ARGS)
 
 test-unit: $(VENV)/.installed-dev
 	$(PYTEST) -n 2 --dist loadfile -m 'not once and not soak' tests/unit $(PYTEST_ARGS)

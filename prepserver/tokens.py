@@ -27,6 +27,8 @@ Tokens = npt.NDArray[np.int64]
 Encode = Callable[[Sequence[str]], Sequence[Sequence[int]]]
 """Texts to the numbers of their tokens, without what `Tokenize.begin` and `Tokenize.end` add."""
 
+MOST_BYTES = 256 << 20
+
 _RANK = re.compile(rb"[A-Za-z0-9+/]+={0,2} \d+\r?\n")
 _JSON = re.compile(rb'\s*\{\s*"')
 
@@ -106,11 +108,14 @@ def tokenizer(op: Tokenize) -> Tokenizer:
 
 def _loaded(op: Tokenize) -> Tokenizer:
     try:
-        data = Path(op.path).read_bytes()
+        with open(op.path, "rb") as file:
+            data = file.read(MOST_BYTES + 1)
     except OSError as error:
         raise BadTokenizer(
             f"cannot read the tokenizer {op.path}: {error.strerror}; restore it, or attach again"
         ) from error
+    if len(data) > MOST_BYTES:
+        raise BadTokenizer(f"the tokenizer {op.path} has more than {MOST_BYTES} bytes, the limit for files of ops")
     if op.code not in ("", hashlib.sha256(data).hexdigest()):
         raise BadTokenizer(f"the tokenizer {op.path} has changed since the job attached: restore it, or attach again")
     if op.path.endswith(".json") or _JSON.match(data):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from prepserver.daemon.poll import Poll
@@ -21,12 +21,13 @@ _TRIES = 3  # an indexer is easily killed, and the jobs that wait for its listin
 
 @dataclass(slots=True, eq=False)
 class Question:
-    """A source to list. `child` is None until a zygote can fork one."""
+    """A source to list. `child` is None until a zygote can fork one; `at` is the file that the indexer began last."""
 
     request: work.BuildIndex
     report: Callable[[Any], None]
     child: Child | None = None
     tries: int = 0
+    at: str = ""
 
 
 class Indexers:
@@ -100,9 +101,11 @@ class Indexers:
         log.warning("an indexer ended without an answer (%s), at its try %d", reason, question.tries)
         self._hang_up(question)
         if question.tries < _TRIES:
+            question.request, question.at = replace(question.request, one_by_one=True), ""
             self.ask(question)
         else:
-            self._answer(question, work.IndexFailed(f"the indexer ended: {reason}; {_TRIES} of them did"))
+            at = f". It was reading {question.at}: if that is damaged, remove it or write it again" * bool(question.at)
+            self._answer(question, work.IndexFailed(f"the indexer ended: {reason}; {_TRIES} of them did{at}"[:4096]))
 
     def _read(self, question: Question, child: Child) -> None:
         if question.child is not child:
@@ -113,7 +116,10 @@ class Indexers:
                 if not isinstance(message, work.Indexing):
                     self._answer(question, message)
                     return
-                question.report(message)
+                if message.at:
+                    question.at = message.at
+                else:
+                    question.report(message)
         except ChannelClosed:
             self._poll.forget(child.fileno())
         except ProtocolError as e:

@@ -210,6 +210,7 @@ class BuildIndex:
         roots: Folders that should hold the source; empty for no such rule.
         roots_only: Whether a source elsewhere is refused; else it is indexed without the rule.
         files: Files that the ops of a pipeline read; the same rules hold for them.
+        one_by_one: Whether an indexer died of this: then the next one tells which file it begins.
     """
 
     source: Tree
@@ -217,13 +218,15 @@ class BuildIndex:
     roots: Roots = field(default_factory=list)
     roots_only: bool = True
     files: Files = field(default_factory=list)
+    one_by_one: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Indexing:
-    """The indexer has found `samples` so far."""
+    """The indexer has found `samples` so far, and begins the file `at`, if it tells that."""
 
     samples: Count
+    at: Text = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from prepserver.pipeline.urls import is_url
 from prepserver.source.errors import SampleError, SourceError, unusable
 from prepserver.source.ranges import MISSING, Listed
 from prepserver.source.roots import Roots
+from prepserver.source.samples import is_path
 from prepserver.source.storage import open_file
 
 _INSTALL = "listing it needs pyarrow where the daemon runs: pip install 'prepserver[arrow]'"
@@ -44,7 +45,7 @@ def data_files(folder: str, roots: Roots | None) -> list[str]:
     names = [each.get("filename") for each in files if isinstance(each, dict)] if isinstance(files, list) else []
     if state.get("_indices_files"):
         raise SourceError(f"{folder} is a selection of rows: call flatten_indices() before save_to_disk()")
-    if not names or not all(isinstance(name, str) and "/" not in name for name in names):
+    if not names or not all(isinstance(name, str) and "/" not in name and is_path(name) for name in names):
         raise SourceError(f"{folder}/state.json names no files of this folder")
     return [f"{folder}/{name}" for name in names]
 
@@ -92,7 +93,7 @@ def list_arrow(path: str, columns: Sequence[str], label: str, roots: Roots | Non
                         found()
             except SampleError as error:
                 raise unusable("the file", path, error) from error
-            except (pyarrow.ArrowException, OSError) as error:
+            except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
                 raise SourceError(f"{path} is damaged, or no Arrow stream: {error}. Write the dataset again") from error
         return listed
     finally:
@@ -152,6 +153,6 @@ def _json(path: str, roots: Roots | None, or_none: bool = False) -> dict[str, An
         if or_none and error.errno == errno.ENOENT:
             return {}
         raise unusable("the dataset's file", path, error) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise SourceError(f"{path} is no JSON: {error}") from error
     return found if isinstance(found, dict) else {}

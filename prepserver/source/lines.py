@@ -23,6 +23,7 @@ import numpy.typing as npt
 from prepserver.pipeline.record import label_of
 from prepserver.source.container import Container
 from prepserver.source.errors import SampleError, SourceError, unusable
+from prepserver.source.gzipped import GzippedShards, check_installed
 from prepserver.source.patterns import files_of
 from prepserver.source.ranges import FilesReader, Sections
 from prepserver.source.roots import Roots
@@ -50,6 +51,8 @@ class Lines:
         begins: Where each sample begins in the file.
         numbers: Number of the line, from 1, of each `_STRETCH`-th sample.
         header: The first sample, where that is none, but names the others' cells.
+        length: Bytes of what it holds, if that is compressed.
+        points: Where it can be unpacked, if it is compressed.
     """
 
     size: int
@@ -58,6 +61,8 @@ class Lines:
     numbers: U64
     header: bytes = b""
     cells: list[int] = field(default_factory=list)
+    length: int | None = None
+    points: bytes = b""
 
 
 def list_lines(
@@ -158,10 +163,11 @@ class LinesReader(FilesReader[Lines]):
         if not sum(counts):
             raise SourceError(f"{self.spec.place} holds no lines")
         begins = np.empty(sum(counts) + 1, np.uint64)
+        lengths = [each.size if each.length is None else each.length for each in files]
         at, offset = 0, 0
-        for each in files:
+        for each, length in zip(files, lengths, strict=True):
             np.add(each.begins, np.uint64(offset), out=begins[at : at + len(each.begins)])
-            at, offset = at + len(each.begins), offset + each.size
+            at, offset = at + len(each.begins), offset + length
         begins[-1] = offset
         digest = hashlib.sha256(json.dumps([list(map(os.path.basename, paths)), counts]).encode())
         digest.update(begins.data)
@@ -170,7 +176,11 @@ class LinesReader(FilesReader[Lines]):
             "cells": [each.cells for each in files],
         }  # fmt: skip
         numbers = np.concatenate([each.numbers for each in files])
-        return meta, {"begins": begins.view(np.uint8).data, "numbers": numbers.view(np.uint8).data}
+        sections = {"begins": begins.view(np.uint8).data, "numbers": numbers.view(np.uint8).data}
+        if any(each.points for each in files):
+            meta |= {"lengths": lengths, "points": [len(each.points) for each in files]}
+            sections["points"] = memoryview(b"".join(each.points for each in files))
+        return meta, sections
 
 
 class LinesSource(Source):
@@ -188,9 +198,10 @@ class LinesSource(Source):
         self._files: list[str] = meta["files"]
         self._cells: list[list[int]] = meta["cells"]
         self._shards = open_shards(self._files, meta["sizes"], roots, meta["mtimes_ns"])
-        self.reads_ahead = self._shards.wants
-        self._starts = [0, *accumulate(meta["sizes"])]  # of the files
-        self._stamp = self._shards.stamp
+        self.reads_ahead, self._stamp = self._shards.wants, self._shards.stamp
+        if "points" in meta:
+            self._shards = self._gzipped(container)
+        self._starts = [0, *accumulate(meta.get("lengths", meta["sizes"]))]  # of the files
         self._firsts = [0, *accumulate(meta["counts"])]  # samples
         self._container = container
         self._begins = container.rows("begins", "QQ", 8)
@@ -206,6 +217,15 @@ class LinesSource(Source):
     def prefetch(self, indices: Sequence[int]) -> None:
         """As `Source.prefetch`."""
         self._shards.want(each for each in map(self._place, indices) if each[2] <= MAX_ENCODED_BYTES)
+
+    def _gzipped(self, container: Container) -> GzippedShards:
+        ends = [0, *accumulate(container.meta["points"])]
+
+        def points(file: int) -> bytes:
+            return container.piece("points", ends[file], ends[file + 1])
+
+        check_installed(self._files[0])
+        return GzippedShards(self._shards, container.meta["sizes"], container.meta["lengths"], points)
 
     def _place(self, index: int) -> tuple[int, int, int]:
         """Return a sample's file, and offset and length of its bytes there."""

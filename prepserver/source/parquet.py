@@ -97,6 +97,6 @@ def class_names(schema: Any, spec: Parquet) -> list[str]:
     try:
         features = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))["info"]["features"]
         names = features[spec.names.get("label", "label")]["names"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return []
     return list(map(str, names)) if "label" in spec.columns and isinstance(names, list) else []

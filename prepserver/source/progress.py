@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TypeVar
 
+_begins: Callable[[str], None] | None = None
+
 T = TypeVar("T")
 R = TypeVar("R")
 
 _PERIOD_S = 0.1
+
+
+def one_by_one(begins: Callable[[str], None]) -> None:
+    """Have this process list files one by one, and tell of each before it begins: one of them may end the process."""
+    global _begins  # an indexer lists one source, and ends
+    _begins = begins
 
 
 class Progress:
@@ -46,6 +55,15 @@ class Progress:
         Returns:
             What `work` returned, in the order of the items.
         """
+        if _begins is None:
+            return self._over(work, items, at_once, samples)
+        done: list[R] = []
+        for item in items:
+            _begins(os.fsdecode(item) if isinstance(item, str | bytes) else "")
+            done += self._over(work, [item], 1, samples)
+        return done
+
+    def _over(self, work: Callable[[T], R], items: Iterable[T], at_once: int, samples: Callable[[], int]) -> list[R]:
         with ThreadPoolExecutor(at_once) as threads:
             futures = [threads.submit(work, item) for item in items]
             try:

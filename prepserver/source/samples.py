@@ -101,6 +101,14 @@ class Source(Protocol):
         return 0
 
 
+def is_path(text: str) -> bool:
+    """Say whether a text can be the path of a file; JSON may hold half of a surrogate pair, which has no bytes."""
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
+
+
 def file_stamp(status: os.stat_result) -> int:
     """Return the stamp of a sample that is a whole file."""
     return hash((status.st_mtime_ns, status.st_size))

@@ -24,6 +24,13 @@ from prepserver.source.storage import remote
 # are 100 GB.
 _OPEN_AT_MOST = 400
 
+_RUN_BYTES = 1 << 20
+_GAP_BYTES = 4096
+"""Ranges of an object with gaps up to this size are read by one request of at most so many bytes."""
+
+_RUNS_KEPT = 4096
+"""Ranges that are remembered from `want` to `read`; the oldest may be of chunks that another worker got."""
+
 
 class Shards:
     """The shards of a dataset.
@@ -135,23 +142,40 @@ class RemoteShards(Shards):
 
     wants = True
 
+    def __init__(
+        self, paths: Sequence[str], sizes: Sequence[int], roots: Roots | None, versions: Sequence[int] | None = None
+    ) -> None:
+        super().__init__(paths, sizes, roots, versions)
+        self._runs: OrderedDict[remote.Wanted, remote.Wanted] = OrderedDict()  # which request a range is a part of
+
     def read(self, shard: int, offset: int, length: int) -> bytes:
         """As `Shards.read`."""
         wanted = self._wanted(shard, offset, length)
+        run = self._run(wanted)
         try:
-            return remote.link().read(wanted, MAX_ENCODED_BYTES) if wanted.length else b""
+            data = remote.link().read(run, MAX_ENCODED_BYTES) if wanted.length else b""
         except OutsideRootsError:
             raise SampleError(OUTSIDE) from None
         except SampleError as error:
             raise remote.RemoteError(f"{self.name(shard)}: {error.reason}") from None
+        return data if run is wanted else data[wanted.offset - run.offset :][: wanted.length]
 
     def want(self, ranges: Iterable[tuple[int, int, int]]) -> None:
-        """As `Shards.want`."""
-        remote.link().want(each for each in itertools.starmap(self._wanted, ranges) if each.length)
+        """As `Shards.want`; ranges that lie side by side are one request."""
+        for run, parts in _runs([each for each in itertools.starmap(self._wanted, ranges) if each.length]):
+            remote.link().want(itertools.repeat(run, len(parts)))
+            self._runs |= dict.fromkeys(parts, run)
+        while len(self._runs) > _RUNS_KEPT:
+            self._runs.popitem(last=False)
 
     def has_arrived(self, shard: int, offset: int, length: int) -> bool:
         """As `Shards.has_arrived`."""
-        return remote.link().has_arrived(self._wanted(shard, offset, length))
+        return remote.link().has_arrived(self._run(self._wanted(shard, offset, length)))
+
+    def _run(self, wanted: remote.Wanted) -> remote.Wanted:
+        """Return the request that has begun for a range, or that for it alone."""
+        run = self._runs.get(wanted, wanted)
+        return run if remote.link().has_begun(run) else wanted
 
     def check(self, shard: int) -> None:
         """As `Shards.check`: nothing, because each answer tells."""
@@ -166,6 +190,21 @@ class RemoteShards(Shards):
         size = self._sizes[shard]
         length = max(0, min(length, size - offset))
         return remote.Wanted(self._paths[shard], offset, length, size, self._versions[shard] if self._versions else 0)
+
+
+def _runs(ranges: Sequence[remote.Wanted]) -> list[tuple[remote.Wanted, list[remote.Wanted]]]:
+    """Return requests for ranges, each with its parts; those that are needed first come first."""
+    runs: list[tuple[int, remote.Wanted, list[remote.Wanted]]] = []
+    for place, each in sorted(enumerate(ranges), key=lambda item: item[1]):
+        if runs:
+            first, run, parts = runs[-1]
+            end = max(run.offset + run.length, each.offset + each.length)
+            near = each.url == run.url and each.offset <= run.offset + run.length + _GAP_BYTES
+            if near and end - run.offset <= _RUN_BYTES:
+                runs[-1] = min(first, place), run._replace(length=end - run.offset), [*parts, each]
+                continue
+        runs.append((place, each, [each]))
+    return [(run, parts) for _, run, parts in sorted(runs, key=lambda item: item[0])]
 
 
 def open_shards(

@@ -16,7 +16,7 @@ from prepserver.source.container import Container
 from prepserver.source.errors import SampleError
 from prepserver.source.lines import LinesSource
 from prepserver.source.roots import Roots
-from prepserver.source.samples import Record, read_file
+from prepserver.source.samples import Record, is_path, read_file
 from prepserver.source.storage import remote
 
 _AHEAD = 4 * remote.IN_FLIGHT
@@ -109,7 +109,7 @@ class TableSource(LinesSource):
     def _image_path(self, file: int, column: str, name: Any) -> str:
         root = self._spec.root or os.path.dirname(self._files[file])
         # Not above the root: only its folder is known, and open to workers.
-        if not isinstance(name, str) or not name or "\0" in name or ".." in name.split("/"):
+        if not isinstance(name, str) or not name or not is_path(name) or ".." in name.split("/"):
             raise SampleError(f"its {column} is {name!r:.100}, and must be the path of a file below {root}")
         try:
             path = canonical(column, name) or canonical(column, os.path.join(root, name)) or os.path.join(root, name)

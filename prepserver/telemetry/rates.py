@@ -33,9 +33,13 @@ class Rates:
             self._others[key].mark(now_s, count)
 
     def per_s(self, key: Key, last_s: float = float("inf")) -> float | None:
-        """Growth of another count, over the last `last_s` seconds at most; None if too little is known."""
+        """Growth of another count, over the last `last_s` seconds at most; None if too little is known.
+
+        It is at least 0, though a worker's count of a task that it has in hand may be a little more than in the end.
+        """
         window = self._others.get(key)
-        return window.per_s_of(last_s) if window is not None else None
+        grown = window.per_s_of(last_s) if window is not None else None
+        return max(0.0, grown) if grown is not None else None
 
     def span_s(self, key: Key) -> float:
         """Time between the first and the last reading that `per_s` uses."""

@@ -15,6 +15,7 @@ from prepserver.pipeline.kinds import Size
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.pipeline.random_words import SampleKey
 from prepserver.transform.draw import Draws
+from prepserver.transform.errors import BadSample
 from prepserver.transform.follower import Follower
 from prepserver.transform.kinds import FOLLOWERS
 from prepserver.transform.objects import Objects
@@ -53,6 +54,10 @@ class PartMaker(RowMaker):
         Raises:
             BadSample: The sample is bad for this pipeline.
         """
+        height, width = mix.canvas
+        if height * width > self._step_limit:
+            reason = f"would become {height}x{width} pixels on the way, more than {self._step_limit}"
+            raise BadSample(reason, {0: reason})
         self._number, self._mix, self._made = number, mix, {}
         make_rows(record, key, [(self, [np.empty(0)] * len(self.fields))], step)
         return self._made

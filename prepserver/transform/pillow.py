@@ -21,6 +21,7 @@ from PIL.PpmImagePlugin import PpmImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
+from prepserver.pipeline.ops.decode import DEFAULT_MAX_PIXELS
 from prepserver.transform.errors import BadSample
 from prepserver.transform.orientation import UPRIGHT
 
@@ -39,6 +40,9 @@ _ORIENTATION_TAG = 0x0112
 _TILE_WIDTH, _TILE_LENGTH = 322, 323
 _USUAL_TILE_PIXELS = 1 << 20
 """Tiles of a TIFF up to this size are allowed in an image of any size; most are 256 x 256."""
+_WEBP_PIXEL_BYTES = 12
+"""What libwebp takes to decode: two canvases with alpha, and a frame."""
+
 _FAULTS = (
     OSError,
     SyntaxError,  # Pillow's word for a broken PNG
@@ -79,10 +83,12 @@ class PillowImage:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # our own limit catches bombs
+                self._needs_bytes = _webp_pixels(data) * _WEBP_PIXEL_BYTES
                 self._image = Image.open(io.BytesIO(data), formats=FORMATS)
         except UnidentifiedImageError:  # its text holds an address
             raise BadSample(f"not an image in one of the formats {', '.join(FORMATS)}") from None
         except _FAULTS as error:
+            self._check_memory()
             raise BadSample(f"broken header: {_text(error)}") from error
         self.width, self.height = self._image.size
         self._pixels: npt.NDArray[np.uint8] | None = None
@@ -118,6 +124,7 @@ class PillowImage:
                     self._pixels = _rgb(self._image)
                     self._orientation = _orientation(self._image)
             except _FAULTS as error:
+                self._check_memory()
                 self._failure = f"cannot be decoded: {_text(error)}"
             self._image.close()  # frees Pillow's pixels, 4 bytes each
         if self._pixels is None:
@@ -136,11 +143,16 @@ class PillowImage:
                 self._refuse_huge_tiles()
                 self._image.load()
         except _FAULTS as error:
+            self._check_memory()
             raise BadSample(f"the mask cannot be decoded: {_text(error)}") from error
         if self._image.mode not in ("L", "P", "1"):
             raise BadSample(f"a mask has one number of 8 bits for each pixel; this is {self._image.mode}")
         found: npt.NDArray[np.uint8] = np.asarray(self._image).astype(np.uint8)
         return found
+
+    def _check_memory(self) -> None:
+        """Raise MemoryError if that may be why a WebP failed: libwebp says of both only that it failed."""
+        np.empty(self._needs_bytes, np.uint8)
 
     def _refuse_huge_tiles(self) -> None:
         """Refuse a TIFF with huge tiles: a tile is decoded whole, in memory that the image's size does not bound."""
@@ -152,6 +164,20 @@ class PillowImage:
             raise BadSample(
                 f"its tiles of {height}x{width} pixels are larger than the image, {self.height}x{self.width}"
             )
+
+
+def _webp_pixels(data: bytes) -> int:
+    """Return how many pixels a WebP says that it has; 0 for another format, and for more than are usual."""
+    if data[8:12] != b"WEBP":
+        return 0
+    kind, word = data[12:16], int.from_bytes(data[21:25], "little")
+    if kind == b"VP8X":
+        pixels = (1 + int.from_bytes(data[24:27], "little")) * (1 + int.from_bytes(data[27:30], "little"))
+    elif kind == b"VP8L":
+        pixels = (1 + (word & 0x3FFF)) * (1 + (word >> 14 & 0x3FFF))
+    else:
+        pixels = (int.from_bytes(data[26:28], "little") & 0x3FFF) * (int.from_bytes(data[28:30], "little") & 0x3FFF)
+    return pixels if pixels <= DEFAULT_MAX_PIXELS else 0
 
 
 def _orientation(image: Image.Image) -> int:

@@ -19,6 +19,7 @@ from prepserver.protocol.work import TO_INDEXER, BuildIndex, Indexed, IndexFaile
 from prepserver.source import OutsideRootsError, Roots, SourceError, build_index
 from prepserver.source.errors import printable
 from prepserver.source.opfiles import digests, places
+from prepserver.source.progress import one_by_one
 from prepserver.worker.channel import ChannelClosed, close_all, receive, send
 from prepserver.worker.sandbox import OPEN, Seal
 
@@ -60,6 +61,8 @@ def _answer(job: BuildIndex, sock: socket.socket, seal: Seal) -> Indexed | Index
     def report(found: int) -> None:
         send(sock, Indexing(found))
 
+    if job.one_by_one:
+        one_by_one(lambda path: send(sock, Indexing(0, printable(path)[:4096])))
     roots = job.roots
     try:
         spec = source_from_wire(job.source)

@@ -22,6 +22,7 @@ import select
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -38,6 +39,9 @@ log = logging.getLogger("prepserver.zygote")
 
 OOM_SCORE_ADD = 500
 """If memory runs out, the kernel kills a worker (which costs a chunk) before a training job or the daemon."""
+
+_STACK_BYTES = 512 << 10
+"""Of a thread of a child: the usual 8 MiB for each of 64 would count as 512 MiB of its `worker_memory`."""
 
 EXIT_BUG = 70  # sysexits.h: EX_SOFTWARE
 
@@ -124,6 +128,7 @@ def _load_remote(urls: Sequence[str], deadline_s: float) -> str:
     try:
         if urls:
             remote.load()  # starts no thread yet
+            threading.stack_size(_STACK_BYTES)  # children have one thread for each read in flight
     except remote.SourceError as e:
         return f"sources.roots = {list(urls)}: {e}"
     return ""

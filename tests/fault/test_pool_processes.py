@@ -14,6 +14,7 @@ import pytest
 
 from prepserver.daemon.poll import Poll
 from prepserver.daemon.pool import WorkerPool
+from prepserver.pipeline.sources import TextLines
 from prepserver.protocol import work
 from prepserver.schedule.records import Suspect
 from tests.support import leaks
@@ -68,3 +69,46 @@ def test_an_indexer_that_answers_early_leaves_no_descriptor(dies: bool, tmp_path
     finally:
         pool.close(5.0)
         poll.close()
+
+
+_ABORTS = """
+import os
+from prepserver.source import lines
+
+whole = lines.list_lines
+
+def listed(path, *more):
+    if path.endswith("bad.txt"):
+        os.abort()
+    return whole(path, *more)
+
+lines.list_lines = listed
+prepserver_ops = {"nothing": lambda image, rng: image}
+"""
+
+
+def test_a_file_on_which_indexers_die_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a library may, which calls abort() for a file that it cannot read; other listings go on."""
+    (tmp_path / "owner").mkdir()
+    (tmp_path / "owner" / "aborts.py").write_text(_ABORTS)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "owner"))
+    for name in ("a", "b", "bad", "c"):
+        (tmp_path / f"{name}.txt").write_text("a line\n")
+    poll = Poll()
+    pool = WorkerPool(poll, Nobody(), 0, 60.0, 0, "warning", plugins=["aborts"])
+    pool.start()
+    try:
+        (cache := tmp_path / "cache").mkdir()
+        answers: dict[str, list[Any]] = {"*": [], "[abc]": []}
+        for pattern, said in answers.items():
+            wire = TextLines(f"{tmp_path}/{pattern}.txt").to_wire()
+            pool.build_index(work.BuildIndex(wire, str(cache)), said.append)
+        deadline_s = time.monotonic() + PATIENCE_S
+        while not all(said and not isinstance(said[-1], work.Indexing) for said in answers.values()):
+            assert time.monotonic() < deadline_s
+            poll.run_once(0.1)
+    finally:
+        pool.close(5.0)
+        poll.close()
+    assert answers["[abc]"][-1].samples == 3
+    assert f"It was reading {tmp_path}/bad.txt: if that is damaged" in answers["*"][-1].reason

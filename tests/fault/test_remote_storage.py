@@ -77,7 +77,7 @@ def test_workers_read_each_shape_of_source_from_a_bucket(
 def test_a_bucket_fails_in_its_own_jobs_only(
     shared_server: Server, shared_source: tuple[ImageFolder, ImageFolder], bucket: ObjectStore
 ) -> None:
-    """A forbidden object ends its job; one that never answers is replaced; a local job goes on, as do all workers."""
+    """A forbidden object ends its job; others that fail are replaced; a local job goes on, as do all workers."""
     here, there = shared_source
     runtime_dir = shared_server.runtime_dir
     with PrepClient(here, OPS, fields="dict", batch_size=8, runtime_dir=runtime_dir) as local:
@@ -86,11 +86,12 @@ def test_a_bucket_fails_in_its_own_jobs_only(
             with pytest.raises(BadSampleError, match=r"s3://data/.*0003\.jpg: the store answers 403") as caught:
                 list(client)
             assert SECRET not in str(caught.value)
+        bucket.faults.update({"cats/0007.jpg": 404, "cats/0009.jpg": 500, "cats/0011.jpg": 0.2})
         with PrepClient(
             there, OPS, fields="dict", batch_size=COUNT, on_error="mask", runtime_dir=runtime_dir
         ) as client:
             (batch,) = list(client)
-            assert (~batch["valid"]).nonzero().flatten().tolist() == [3, 50]
+            assert (~batch["valid"]).nonzero().flatten().tolist() == [3, 7, 9, 50]
         assert read(local) == inline_rows(here, batch_size=8)
     assert "killed worker" not in shared_server.log()
 

@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+import gzip
+import importlib.util
+import io
 import os
+import re
+import tarfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from prepclient import Arrays, PrepClient, Sharding, TFRecord
+from prepclient import (
+    Arrays,
+    BadSampleError,
+    Csv,
+    Parquet,
+    PrepClient,
+    Resize,
+    Sharding,
+    SourceUnavailable,
+    Tar,
+    TFRecord,
+)
 from prepserver.pipeline import kinds
 from prepserver.pipeline.source import SourceSpec
 from tests.support.forked import cli
@@ -33,6 +49,8 @@ def records(folder: Path) -> SourceSpec:
     for shard in range(3):
         numbers = range(1000 * shard, 1000 * shard + 1000)
         data = file_of({"x": VALUES[n].tolist(), "label": [n % 10]} for n in numbers)
+        if shard == 1 and importlib.util.find_spec("indexed_gzip") is not None:
+            data = gzip.compress(data)
         (folder / f"t-{shard}.tfrecord").write_bytes(data)
     return TFRecord(folder / "*.tfrecord", {"x": kinds.Array((40,)), "label": kinds.Label()})
 
@@ -105,3 +123,49 @@ def test_a_file_that_changes_under_a_job_is_named(server: Server, tmp_path: Path
                 break
         assert number >= 3
     assert "x.npy has 4000 bytes and should have" in server.log()
+
+
+def test_whatever_is_wrong_with_a_file_others_go_on(server: Server, tmp_path: Path) -> None:
+    """Each error names file, record and reason, while another job of the same daemon reads its epoch."""
+    parquet = pytest.importorskip("pyarrow.parquet")
+    pyarrow = pytest.importorskip("pyarrow")
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as tar:
+        for name in ("a.jpg", "a.cls"):
+            member = tarfile.TarInfo(name)
+            member.size = 700
+            tar.addfile(member, io.BytesIO(b"1" * 700))
+    parquet.write_table(pyarrow.table({"y": [1, 2]}), tmp_path / "a.parquet")
+    good = file_of({"x": [float(n)]} for n in range(3))
+    wrong_length, wrong_data = bytearray(good), bytearray(good)
+    wrong_length[len(good) // 3] ^= 1
+    wrong_data[len(good) // 3 + 20] ^= 1
+    files: dict[str, bytes | bytearray] = {
+        "a.tar": archive.getvalue()[:1000], "length.tfrecord": wrong_length, "data.tfrecord": wrong_data,
+        "short.csv": b"x,y\n1,2\n3\n", "text.csv": b"x\n1\n\xe4\n",
+    }  # fmt: skip
+    for name, data in files.items():
+        (tmp_path / name).write_bytes(data)
+    x = {"x": kinds.Array((1,))}
+    numbers = {"x": kinds.Scalar(), "y": kinds.Scalar()}
+    faults: list[tuple[SourceSpec, type[Exception], str]] = [
+        (Tar(tmp_path / "a.tar"), SourceUnavailable, r"a\.tar is cut off: a file at byte 0 of 1000 has 700 bytes"),
+        (Parquet(tmp_path / "a.parquet", columns=x), SourceUnavailable, r"a\.parquet has no column 'x'"),
+        (TFRecord(tmp_path / "length.tfrecord", x), SourceUnavailable, r"length\.tfrecord is damaged: the checksum"),
+        (TFRecord(tmp_path / "data.tfrecord", x), BadSampleError, r"data\.tfrecord, record 1: its checksum is wrong"),
+        (Csv(tmp_path / "short.csv", numbers), BadSampleError, r"short\.csv, line 3: the line has 1 cells"),
+        (Csv(tmp_path / "text.csv", {"x": kinds.Scalar()}), BadSampleError, r"text\.csv, line 3: .*0xe4, is no UTF-8"),
+    ]
+    (other := tmp_path / "other").mkdir()
+    with PrepClient(arrays(other), [], runtime_dir=server.runtime_dir, **SPEC) as going:
+        batches = iter(going)
+        found = [next(batches)["index"]]
+        for spec, error, said in faults:
+            ops = [Resize((8, 8))] if "image" in spec.columns else []
+            with PrepClient(spec, ops, batch_size=1, runtime_dir=server.runtime_dir) as client:
+                with pytest.raises(error) as caught:
+                    list(client)
+                assert re.search(said, str(caught.value))
+            found.append(next(batches)["index"])
+        found += [batch["index"] for batch in batches]
+    assert sorted(np.concatenate(found).tolist()) == list(range(COUNT))

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from prepserver.source.storage import remote
+
 SECRET = "never-to-be-shown"
 """Part of the credentials of the environment, which must be in no log and no error."""
 
@@ -108,12 +110,13 @@ class ObjectStore:
 
 @contextmanager
 def object_store() -> Iterator[ObjectStore]:
-    """An object store for a module's tests."""
+    """An object store for a module's tests; what this process read from another one, it no longer knows."""
     store = ObjectStore()
     try:
         yield store
     finally:
         store.close()
+        remote._rules, remote._link = remote._Rules(), None  # as in a new process; a patch would be undone
 
 
 class _Proxy(ThreadingHTTPServer):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from prepserver import tokens
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.ops import Tokenize
 from prepserver.tokens import BadText, BadTokenizer, tokenizer
@@ -128,3 +129,12 @@ def test_a_tokenizer_goes_with_the_last_one_who_uses_it(tmp_path: Path) -> None:
     assert found() is tokenizer(op)
     del stage, stages
     assert found() is None
+
+
+def test_a_file_that_has_grown_is_not_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokens, "MOST_BYTES", 100)
+    path = texts.vocabulary(tmp_path / "words")
+    with open(path, "r+b") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(BadTokenizer, match="words has more than 100 bytes, the limit"):
+        tokenizer(Tokenize(path))

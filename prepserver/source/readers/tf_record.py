@@ -1,12 +1,13 @@
 """How `TFRecord` is read: where each record begins is listed once; a record is taken apart when it is read.
 
 A record is its length (uint64), the checksum of that, its bytes, and their checksum. Listing compares the first,
-reading the second.
+reading the second. In a compressed file the places are those of what it holds.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import struct
 from array import array
 from bisect import bisect_right
@@ -22,6 +23,7 @@ from prepserver.pipeline.sources.tf_record import TFRecord
 from prepserver.source import example
 from prepserver.source.container import Container
 from prepserver.source.errors import SampleError, SourceError, unusable
+from prepserver.source.gzipped import MAGIC, GzippedFile
 from prepserver.source.lines import Lines, LinesReader, LinesSource
 from prepserver.source.ranges import Sections
 from prepserver.source.roots import Roots
@@ -33,6 +35,8 @@ try:
     import google_crc32c  # here, because a worker can load nothing once it reads files
 except ImportError:
     google_crc32c = None  # type: ignore[assignment]
+
+log = logging.getLogger(__name__)
 
 _HEAD = struct.Struct("<QI")
 _CRC = struct.Struct("<I")
@@ -59,18 +63,29 @@ class TFRecordReader(LinesReader):
         _check_installed()
         try:
             with contextlib.closing(open_file(roots, "the file", path)) as file:
+                plain = GzippedFile(path, file) if _is_gzipped(file) else file
                 begins = array("Q")
-                for begin in _begins(path, file):
+                for begin in _begins(path, plain):
                     begins.append(begin)
                     if not len(begins) % _FOUND_EVERY:
                         found(_FOUND_EVERY)
-                return Lines(file.size, file.version, np.array(begins, np.uint64), np.empty(0, np.uint64))
+                listed = Lines(file.size, file.version, np.array(begins, np.uint64), np.empty(0, np.uint64))
+                if isinstance(plain, GzippedFile):
+                    plain.check_end()
+                    listed.length, listed.points = plain.size, plain.points
+                return listed
         except OSError as error:
             raise unusable("the file", path, error) from error
 
     def table(self, paths: list[str], files: list[Lines], roots: Roots | None) -> tuple[dict[str, Any], Sections]:
         if not any(len(each.begins) for each in files):
             raise SourceError(f"{self.spec.place} holds no records")
+        if compressed := sum(1 for each in files if each.points):
+            log.warning(
+                "%s has %d compressed files: in a shuffled order most samples unpack a MiB. To be faster, keep a cache "
+                "(cache='encoded'), shuffle whole batches (order='batch-shuffle-repeat'), or unpack them, gzip -d",
+                self.spec.place, compressed,
+            )  # fmt: skip
         return super().table(paths, files, roots)
 
     def read_by(self, container: Container, roots: Roots | None) -> Source:
@@ -83,6 +98,12 @@ def _check_installed() -> None:
         raise SourceError("TFRecord needs google-crc32c where the daemon runs: pip install 'prepserver[tfrecord]'")
 
 
+def _is_gzipped(file: File) -> bool:
+    """Say whether a file is compressed; a first record of a certain length begins with the same bytes."""
+    head = file.read(_HEAD.size, 0)
+    return head.startswith(MAGIC) and (len(head) < _HEAD.size or masked_crc(head[:8]) != _HEAD.unpack(head)[1])
+
+
 def _begins(path: str, file: File) -> Iterator[int]:
     """Yield where each record begins."""
     block, start, at, length, size = b"", 0, 0, 0, file.size
@@ -91,8 +112,6 @@ def _begins(path: str, file: File) -> Iterator[int]:
         if len(head) < _HEAD.size:
             block, start = file.read(_BLOCK_BYTES if length <= _SMALL_BYTES else _HEAD.size, at), at
             head = block[: _HEAD.size]
-        if at == 0 and head.startswith(b"\x1f\x8b"):
-            raise SourceError(f"{path} is compressed (gzip), so no record can be read alone: unpack it, gzip -dc")
         if len(head) < _HEAD.size:
             raise SourceError(f"{path} is cut off: a record at byte {at} of {size} has no length. Copy it again")
         length, crc = _HEAD.unpack(head)

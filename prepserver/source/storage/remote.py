@@ -199,6 +199,10 @@ class Link:
                 self._begun[wanted] = _Begun(self._threads.submit(self._get, wanted), wanted.nbytes, 1)
                 held += wanted.nbytes
 
+    def has_begun(self, wanted: Wanted) -> bool:
+        """Say whether a read has begun, and has not been asked for as often as it was wanted."""
+        return wanted in self._begun
+
     def has_arrived(self, wanted: Wanted) -> bool:
         """Say whether a read that has begun has ended."""
         begun = self._begun.get(wanted)

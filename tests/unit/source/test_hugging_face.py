@@ -150,3 +150,11 @@ def test_the_spec_travels_and_checks_its_names() -> None:
     assert list(HuggingFace("/x", mask="seg").columns) == ["image", "mask", "label"]
     with pytest.raises(SpecError, match="must be the name of a column"):
         HuggingFace("/x", image="")
+
+
+@pytest.mark.parametrize("state", ["[" * 30_000, '{"_data_files": [{"filename": "\\ud800"}]}'])
+def test_a_state_that_is_hostile_is_an_error_in_words(state: str, tmp_path: Path) -> None:
+    spec = write(tmp_path / "data", [table(2)])
+    (tmp_path / "data" / "state.json").write_text(state)
+    with pytest.raises(SourceError, match=r"state\.json (is no JSON|names no files)"):
+        build_index(spec, tmp_path / "cache")

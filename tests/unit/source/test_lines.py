@@ -280,6 +280,13 @@ def test_a_column_may_name_files_below_the_root(tmp_path: Path) -> None:
     assert opened(other, tmp_path)[1].places[:1] == (f"{tmp_path}/images",)
 
 
+def test_a_name_that_no_file_can_have_is_a_bad_sample(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"i": "\\ud800.jpg"}\n')
+    source, _ = opened(Jsonl(tmp_path / "a.jsonl", {"i": Image()}), tmp_path)
+    with pytest.raises(SampleError, match="must be the path of a file below"):
+        source.read(0)
+
+
 def test_a_label_is_read_without_its_image_whatever_its_name(tmp_path: Path) -> None:
     """A Filter reads all labels: an image that is gone is a bad sample later, and the listing is none of its."""
     (tmp_path / "a.csv").write_text("image,y\ngone.jpg,3\n")

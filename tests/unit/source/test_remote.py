@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import sys
 import threading
@@ -25,6 +26,7 @@ from prepserver.pipeline.sources import (
     SourceSpec,
     Tar,
     TextLines,
+    TFRecord,
 )
 from prepserver.source import OutsideRootsError, SampleError, Source, SourceError, build_index, open_source
 from prepserver.source.storage import remote
@@ -32,6 +34,7 @@ from prepserver.source.storage.remote import Wanted
 from tests.support import datasets, texts
 from tests.support.datasets import COUNT
 from tests.support.object_store import SECRET, ObjectStore, object_store
+from tests.support.tf_records import file_of
 from tests.support.tiny_images import jpeg, photo_tree
 from tests.support.waiting import wait_until
 
@@ -50,8 +53,6 @@ def bucket() -> Iterator[ObjectStore]:
         patch.setenv("AZURE_STORAGE_ACCOUNT_KEY", f"={SECRET}")
         remote.configure([f"{scheme}://{store.bucket}" for scheme in ("s3", "gs", "az")] + [store.web], DEADLINE_S)
         yield store
-    # As in a new process; a patch would be undone.
-    remote._rules, remote._link = remote._Rules(), None
 
 
 @pytest.fixture
@@ -119,18 +120,24 @@ def test_settings_that_are_wrong_are_told_without_them(spec: SourceSpec, store: 
 
 
 @pytest.mark.parametrize(
-    "made", [datasets.parquet, datasets.embeddings, datasets.records, datasets.texts, datasets.npz, datasets.coco]
+    ("made", "requests"),
+    [
+        *((datasets.parquet, 3), (datasets.embeddings, 3), (datasets.records, 1), (datasets.texts, 1)),
+        *((datasets.npz, 1), (datasets.coco, COUNT)),
+    ],
 )
-def test_what_was_begun_early_is_what_is_read(made: datasets.Format, store: ObjectStore, tmp_path: Path) -> None:
+def test_what_was_begun_early_is_what_is_read(
+    made: datasets.Format, requests: int, store: ObjectStore, tmp_path: Path
+) -> None:
+    """What lies side by side is one request."""
     spec = made(tmp_path)(store.upload(tmp_path, tmp_path.name))
     source = opened(spec, tmp_path / "here")
     store.asked.clear()
     source.prefetch(range(COUNT))
-    begun = len(remote.link()._begun)
-    assert begun >= 3
+    assert len(remote.link()._begun) == requests
     for index in range(COUNT):
         source.read(index)
-    assert len(store.asked) == begun
+    assert len(store.asked) == requests
     assert not remote.link()._begun
 
 
@@ -156,13 +163,29 @@ def test_images_of_a_table_begin_when_its_lines_are_there(store: ObjectStore, tm
     store.asked.clear()
     source.prefetch([0, 1, 2, 3])
     begun = remote.link()._begun
-    assert len(begun) == 4
+    assert len(begun) == 1
     wait_until(lambda: all(each.future.done() for each in begun.values()), why=lambda: str(begun))
     source.read(0)
-    wait_until(lambda: len(store.asked) == 8, why=lambda: str(store.asked))
+    wait_until(lambda: len(store.asked) == 5, why=lambda: str(store.asked))
     assert [source.read(index)["photo"] for index in (2, 1, 3)] == [jpeg(2), jpeg(1), jpeg(3)]
-    assert len(store.asked) == 8
+    assert len(store.asked) == 5
     assert not remote.link()._begun
+
+
+def test_compressed_records_are_begun_as_pieces_of_their_file(store: ObjectStore, tmp_path: Path) -> None:
+    pytest.importorskip("indexed_gzip", reason="compressed TFRecords need indexed-gzip")
+    images = [np.random.default_rng(n).bytes(300_000) for n in range(12)]
+    plain = file_of([{"image": [image], "label": [n]} for n, image in enumerate(images)])
+    store.put(f"{tmp_path.name}/a", gzip.compress(plain))
+    source = opened(TFRecord(f"s3://{store.bucket}/{tmp_path.name}/a"), tmp_path)
+    store.asked.clear()
+    source.prefetch([3, 4, 11])
+    begun = len(remote.link()._begun)
+    assert [source.read(index)["image"] for index in (3, 4, 11)] == [images[3], images[4], images[11]]
+    assert 2 <= begun == len(store.asked) <= 4
+    store.faults[tmp_path.name] = 403
+    with pytest.raises(SampleError, match=f"s3://data/{tmp_path.name}/a: the store answers 403"):
+        source.read(7)
 
 
 def test_a_store_that_fails_spoils_no_listing(store: ObjectStore, tmp_path: Path) -> None:
@@ -195,8 +218,9 @@ def test_texts_that_cannot_be_had_just_now_spoil_no_listing(kind: type, store: O
 def test_texts_are_counted_several_at_once(
     kind: type, store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "a.txt").write_text("the a\nb\n")
-    lines = TextLines(f"{store.upload(tmp_path, tmp_path.name)}/a.txt")
+    for name in "ab":
+        (tmp_path / f"{name}.txt").write_text("the a\n")
+    lines = TextLines(f"{store.upload(tmp_path, tmp_path.name)}/{{a,b}}.txt")
     build_index(lines, tmp_path / "cache")
     more = () if kind is BucketByLength else (Tokenize(texts.vocabulary(tmp_path / "words")), 8)
     store.asked.clear()

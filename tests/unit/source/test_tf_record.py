@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import gzip
 import os
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -138,7 +138,7 @@ RECORD = len(GOOD) // 3
         (GOOD[: 2 * RECORD + 5], f"cut off: a record at byte {2 * RECORD} of {2 * RECORD + 5} has no length"),
         (b"\x09" + GOOD, "is no TFRecord file, or compressed"),
         (GOOD[:RECORD] + b"\xff" + GOOD[RECORD + 1 :], f"is damaged: the checksum of the length at byte {RECORD}"),
-        (gzip.compress(GOOD, mtime=0), r"is compressed \(gzip\), .*unpack it, gzip -dc"),
+        (zlib.compress(GOOD), "is no TFRecord file, or compressed"),
         (framed(b"")[:8] + framed(b"")[:4], "is no TFRecord file"),
     ],
 )  # fmt: skip

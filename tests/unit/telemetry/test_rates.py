@@ -57,3 +57,10 @@ def test_the_rate_of_work_is_nothing_before_the_first_row() -> None:
     rates.mark(1.0, 0)
     rates.mark(2.0, 0)
     assert rates.busy_rows_per_s == 0.0
+
+
+def test_a_count_that_was_taken_too_high_gives_no_rate_below_nothing() -> None:
+    rates = Rates()
+    rates.mark(1.0, 0, {("busy", 1): 5.0})
+    rates.mark(3.0, 0, {("busy", 1): 4.999})
+    assert rates.per_s(("busy", 1)) == 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import resource
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from prepserver.pipeline.pipeline import Pipeline
 from prepserver.transform import BadSample, RowMaker, SampleKey, color
 from prepserver.transform.draw import Draws
 from prepserver.transform.ops.color_jitter import ColorJitterStage
+from prepserver.transform.pillow import PillowImage
 from tests.support.images import make_rows
 
 pytestmark = pytest.mark.once
@@ -129,3 +131,22 @@ def test_floats_of_a_huge_image_are_refused_by_name() -> None:
     maker = RowMaker(Pipeline.from_ops([Decode(max_pixels=1 << 28), ToDtype("float32"), CenterCrop(8)]))
     with pytest.raises(BadSample, match=r"would take 1647 MiB .* more than 1024 MiB: crop or resize before ToDtype"):
         make_rows(encoded.getvalue(), SampleKey(0, 0, 0), [(maker, np.empty(maker.row.shape, maker.row.dtype))])
+
+
+@pytest.mark.parametrize("allowed", [20 << 20, 110 << 20])
+def test_a_webp_that_lacks_memory_is_not_bad(allowed: int) -> None:
+    """libwebp says in the same words that a file is broken: for its canvases, and for its frame."""
+    encoded, broken = io.BytesIO(), io.BytesIO()
+    Image.new("RGB", (3000, 3000), (10, 200, 30)).save(encoded, "WEBP", lossless=True, method=0)
+    Image.new("RGB", (30, 30)).save(broken, "WEBP")
+    pages = int(Path("/proc/self/statm").read_text().split()[5])
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (pages * resource.getpagesize() + allowed, before[1]))
+    try:
+        with pytest.raises(MemoryError):
+            PillowImage(encoded.getvalue()).decode()
+        with pytest.raises(BadSample):
+            PillowImage(broken.getvalue()[:-40]).decode()
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, before)
+    assert PillowImage(encoded.getvalue()).decode().shape == (3000, 3000, 3)

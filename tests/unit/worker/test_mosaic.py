@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -207,3 +208,15 @@ def test_decoded_images_of_a_cache_make_the_same_rows() -> None:
         assert same(arrays.fields, rows)
     assert all(target.cache is not None and target.cache.holds(index) for index in range(6))
     cache.close()
+
+
+def test_a_canvas_that_is_too_large_is_refused_before_it_is_made() -> None:
+    """It would take 800 MB."""
+    made = Pipeline.from_ops([Mosaic(8192), CenterCrop(8), *END], 1, COLUMNS)
+    tracemalloc.start()
+    try:
+        _, bad = rows_of(Scenes(SCENES).stream(), made, 1)
+        assert tracemalloc.get_traced_memory()[1] < 100 << 20
+    finally:
+        tracemalloc.stop()
+    assert "would become 16384x16384 pixels on the way" in str(bad)
