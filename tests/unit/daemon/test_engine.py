@@ -18,7 +18,7 @@ class Ends(Zygote):
     program = "this"
 
 
-def test_an_engine_that_ends_is_started_at_once_and_then_ever_later() -> None:
+def test_an_engine_is_started_at_once_and_then_ever_later() -> None:
     poll, gone = Poll(), []
 
     def read(engine: Engine) -> None:
