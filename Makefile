@@ -19,7 +19,7 @@ COVERING := $(addprefix tests/unit/,order pipeline protocol) \
 	$(addprefix tests/unit/prepclient/test_,session.py delivery.py timing.py) \
 	$(addprefix tests/unit/source/test_,arrays.py coco.py tf_record.py voc.py)
 
-.PHONY: help demo test test-unit coverage lint docs bench bench-smoke bench-peers chaos soak fuzz fuzz-smoke wheels clean
+.PHONY: help demo test test-unit coverage lint docs bench bench-smoke bench-peers chaos soak fuzz fuzz-smoke wheels deb clean
 
 help:
 	@echo 'make demo         see it work, in under 90 s: three training jobs on one shared stream, then on DataLoaders'
@@ -35,7 +35,8 @@ help:
 	@echo 'make chaos        random kills for a stated time'
 	@echo 'make fuzz         the compiled kernels under sanitizers for an hour; wants the source of libjpeg-turbo'
 	@echo 'make fuzz-smoke   the same for a minute, with what the machine has'
-	@echo 'make wheels       what is published: sdist, and wheels for x86-64 and aarch64'
+	@echo 'make wheels       what is published: sdist, wheels for x86-64 and aarch64, and an SBOM'
+	@echo 'make deb          a Debian package of these wheels'
 	@echo 'make clean        removes .venv, caches and what was built'
 	@echo 'Another Python: make test-unit PYTHON=python3.12 VENV=.venv-3.12'
 
@@ -88,6 +89,9 @@ fuzz-smoke: $(VENV)/.installed-dev
 
 wheels:
 	PYTHON=$(PYTHON) .ci/wheels
+
+deb:
+	.ci/deb
 
 clean:
 	rm -rf $(VENV) .fuzz build dist site bench/out .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -7,7 +7,10 @@ PREPSERVER_NATIVE: 0 does not try, 1 fails where it cannot.
 PREPSERVER_PLATFORM: the platform in the wheel's name, such as manylinux_2_17_aarch64, where $CC compiles for another
     machine or an older C library than this one's; see `make wheels`.
 
-The result stands beside its sources in the checkout, so an editable install and a checkout on PYTHONPATH have it. A
+A wheel also gets the completions of bash and fish, and the man page where argparse-manpage is installed, in the folders
+where shells and man look for them: made of the parser of the command line, so that they say what it takes.
+
+The kernels stand beside their sources in the checkout, so an editable install and a checkout on PYTHONPATH have it. A
 wheel gets it only if it was made of these sources by the compiler, with the flags and for the C library of the
 environment that the wheel is built in. It uses no CPython API: one wheel for a platform serves every Python.
 """
@@ -16,8 +19,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib.util
 import os
 import platform
+import re
 import shlex
 import shutil
 import subprocess
@@ -34,6 +39,7 @@ except ImportError:  # by hand, in an environment without hatchling
 
 FOLDER = Path("prepserver/transform/native")
 LIBRARY = "_native.so"
+PAGES = "build/share"
 NOT_BUILT = "_not_built.txt"  # why there is none, for `prepserver status`
 COMMIT = "_commit.txt"
 # Contracted products and sums round otherwise than torch's resize does, which the kernels are to equal.
@@ -61,7 +67,7 @@ def build(root: Path, platform_tag: str = "") -> Path:
         target = root / "build" / platform_tag / LIBRARY
         target.parent.mkdir(parents=True, exist_ok=True)
     try:
-        _compile(folder, target)
+        _compile(folder, target, platform_tag)
     except NotBuilt as error:
         with contextlib.suppress(OSError):
             note.write_text(f"{error}\n")
@@ -70,14 +76,14 @@ def build(root: Path, platform_tag: str = "") -> Path:
     return target
 
 
-def _compile(folder: Path, target: Path) -> None:
+def _compile(folder: Path, target: Path, platform_tag: str) -> None:
     compiler = shlex.split(os.environ.get("CC", "")) or ["cc"]
     if shutil.which(compiler[0]) is None:
         raise NotBuilt(f"no C compiler ({compiler[0]})")
     sources = sorted(folder.glob("*.c"))
     source = hashlib.sha256(b"".join(source.read_bytes() for source in sorted(folder.rglob("*.[ch]")))).hexdigest()[:16]
     maker = [source, *compiler, _said([*compiler, "--version"]), _said([*compiler, "-dumpmachine"]), *FLAGS]
-    maker += [platform.machine(), *platform.libc_ver()]
+    maker += [platform_tag] if platform_tag else [platform.machine(), *platform.libc_ver()]
     digest = hashlib.sha256("\0".join(maker).encode()).hexdigest()[:16]
     if target.exists() and digest.encode() in target.read_bytes():
         return
@@ -103,15 +109,47 @@ def _said(command: list[str]) -> str:
         return ""
 
 
+def pages(root: Path) -> Path:
+    """Write what belongs into share/ of a prefix: the completions, and the man page if argparse-manpage is there."""
+    share = root / PAGES
+    shutil.rmtree(share, ignore_errors=True)
+    commands = {
+        "bash-completion/completions/prepserver": ["-m", "prepserver", "completion", "bash"],
+        "fish/vendor_completions.d/prepserver.fish": ["-m", "prepserver", "completion", "fish"],
+    }
+    if importlib.util.find_spec("argparse_manpage"):
+        commands["man/man1/prepserver.1"] = [
+            *("-c", "from argparse_manpage.cli import main; main()", "--module=prepserver.cli"),
+            *("--function=command_line", "--format=single-commands-section", "--project-name=prepserver"),
+            *("--description=a preprocessing daemon for GPU machines", "--manual-title=prepserver"),
+            f"--include={root / 'deploy/man-sections'}",
+        ]
+    # The same bytes on every machine: hatchling's own date where none is asked for, and lines of one width.
+    path = os.pathsep.join([str(root), *filter(None, [os.environ.get("PYTHONPATH")])])
+    fixed = {"SOURCE_DATE_EPOCH": "1580601600", **os.environ, "TZ": "UTC", "COLUMNS": "72", "PYTHONPATH": path}
+    for place, command in commands.items():
+        command = [sys.executable, "-B", *command]
+        text = subprocess.run(command, env=fixed, stdout=subprocess.PIPE, text=True, timeout=60, check=True).stdout
+        if place.startswith("man/"):  # argparse-manpage leaves a help text's line like that, which is none of a page's
+            text = re.sub(r"^(?='|\.[^A-Z])", r"\\&", text, flags=re.MULTILINE)
+        (share / place).parent.mkdir(parents=True)
+        (share / place).write_text(text)
+    return share
+
+
 class NativeKernels(BuildHookInterface):  # type: ignore[type-arg,unused-ignore]
-    """Hatchling's custom build hook: puts the library and the commit into the wheel, and the platform into its name."""
+    """Hatchling's custom build hook: puts library, commit and pages into a wheel, and the platform into its name."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Build before the wheel is put together."""
         wish, wanted = os.environ.get("PREPSERVER_NATIVE", ""), os.environ.get("PREPSERVER_PLATFORM", "")
         if version != "editable" and (commit := _commit(Path(self.root))):
             build_data["force_include"][str(commit)] = f"prepserver/{COMMIT}"
-        if self.target_name != "wheel" or wish == "0":
+        if self.target_name != "wheel":
+            return
+        if version != "editable":
+            build_data["shared_data"][str(pages(Path(self.root)))] = "share"
+        if wish == "0":
             return
         try:
             library = build(Path(self.root), wanted)
@@ -133,13 +171,17 @@ class NativeKernels(BuildHookInterface):  # type: ignore[type-arg,unused-ignore]
 
 
 def _commit(root: Path) -> Path | None:
-    """Write the commit of a checkout, for `prepserver --version`; a source archive has it already."""
+    """Write the commit of a checkout, for `prepserver --version`; a source archive has it already.
+
+    That file is named here, too: files named have their own place in an archive, and its bytes are to be the same.
+    """
     if not (root / ".git").exists():
-        return None
-    said = _said(["git", "-C", str(root), "describe", "--always", "--abbrev=10", "--exclude=*", "--dirty=+"])
+        file = root / "prepserver" / COMMIT
+        return file if file.exists() else None
+    describe = ["git", "-C", str(root), "describe", "--always", "--abbrev=10", "--exclude=*", "--dirty=+"]
     file = root / "build" / COMMIT
     file.parent.mkdir(exist_ok=True)
-    file.write_text(said or "unknown\n")
+    file.write_text(_said(describe) or "unknown\n")
     return file
 
 

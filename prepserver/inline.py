@@ -29,7 +29,8 @@ from prepserver.protocol.messages import Shuffle
 from prepserver.source import SourceError, build_index, open_source
 from prepserver.source.errors import printable
 from prepserver.source.opfiles import digests
-from prepserver.telemetry.verdict import Facts, judge
+from prepserver.telemetry.facts import Facts
+from prepserver.telemetry.verdict import judge
 from prepserver.worker.fill import BadRow, fill
 from prepserver.worker.streams import Stream, Target
 
@@ -90,7 +91,7 @@ class InlineMaker:
         self.samples = index.n
         self.num_classes = index.num_classes
         self.digest, self.content_digest = index.digest, index.content_digest
-        order = make_order(shuffle, index.n, seed, shard, batch_rows, source.pattern)
+        order = make_order(shuffle, index.n, seed, shard, batch_rows, *source.arrangement)
         self._stream = Stream(open_source(source, index.path), order, seed)
         self._pipeline = pipeline
 
@@ -167,7 +168,9 @@ def remake(
     if len(opened) != samples:
         raise SourceError(f"the listing {index_path} has {len(opened)} samples, not {samples}")
     arrays = {field.name: np.zeros((1, *field.shape), field.dtype) for field in pipeline.fields}
-    stream = Stream(opened, make_order(shuffle, samples, seed, shard, batch_rows, source.pattern), seed, quarantined)
+    stream = Stream(
+        opened, make_order(shuffle, samples, seed, shard, batch_rows, *source.arrangement), seed, quarantined
+    )
     bad = _fill(stream, Target.of(pipeline, _Arrays(arrays)), position, 1)
     found = int(arrays[INDEX][0])
     path = printable(opened.name(found)) if found >= 0 else ""

@@ -47,7 +47,7 @@ def stub_of_sources() -> str:
         "SOURCES: dict[str, type[SourceSpec]]",
         "",
         "def source_from_wire(wire: object) -> SourceSpec: ...",
-        "def pattern_of(wire: Mapping[str, object]) -> tuple[int, ...]: ...",
+        "def arrangement_of(wire: Mapping[str, object]) -> tuple[tuple[int, ...], bool]: ...",
         "def place_of(wire: Mapping[str, object]) -> str: ...",
         "",
         "__all__ = [",

@@ -39,6 +39,7 @@ def measure(run: Run) -> Figures:
     import torch
 
     from prepserver.transform import native
+    from prepserver.transform.native.compiled import VECTORS
 
     compiled = native.kernels()
     if compiled is None or not compiled.own_entropy:
@@ -52,10 +53,8 @@ def measure(run: Run) -> Figures:
     for form, worker in workers.items():
         variants = {words: partial(_with, compiled.use_own_entropy, own, worker) for words, own in _ENTROPY.items()}
         cells.append({"form": form, "rounds": in_turns(variants, rounds)})
-    best = native.VECTORS.index(compiled.vectors)
-    vectors = {
-        words: partial(_with, compiled.use_vectors, words, workers["files"]) for words in native.VECTORS[: best + 1]
-    }
+    best = VECTORS.index(compiled.vectors)
+    vectors = {words: partial(_with, compiled.use_vectors, words, workers["files"]) for words in VECTORS[: best + 1]}
     kinds = {kind: partial(timed, _worker_of(kind, run)) for kind in _KINDS}
     return {"cells": cells, "vectors": in_turns(vectors, rounds), "kinds": in_turns(kinds, rounds)}
 

@@ -8,9 +8,14 @@ the page cache: work is compared, not disks.
 from __future__ import annotations
 
 import itertools
+import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
 
 from bench.harness.fingerprint import ROOT
 
@@ -66,6 +71,22 @@ def draw(folder: Path) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(sample["image"])
     return folder
+
+
+def write_boxes(photos: Photos, samples: int, path: Path) -> Path:
+    """Writes a file in COCO's format, whose root is ``/``: `samples` photos with 1 to 14 random boxes, as COCO has."""
+    rng, images, boxes = np.random.default_rng(0), list[Any](), list[Any]()
+    sizes = [Image.open(file).size for file, _ in photos.files]
+    for number in range(samples):
+        (file, _), (width, height) = photos.files[number % len(sizes)], sizes[number % len(sizes)]
+        images.append({"id": number, "file_name": str(file)[1:], "height": height, "width": width})
+        for _ in range(int(rng.integers(1, 15))):
+            left, right = sorted(rng.uniform(0, width, 2).round(2).tolist())
+            top, bottom = sorted(rng.uniform(0, height, 2).round(2).tolist())
+            bbox = [left, top, right - left, bottom - top]
+            boxes.append({"id": len(boxes), "image_id": number, "category_id": 1, "iscrowd": 0, "bbox": bbox})
+    path.write_text(json.dumps({"images": images, "annotations": boxes, "categories": [{"id": 1, "name": "thing"}]}))
+    return path
 
 
 def write_list(photos: Photos, samples: int, path: Path) -> Path:

@@ -7,70 +7,29 @@ import logging
 import os
 import time
 import weakref
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from prepclient.descriptors import check_descriptors
 from prepclient.errors import InvalidSpec, NoServer, PrepClientError, ServerGone, SourceChanged
-from prepclient.feed import Feed, Listing, ServedFeed, Start
+from prepclient.feed import Feed, Listing, Start
 from prepclient.forks import check_copies, check_process, resume_threads, stop_threads
 from prepclient.inline import InlineFeed
-from prepclient.joining import Joining
 from prepclient.places import candidates, find_runtime_dir, listens
 from prepclient.private import PrivateDaemon, private_daemon
 from prepclient.progress import ScanProgress
 from prepclient.rows import Rows
+from prepclient.served import ServedFeed
+from prepclient.service import Service
 from prepclient.session import Handed, Session, Totals
 from prepclient.spec import Spec
-from prepclient.stages import Stage, Staging, Step
-from prepclient.transport import check_descriptors
+from prepclient.stage import Stage, Step
+from prepclient.stages import Staging
 
 log = logging.getLogger("prepclient")
 
 _RETRY_FIRST_S = 0.02  # a daemon that starts listens within a second or two
 _RETRY_MOST_S = 0.2  # asking costs one connect
-
-
-@dataclass(frozen=True, slots=True)
-class Service:
-    """What makes the rows, and how long to wait for it.
-
-    Attributes:
-        runtime_dir: The daemon's directory; None for the usual places.
-        workers: Workers of a private daemon if no daemon runs, a number or "auto"; None for no private one.
-        inline: Whether this process makes the rows.
-        plugins: The user's own plug-ins, for this process or a private daemon.
-        cache: See `prepclient.spec.check_cache`.
-        joining: How to join the streams of others.
-        prefetch: Rows to have ready ahead, 0 for the daemon's choice.
-        connect_s: Longest wait for a daemon at first use.
-        reconnect_s: Longest wait for a daemon that went away.
-        timeout_s: Longest wait for a batch or an answer.
-    """
-
-    runtime_dir: str | None
-    workers: int | str | None
-    inline: bool
-    plugins: tuple[str, ...]
-    cache: str
-    joining: Joining
-    prefetch: int
-    connect_s: float
-    reconnect_s: float
-    timeout_s: float
-
-    def __post_init__(self) -> None:
-        """Refuses plug-ins for a shared daemon."""
-        if self.workers is None and not self.inline:
-            self.refuse_plugins("Or pass workers=N or inline=True, too")
-
-    def refuse_plugins(self, more: str) -> None:
-        """Raises `InvalidSpec` if there are plug-ins: a shared daemon loads none for its clients."""
-        if self.plugins:
-            raise InvalidSpec(
-                f"plugins = {list(self.plugins)}: the configuration of a shared daemon names its plug-ins (load under "
-                f"[plugins], or `prepserver start --plugin NAME`), not its clients. {more}",
-                "plugins",
-            )
 
 
 class Attachment:

@@ -65,16 +65,15 @@ def invalid(field: str, value: object, reason: str) -> InvalidSpec:
     return InvalidSpec(str(SpecError(field, value, reason)), field)
 
 
-def path(field: str, value: str | os.PathLike[str] | None) -> str | None:
-    """The value, a path or None.
+def path(field: str, value: object) -> str:
+    """The value, a path.
 
     Raises:
         InvalidSpec: Naming field and value.
     """
-    try:
-        return None if value is None else os.fspath(value)
-    except TypeError:
-        raise InvalidSpec(f"{field} = {value!r}: a path, or None", field) from None
+    if not isinstance(value, str | os.PathLike):
+        raise invalid(field, value, "a path")
+    return os.fsdecode(value)
 
 
 def names(field: str, value: object, example: str) -> tuple[str, ...]:

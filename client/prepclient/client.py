@@ -11,13 +11,12 @@ import os
 import time
 import warnings
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Never, overload
 
 import torch
 
-from prepclient.attachment import Attachment, Service
+from prepclient.attachment import Attachment
 from prepclient.checkpoint import read_state, state_of
 from prepclient.checks import choice, flag, invalid, names, path, seconds, whole
 from prepclient.dataset import BatchSampler, Dataset, Sampler, class_names
@@ -31,10 +30,12 @@ from prepclient.finish import Finish, looks_of
 from prepclient.headspace import Headspace
 from prepclient.joining import Joining
 from prepclient.output import Output, converted, converter
+from prepclient.service import Service
 from prepclient.session import Handed, Session, Totals
 from prepclient.sharding import Sharding
 from prepclient.spec import VALID, Fields, OnError, check_cache, check_fields, make_spec, parted_columns
-from prepclient.stages import Staging, Step, valid_rows
+from prepclient.stage import Step, valid_rows
+from prepclient.stages import Staging
 from prepclient.targets import Targets
 from prepclient.timeline import Timeline
 from prepclient.timing import Parts, progress, render, spoken
@@ -229,7 +230,7 @@ class PrepClient(Turns):
             raise InvalidSpec(str(e), e.field) from e
         self._device_ops = finish.digest
         service = Service(
-            runtime_dir=path("runtime_dir", runtime_dir),
+            runtime_dir=None if runtime_dir is None else path("runtime_dir", runtime_dir),
             workers=workers,
             inline=flag("inline", inline),
             plugins=names("plugins", plugins, "my_project.data"),
@@ -431,10 +432,9 @@ class PrepClient(Turns):
             steps: How many, at least 1. The daemon remembers the last 4096 chunks.
 
         Raises:
-            InvalidSpec: `steps` is not a whole number, or below 1.
+            InvalidSpec: `path` is no path, or `steps` is not a whole number or is below 1.
         """
-        steps = whole("steps", steps, 1, 10**6)
-        self._timeline = Timeline(Path(path), steps, self.spec.job, on_cpu=self._staging.device.type == "cpu")
+        self._timeline = Timeline(path, steps, self.spec.job, on_cpu=self._staging.device.type == "cpu")
 
     def state_dict(self) -> dict[str, Any]:
         """The job's position for a checkpoint: a few numbers.
@@ -479,8 +479,7 @@ class PrepClient(Turns):
         `state_dict` still works. Iterating again attaches again, and begins the next epoch if one was left early.
         """
         self._end_timeline()
-        if self._headspace is not None:
-            self._headspace.end_epoch()
+        self._end_replays()
         self._attachment.close()
         self._iterators += 1
 
@@ -548,6 +547,10 @@ class PrepClient(Turns):
             self._end_timeline()
         return batch, session, Handed(step.line, totals)
 
+    def _end_replays(self) -> None:
+        if self._headspace is not None:
+            self._headspace.end_epoch()
+
     @property
     def _replays_left(self) -> int:
         return self._headspace.left if self._headspace is not None else 0
@@ -570,8 +573,7 @@ class PrepClient(Turns):
 
     def _epoch_ended(self) -> None:
         """`len` counts replays no longer; and the log says once what limits this job, as soon as that is known."""
-        if self._headspace is not None:
-            self._headspace.end_epoch()
+        self._end_replays()
         feed, now_ns = self._attachment.feed, time.monotonic_ns()
         if self._judge_ns is None or now_ns < self._judge_ns or feed is None:
             return

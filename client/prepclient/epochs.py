@@ -26,6 +26,11 @@ class Epoch:
         self._ends_at = ends_at
         self._ended = False
 
+    def __del__(self) -> None:
+        """The loop dropped it, perhaps early: `len` of the client is the next epoch's from here on."""
+        if self._client._iterators == self._number:
+            self._client._end_replays()
+
     def __iter__(self) -> Epoch:
         return self
 

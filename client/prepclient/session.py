@@ -164,11 +164,6 @@ class Session:
 
     # -- handing out --------------------------------------------------------------------------------
 
-    @property
-    def staged(self) -> int:
-        """Batches picked up and not handed out."""
-        return len(self._staged)
-
     def offer(self) -> tuple[Batch, list[Bad], BatchLine]:
         """The oldest staged batch, its replaced rows, and the line after it, for the next `handed`."""
         batch = self._staged.pop(0)

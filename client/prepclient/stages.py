@@ -1,4 +1,4 @@
-"""Stages turn ready rows into the training loop's tensors, on the host or on a device.
+"""The stages on the host and on a device, and what makes one for each attachment.
 
 Both release rows as early as possible. The host stage hands out fresh tensors and releases rows at once, or lends views
 and releases them at the next step. The device stage (`prepclient.device`) copies ahead on a side stream and releases
@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 
@@ -24,64 +24,15 @@ from prepclient.feed import Feed
 from prepclient.finish import Finish, Finisher, drawing_of
 from prepclient.rowlook import RowLook
 from prepclient.rows import Rows
-from prepclient.session import Bad, Session
+from prepclient.session import Session
 from prepclient.spec import VALID, Spec
-from prepserver.pipeline.batches import Batch, BatchLine
+from prepclient.stage import Stage, Step, valid_rows
+from prepserver.pipeline.batches import Batch
 from prepserver.protocol.layout import RingLayout
 
 _POLL_S = 0.0005  # while copies are under way, because the daemon may need their rows
 _WHOLE: Mapping[str, str] = MappingProxyType({})
 _BUSY_POLL_S = 0.005  # while the device is busy: precision of the measured wait
-
-
-class Step(NamedTuple):
-    """A batch for the training loop.
-
-    Attributes:
-        batch: Its rows.
-        bad: Rows that hold a replacement.
-        line: The line after this batch, for `Session.handed`.
-        fields: Tensor of each column by name, or a tuple of tensors for several views. From a device also ``valid``, if
-            its stage has that field.
-        ready_ns: When its rows were there, by CLOCK_MONOTONIC.
-        wait_ns: Time for which missing rows held up the training loop.
-        copy_ns: Time for which rows that were ready held it up, while they were copied.
-        own_ns: Time for which the loop's own earlier work held it up: a device that is still computing.
-            Less `copy_ns`, and so below 0 if the loop itself waited for a late copy.
-    """
-
-    batch: Batch
-    bad: list[Bad]
-    line: BatchLine
-    fields: dict[str, Any]
-    ready_ns: int
-    wait_ns: int
-    copy_ns: int
-    own_ns: int = 0
-
-
-class Stage(Protocol):
-    """Makes tensors of a session's rows."""
-
-    def step(self, timeout_s: float) -> Step:
-        """The next batch, which the caller then enters into `Session.handed`.
-
-        After an exception only `close` may be called.
-
-        Raises:
-            PrepClientError: The batch cannot come, or did not come within `timeout_s`.
-        """
-
-    def close(self) -> None:
-        """Stops reading rows, so that the ring may be unmapped."""
-
-
-def valid_rows(batch: Batch, bad: Iterable[Bad]) -> torch.Tensor:
-    """For each row of a batch, whether it holds its sample and not a replacement."""
-    valid = torch.ones(batch.stop - batch.start, dtype=torch.bool, device="cpu")
-    for one in bad:
-        valid[one.position - batch.start] = False
-    return valid
 
 
 class _Trim:

@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from prepclient import checks
 from prepclient.errors import PrepClientError
-from prepclient.stages import Step
+from prepclient.stage import Step
 from prepserver.protocol.trace import MadeChunk, Place, Trace
 
 log = logging.getLogger("prepclient")
@@ -37,11 +38,14 @@ class Timeline:
         steps: How many steps to record.
         job: The run's name.
         on_cpu: Whether `next()` itself copies the rows; a device does so on a stream of its own.
+
+    Raises:
+        InvalidSpec: `path` is no path, or `steps` is not a whole number or is below 1.
     """
 
-    def __init__(self, path: Path, steps: int, job: str, *, on_cpu: bool) -> None:
-        self._path = path
-        self._left = steps
+    def __init__(self, path: str | os.PathLike[str], steps: int, job: str, *, on_cpu: bool) -> None:
+        self._path = Path(checks.path("path", path))
+        self._left = checks.whole("steps", steps, 1, 10**6)
         self._job = job
         self._on_cpu = on_cpu
         self._steps: list[_Took] = []

@@ -38,7 +38,8 @@ _TO_FLOATS = ("ToTensor", "ConvertImageDtype")
 _MODES = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}  # Pillow's numbers
 _IGNORED = ("inplace",)
 _INSTEAD = {
-    "LinearTransformation": "its matrix has as many rows as an image has values: take a product of each batch",
+    "LinearTransformation": "its matrix has as many rows as an image has values: take a product of each batch, "
+    "(images.flatten(1) - mean) @ matrix",
 }
 """What is known, but better done elsewhere."""
 _BOXES: dict[str, Callable[[Any], Op]] = {

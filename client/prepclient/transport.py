@@ -1,7 +1,4 @@
-"""The client's end of lease (`attach.sock`) and line (ZeroMQ): moves messages, and notices that the daemon is gone.
-
-The module is long because descriptors and libzmq fail in many ways, each with its own error.
-"""
+"""The client's end of lease (`attach.sock`) and line (ZeroMQ): moves messages, and notices that the daemon is gone."""
 
 from __future__ import annotations
 
@@ -9,17 +6,17 @@ import contextlib
 import errno
 import json
 import os
-import resource
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import zmq
 
 from prepclient import errors
+from prepclient.descriptors import opening, too_few_descriptors
 from prepserver import __version__
 from prepserver.protocol.codec import MAX_MESSAGE_BYTES, decode, encode
 from prepserver.protocol.messages import (
@@ -44,10 +41,6 @@ _POLLIN = int(zmq.POLLIN)
 _POLLOUT = int(zmq.POLLOUT)
 
 _contexts: dict[int, zmq.Context[zmq.Socket[bytes]]] = {}
-
-_DESCRIPTORS = 20
-"""A client holds at most ten: five of libzmq's context, two of its socket, the lease, and two rings while it moves. The
-rest is for short-lived files, such as an import's, and other threads."""
 
 _REFUSALS: dict[str, type[errors.PrepClientError]] = {
     "busy": errors.ServerBusy,
@@ -88,7 +81,7 @@ class Connection:
     def _open_line(self, listener: int) -> None:
         """Takes the daemon's connection, which waits on `listener`."""
         try:
-            with _opening(1):  # without a free descriptor, libzmq aborts the process at accept
+            with opening(1):  # without a free descriptor, libzmq aborts the process at accept
                 os.close(os.dup(listener))
             dealer = self._dealer = _context().socket(zmq.DEALER)
             dealer.setsockopt(zmq.LINGER, 0)
@@ -101,7 +94,7 @@ class Connection:
         except (OSError, zmq.ZMQError) as e:
             os.close(listener)
             if e.errno == errno.EMFILE:
-                raise _too_few_descriptors(2) from e
+                raise too_few_descriptors(2) from e
             raise errors.PrepClientError(f"no line to the daemon in {self.runtime_dir}: {e.strerror}") from e
 
     def send(self, message: Any, timeout_s: float = 0.0) -> bool:
@@ -260,42 +253,6 @@ def _context() -> zmq.Context[zmq.Socket[bytes]]:
     return _contexts[pid]
 
 
-def check_descriptors() -> None:
-    """Checks, before a client opens anything, that enough descriptors are free: libzmq aborts the process without them.
-
-    Raises:
-        TooFewDescriptors: This process may not open as many files as a client needs.
-    """
-    held: list[int] = []
-    try:
-        with _opening(_DESCRIPTORS):
-            for _ in range(_DESCRIPTORS):
-                held.append(os.dup(held[0]) if held else os.eventfd(0, os.EFD_CLOEXEC))
-    finally:
-        for fd in held:
-            os.close(fd)
-
-
-@contextlib.contextmanager
-def _opening(count: int) -> Iterator[None]:
-    """Turns an `OSError` about missing descriptors into `TooFewDescriptors`."""
-    try:
-        yield
-    except OSError as e:
-        if e.errno not in (errno.EMFILE, errno.ENFILE):
-            raise
-        raise _too_few_descriptors(count) from e
-
-
-def _too_few_descriptors(needed: int) -> errors.TooFewDescriptors:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return errors.TooFewDescriptors(
-        f"a client needs {needed} free file descriptors, and this process has fewer left: its limit (RLIMIT_NOFILE, "
-        f"`ulimit -n`) is {soft}, which may be raised to {hard}. Raise it, or close files: /proc/{os.getpid()}/fd "
-        "lists what is open"
-    )
-
-
 def connect(runtime_dir: Path) -> socket.socket:
     """A connection to the attach socket.
 
@@ -305,7 +262,7 @@ def connect(runtime_dir: Path) -> socket.socket:
         TooFewDescriptors: This process cannot open a socket.
     """
     path = runtime_dir / ATTACH_SOCKET
-    with _opening(1):
+    with opening(1):
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
     try:
         sock.connect(os.fspath(path))
@@ -368,9 +325,8 @@ def _receive_with_fds(sock: socket.socket) -> tuple[bytes, list[int]]:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             fds += struct.unpack(f"{len(payload) // 4}i", payload[: len(payload) // 4 * 4])
     if flags & socket.MSG_CTRUNC:  # the kernel dropped a descriptor, for want of a free number
-        for fd in fds:
-            os.close(fd)
-        raise _too_few_descriptors(1)
+        _close_all(fds)
+        raise too_few_descriptors(1)
     return data, fds
 
 

@@ -17,7 +17,7 @@ from prepserver.audit.records import Rows
 from prepserver.audit.stays import Stay
 from prepserver.order import Order, make_order
 from prepserver.pipeline.shard import WHOLE, Shard
-from prepserver.pipeline.sources import pattern_of
+from prepserver.pipeline.sources import arrangement_of
 
 
 class Training:
@@ -81,7 +81,7 @@ def judged(parts: Sequence[Epoch]) -> Account:
 
 
 def _order(rows: Rows, shard: Shard) -> Order:
-    return make_order(rows.shuffle, rows.n, rows.seed, shard, rows.batch_rows, pattern_of(rows.source))
+    return make_order(rows.shuffle, rows.n, rows.seed, shard, rows.batch_rows, *arrangement_of(rows.source))
 
 
 def _offset(stay: Stay) -> tuple[int, int]:

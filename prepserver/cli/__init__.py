@@ -1,7 +1,8 @@
 """The command line: ``prepserver start | status | top | stop | audit | replay | pack | ...``.
 
 Data goes to stdout, everything else to stderr. Each command imports what it needs when it runs: asking a
-daemon for its state must not wait for torch.
+daemon for its state must not wait for torch. The module is long because it holds the arguments of all commands, whose
+help must not wait either.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def command_line() -> argparse.ArgumentParser:
         epilog=exits.EPILOG,
     )
     parser.add_argument("--version", action=VersionAction, help="print release, commit, kernels and codecs, and exit")
-    commands = parser.add_subparsers(metavar="COMMAND", dest="command", required=True)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command", required=True)
     for add in (_add_start, _add_status, _add_top, _add_metrics, _add_doctor, _add_stop, _add_quarantine, _add_audit,
                 _add_replay, _add_report, _add_compare, _add_trace, add_pack, _add_tune, _add_demo,
                 _add_completion):  # fmt: skip
@@ -290,7 +291,7 @@ def _add_replay(commands: _Commands) -> None:
     )  # fmt: skip
     p.add_argument(
         "-o", metavar="FILE", dest="output", type=Path, required=True,
-        help=".png: a picture, normalisation undone; .npy: the row as it is stored",
+        help="a picture with normalisation undone (.png), or the row as it is stored (.npy)",
     )  # fmt: skip
     _add_plugin(p, "a plug-in of the daemon that the job used; repeatable")
     _add_places(p)

@@ -48,9 +48,7 @@ class Peer:
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)
         self.sock = sock
-        self.pid, self.uid, self.gid = _UCRED.unpack(
-            sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
-        )
+        self.pid, self.uid, _gid = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
         self.pidfd = _peer_pidfd(sock, self.pid)
         self.line: Line | None = None
         self.since_s = time.monotonic()

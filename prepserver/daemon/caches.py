@@ -18,7 +18,7 @@ from prepserver.memory.errors import SegmentError
 from prepserver.memory.segment import create_segment
 from prepserver.pipeline.caching import Wanted
 from prepserver.protocol import work
-from prepserver.telemetry.verdict import FullCache
+from prepserver.telemetry.facts import FullCache
 
 log = logging.getLogger(__name__)
 

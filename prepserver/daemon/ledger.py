@@ -183,17 +183,21 @@ class Ledger:
 
     def _touch(self, stay: _Stay) -> None:
         if not stay.queued:
-            stay.queued = True
-            self._put(stay, None)
+            stay.queued = True  # ORDER: before the thread, which sets it back, can have the note
+            if not self._put(stay, None):
+                stay.queued = False
 
-    def _put(self, stay: _Stay, note: _Note) -> None:
+    def _put(self, stay: _Stay, note: _Note) -> bool:
+        """Queues a note; False if it was dropped."""
         if self._queue.qsize() < _MOST_QUEUED:
             self._queue.put((stay, note))
             if not isinstance(note, Counted | None):
                 self._more_than_progress.set()
-        elif not self._is_full:
+            return True
+        if not self._is_full:
             self._is_full = True
             log.warning("the audit logs in %s will have gaps: %d entries wait for the disk", self._folder, _MOST_QUEUED)
+        return False
 
     # -- the thread's side --------------------------------------------------------------------------
 

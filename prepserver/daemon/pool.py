@@ -38,7 +38,6 @@ from prepserver.worker.launch import (
 
 log = logging.getLogger(__name__)
 
-_SPAWN_AGAIN_S = 0.1
 _HEALTHY_S = 60.0  # a worker that lives this long, fills a chunk, or dies in a lane's ops, resets the backoff
 _REAP_S = 2.0  # a killed process that is still there after this waits inside the kernel
 _CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL)
@@ -377,8 +376,10 @@ class WorkerPool:
         try:
             seat.child = seat.engine.process.spawn("worker", seat.number)
         except ZygoteError as e:
-            log.error("cannot start worker %d: %s", seat.number, e)
-            seat.due_s = time.monotonic() + _SPAWN_AGAIN_S
+            seat.failures += 1
+            wait_s = backoff_s(seat.failures)
+            log.error("cannot start worker %d: %s. Trying again in %.1f s", seat.number, e, wait_s)
+            seat.due_s = time.monotonic() + wait_s
             return
         seat.since_s = time.monotonic()
         seat.killed_s = None

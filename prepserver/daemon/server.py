@@ -45,7 +45,7 @@ from prepserver.engine.launch import bridge_of
 from prepserver.memory.budget import machine_free_bytes, worker_bytes
 from prepserver.order import Order, make_order
 from prepserver.pipeline.batches import batch_rows
-from prepserver.pipeline.sources import pattern_of
+from prepserver.pipeline.sources import arrangement_of
 from prepserver.pipeline.spec import Codes
 from prepserver.protocol.messages import Attach
 from prepserver.schedule.asked import shard_of
@@ -327,4 +327,4 @@ class Daemon:
 
 def _order_of(attach: Attach, samples: int) -> Order:
     whole = batch_rows(attach.batching, attach.batch_size)
-    return make_order(attach.shuffle, samples, attach.seed, shard_of(attach), whole, pattern_of(attach.source))
+    return make_order(attach.shuffle, samples, attach.seed, shard_of(attach), whole, *arrangement_of(attach.source))

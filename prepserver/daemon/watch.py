@@ -23,11 +23,12 @@ from prepserver.schedule.records import Cursor
 from prepserver.schedule.stream import Stream
 from prepserver.schedule.workers import Task
 from prepserver.telemetry import cores
+from prepserver.telemetry.facts import Facts
 from prepserver.telemetry.history import Slice
 from prepserver.telemetry.page import NO_TASK
 from prepserver.telemetry.rates import Key, Rates
 from prepserver.telemetry.stages import Stages
-from prepserver.telemetry.verdict import Facts, judge
+from prepserver.telemetry.verdict import judge
 
 _JUDGED_EVERY = 10  # seconds, which are as many as its figures cover
 

@@ -74,15 +74,14 @@ class Mapping:
         # At exit a daemon thread may still touch the mapping; the kernel unmaps it then.
         self._unmap.atexit = False
 
-    def populate(self, *, write: bool, start: int = 0, nbytes: int | None = None) -> None:
+    def populate(self, *, write: bool) -> None:
         """Make the pages present, so that no first touch costs a fault later. Releases the GIL.
 
         Linux before 5.14 does not know the call; there the first touch faults.
         """
-        stop = self.nbytes if nbytes is None else min(self.nbytes, start + nbytes)
         advice = _MADV_POPULATE_WRITE if write else _MADV_POPULATE_READ
-        for at in range(start, stop, _SLICE_BYTES):
-            if _libc.madvise(self.address + at, min(_SLICE_BYTES, stop - at), advice) != 0:
+        for at in range(0, self.nbytes, _SLICE_BYTES):
+            if _libc.madvise(self.address + at, min(_SLICE_BYTES, self.nbytes - at), advice) != 0:
                 return
 
     def absent_from(self, start: int) -> int:

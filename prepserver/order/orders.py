@@ -35,11 +35,16 @@ _WINDOW = 512
 _WINDOWS_KEPT = 8
 
 # First part of every key: what the permutation is for.
-_FULL, _DEAL, _BLOCK, _BATCH = 1, 2, 3, 4
+_FULL, _DEAL, _BLOCK, _BATCH, _RUN = 1, 2, 3, 4, 5
 
 # A block needs enough samples to shuffle well, and an epoch needs enough blocks to let jobs join soon.
 _BLOCK_SAMPLES = 8192
 _MAX_BLOCKS = 64
+
+# A run of sorted samples should have many batches, so that a pass makes others of them, and be a small part of all, so
+# that its samples are alike.
+_RUNS = 64
+_RUN_BATCHES = range(2, 65)
 
 
 class Order(ABC):
@@ -48,17 +53,18 @@ class Order(ABC):
     Args:
         n: Positions of a pass.
         samples: Samples of the source; `n` by default.
-        starts: Offsets inside a pass at which segments begin; the first is 0. An epoch may begin at each.
+        starts: See below.
 
     Attributes:
         n: Positions of a pass: the samples of the source, or of one shard.
         samples: Samples of the source.
+        starts: Offsets inside a pass at which segments begin; the first is 0. An epoch may begin at each.
     """
 
     def __init__(self, n: int, samples: int | None = None, starts: tuple[int, ...] = (0,)) -> None:
         self.n = n
         self.samples = n if samples is None else samples
-        self._starts = starts
+        self.starts = starts
         self._ends = (*starts[1:], n)
         self._remember = lru_cache(maxsize=_WINDOWS_KEPT)(self._window)
         self._permutation = lru_cache(maxsize=4)(KeyedPermutation)
@@ -69,17 +75,17 @@ class Order(ABC):
 
     def at(self, pass_: int, places: U64Array) -> npt.NDArray[Any]:
         """Return the sample indices at any places of a pass (uint64, shape (m,), below n), for an order over this."""
-        if len(self._starts) == 1:
+        if len(self.starts) == 1:
             return self._segment_values(pass_, 0, places)
-        segments = np.searchsorted(np.asarray(self._starts, np.uint64), places, "right") - 1
+        segments = np.searchsorted(np.asarray(self.starts, np.uint64), places, "right") - 1
         out = np.empty(len(places), np.int64)
         for segment in np.unique(segments).tolist():
             here = segments == segment
-            out[here] = self._segment_values(pass_, segment, places[here] - np.uint64(self._starts[segment]))
+            out[here] = self._segment_values(pass_, segment, places[here] - np.uint64(self.starts[segment]))
         return out
 
     def _window(self, pass_: int, segment: int, window: int) -> list[int]:
-        size = self._ends[segment] - self._starts[segment]
+        size = self._ends[segment] - self.starts[segment]
         first = window * _WINDOW
         places = np.arange(first, min(first + _WINDOW, size), dtype=np.uint64)
         values: list[int] = self._segment_values(pass_, segment, places).tolist()
@@ -102,8 +108,8 @@ class Order(ABC):
         out: list[int] = []
         while count:
             pass_, offset = divmod(position, self.n)
-            segment = bisect_right(self._starts, offset) - 1
-            window, place = divmod(offset - self._starts[segment], _WINDOW)
+            segment = bisect_right(self.starts, offset) - 1
+            window, place = divmod(offset - self.starts[segment], _WINDOW)
             run = self._remember(pass_, segment, window)[place : place + count]
             out += run
             position += len(run)
@@ -114,8 +120,8 @@ class Order(ABC):
         """Return the smallest position at or after this one at which an epoch may begin: the start of a segment."""
         _check_run(position, 0)
         pass_, offset = divmod(position, self.n)
-        segment = bisect_right(self._starts, offset - 1)
-        return pass_ * self.n + (self._starts[segment] if segment < len(self._starts) else self.n)
+        segment = bisect_right(self.starts, offset - 1)
+        return pass_ * self.n + (self.starts[segment] if segment < len(self.starts) else self.n)
 
 
 class SequentialOrder(Order):
@@ -146,25 +152,19 @@ class CyclicOrder(Order):
         n: Positions of a pass.
         seed: Seed of the permutations.
         *key: Tells apart the parts of a `WovenOrder`.
-        starts: `block_starts`, if they are not `block_starts(n)`.
-
-    Attributes:
-        num_blocks: K = n // 8192, at least 1 and at most 64.
-        block_starts: Offsets inside a pass at which the K blocks begin; the first is 0. Block k covers offsets [k * n
-            // K, (k + 1) * n // K).
+        starts: Where the blocks begin. By default there are K = n // 8192, at least 1 and at most 64, and block k
+            covers offsets [k * n // K, (k + 1) * n // K).
     """
 
     def __init__(self, n: int, seed: int, *key: int, starts: tuple[int, ...] = ()) -> None:
         super().__init__(n, starts=starts or _block_starts(n, n))
         self._seed, self._key = seed, key
-        self.num_blocks = len(self._starts)
-        self.block_starts = self._starts
         self._deal = KeyedPermutation(n, _DEAL, seed, *key)
 
     def _segment_values(self, pass_: int, segment: int, places: U64Array) -> U64Array:
-        size = self._ends[segment] - self._starts[segment]
+        size = self._ends[segment] - self.starts[segment]
         inside = self._permutation(size, _BLOCK, self._seed, pass_, segment, *self._key)(places)
-        inside += np.uint64(self._starts[segment])
+        inside += np.uint64(self.starts[segment])
         return self._deal(inside)
 
 
@@ -189,7 +189,7 @@ class WovenOrder(Order):
             self._before[slots] = np.arange(len(slots))
 
     def _segment_values(self, pass_: int, segment: int, places: U64Array) -> U64Array:
-        period, slot = np.divmod(places + np.uint64(self._starts[segment]), self._period)
+        period, slot = np.divmod(places + np.uint64(self.starts[segment]), self._period)
         out = np.empty_like(places)
         for kind, (part, slots) in enumerate(zip(self._parts, self._slots, strict=True)):
             here = self._kinds[slot] == kind
@@ -230,6 +230,23 @@ class ShardOrder(Order):
         return values
 
 
+class RunOrder(Order):
+    """Runs of so many consecutive samples, each of them reshuffled in each pass: its samples stay near each other."""
+
+    def __init__(self, n: int, seed: int, run: int) -> None:
+        super().__init__(n)
+        self._seed, self._run = seed, run
+
+    def _segment_values(self, pass_: int, segment: int, places: U64Array) -> U64Array:
+        out = np.empty_like(places)
+        runs = places // np.uint64(self._run)
+        for run in np.unique(runs).tolist():
+            here, first = runs == run, np.uint64(run * self._run)
+            size = min(self._run, self.n - int(first))
+            out[here] = self._permutation(size, _RUN, self._seed, pass_, run)(places[here] - first) + first
+        return out
+
+
 class BatchOrder(Order):
     """Whole batches of consecutive places of another order, reshuffled in each pass; the incomplete batch stays last.
 
@@ -259,8 +276,9 @@ class BatchOrder(Order):
 
 
 def make_order(
-    shuffle: Shuffle, n: int, seed: int, shard: Shard = WHOLE, batch_rows: int = 0, pattern: tuple[int, ...] = ()
-) -> Order:
+    shuffle: Shuffle, n: int, seed: int, shard: Shard = WHOLE, batch_rows: int = 0, pattern: tuple[int, ...] = (),
+    is_sorted: bool = False,
+) -> Order:  # fmt: skip
     """Return the order of a stream.
 
     Args:
@@ -273,6 +291,8 @@ def make_order(
             permutation in each pass; `shuffle` must be "full". 0, the default, shuffles samples.
         pattern: The kinds of the samples, 0, 1 and so on, which repeat over the source: samples are shuffled among
             those of their kind only. Empty, the default, for one kind.
+        is_sorted: Neighbours are alike, and stay so: each pass cuts other batches out of runs of some batches. False,
+            the default, for batches that are the same in each pass.
 
     Raises:
         ValueError: An argument is out of range.
@@ -287,7 +307,12 @@ def make_order(
         )
     if pattern and n % len(pattern):
         raise ValueError(f"n = {n}: is no multiple of the {len(pattern)} samples of a pattern")
-    base = _base_order("none" if batch_rows else shuffle, n, seed, pattern)
+    if batch_rows and is_sorted:
+        all_rows = batch_rows * shard.count  # of which a batch of this shard has its share
+        batches = min(max(n // all_rows // _RUNS, _RUN_BATCHES.start), _RUN_BATCHES.stop - 1)
+        base: Order = RunOrder(n, seed, batches * all_rows)
+    else:
+        base = _base_order("none" if batch_rows else shuffle, n, seed, pattern)
     if shard.count > 1:
         base = ShardOrder(base, shard, max(1, len(pattern)))
     return BatchOrder(base, shard, seed, batch_rows) if batch_rows else base

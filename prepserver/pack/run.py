@@ -9,8 +9,6 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import signal
-import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, fields, replace
@@ -23,6 +21,7 @@ from prepserver.pack.finish import write_index
 from prepserver.pack.plan import LISTING_NAME, Workplace
 from prepserver.pack.report import Report
 from prepserver.pack.shards import ShardWriter
+from prepserver.pack.stopped import StoppedByHand
 from prepserver.pack.transcode import DAMAGED, NO_IMAGE, ODD, Transcoded, Transcoder, transcode
 from prepserver.pipeline.kinds import Array, Image, Kind, Scalar
 from prepserver.pipeline.record import Record, images, label_of
@@ -211,7 +210,7 @@ class _Packing:
             check()
             self._report.progress(table.done)
 
-        check = _StoppedByHand()
+        check = StoppedByHand()
         self._report.begin(len(source), table.done)
         try:
             crew = Crew(work, self._options.workers)
@@ -245,33 +244,6 @@ class _Packing:
             more = "; further ones are only counted" if self._named[what] == _NAMED_AT_MOST else ""
             why = answer.text.removeprefix("kept: ")
             self._report.say(f"{what} {printable(source.name(answer.sample))}: {why}{more}")
-
-
-class _StoppedByHand:
-    """Ctrl-C while samples are packed, raised where the packer asks for it.
-
-    Raised at any time, it could strike in a callback or a finalizer, where Python reports it and goes on.
-    """
-
-    def __init__(self) -> None:
-        self._is_due = False
-        self._before: Any = None
-        if threading.current_thread() is threading.main_thread():
-            self._before = signal.signal(signal.SIGINT, self._note)
-
-    def _note(self, number: int, _frame: object) -> None:
-        self._is_due = True
-        signal.signal(number, signal.default_int_handler)  # a second Ctrl-C strikes at once
-
-    def __call__(self) -> None:
-        """Raise KeyboardInterrupt if Ctrl-C was pressed."""
-        if self._is_due:
-            raise KeyboardInterrupt
-
-    def end(self) -> None:
-        """Restore the handler that Ctrl-C had before."""
-        if self._before is not None:
-            signal.signal(signal.SIGINT, self._before)
 
 
 def _check(spec: SourceSpec, options: Options) -> None:

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
+from prepserver.pipeline import checks
 from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import Boxes, Image, Kind, Size, Spatial
 from prepserver.pipeline.record import Record
@@ -46,7 +47,9 @@ class Op(Spec):
         return super().from_params(params)
 
     def image_after(self, image: Image) -> Image:
-        """Return what is known of an image after this op, apart from its size."""
+        """Return what is known of an image after this op, apart from its size. A `fill` of the op must suit it."""
+        if (fill := getattr(self, "fill", None)) is not None:
+            checks.fill_fits(fill, image.channels, image.dtype)
         return image
 
     def size_after(self, size: Size | None) -> Size | None:

@@ -31,10 +31,12 @@ class SourceSpec(Spec):
 
     Attributes:
         paths: Parameters that are paths on the daemon's machine; they say where the dataset is, not what it holds.
+        is_sorted: Neighbours are alike, so batches of them are wanted, and other ones in each epoch.
     """
 
     wire_key = "source"
     paths: ClassVar[tuple[str, ...]] = ()
+    is_sorted: ClassVar[bool] = False
 
     @property
     def columns(self) -> Record:
@@ -75,6 +77,11 @@ class SourceSpec(Spec):
     def pattern(self) -> tuple[int, ...]:
         """The kinds of its samples, which repeat: shuffling keeps them in place. Empty for one kind; see `Mix`."""
         return ()
+
+    @property
+    def arrangement(self) -> tuple[tuple[int, ...], bool]:
+        """Its `pattern`, and whether it `is_sorted`: what an order must know."""
+        return self.pattern, self.is_sorted
 
     def parts(self) -> Iterator[SourceSpec]:
         """Yield this source and, at any depth, those that it is composed of."""

@@ -30,7 +30,7 @@ class Range:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Size:
-    """The most characters, bytes, items or keys that a value may have."""
+    """The most characters, items or keys that a value may have."""
 
     most: int
 
@@ -47,7 +47,6 @@ Seed = Annotated[int, Range(0, 2**63 - 1)]
 Word = Annotated[str, Size(256)]
 Text = Annotated[str, Size(4096)]
 Path = Annotated[str, Size(4096)]
-Token = Annotated[bytes, Size(32)]
 Tree = Annotated[dict[str, Any], Size(64)]  # a spec, which its own room validates further
 Trees = Annotated[list[Any], Size(66)]  # `Decode`, 64 ops and the number of views
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from prepserver.telemetry.verdict import BUSY, NOTICED, STARVED, WAITS, Facts, main_wait, more_workers, run_share
+from prepserver.telemetry.facts import BUSY, NOTICED, STARVED, WAITS, Facts
 from prepserver.telemetry.window import WINDOW_S
 
 GROW_S = 3.0
@@ -88,8 +88,8 @@ def _wanted(workers: int, jobs: Sequence[Facts], most: int) -> tuple[int, str, f
         return workers - 1, text, STARVED_S
     slow = max(running, key=lambda job: job.waiting)
     if _waits(slow) and slow.workers_busy >= BUSY:
-        more = more_workers(slow) or int(slow.cores_idle >= _HALF_CORE * run_share(slow))
-        share = run_share(slow)
+        more = slow.more_workers or int(slow.cores_idle >= _HALF_CORE * slow.run_share)
+        share = slow.run_share
         room = (
             f"{slow.cores_idle:.1f} cores are idle" if share > WAITS else f"need a core for {100 * share:.0f} % of it"
         )
@@ -106,4 +106,4 @@ def _wanted(workers: int, jobs: Sequence[Facts], most: int) -> tuple[int, str, f
 
 def _waits(job: Facts) -> bool:
     """Whether a job waits for the workers."""
-    return job.waiting >= NOTICED and main_wait(job.waits_for) == "workers"
+    return job.waiting >= NOTICED and job.main_wait == "workers"

@@ -4,111 +4,28 @@ The training loop's time has three parts: it waits for rows, it waits while they
 takes `NOTICED` of it or more and is not work is a finding, and the largest finding is the verdict. If the loop waits
 for rows, what it waits for decides further: another job, its own ranks, or the workers; and then the workers' own
 stages say which of them is slow.
-
-The module is long because it has a sentence for every verdict.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
+
+from prepserver.telemetry.facts import BUSY, NOTICED, STARVED, Facts, FullCache
 
 Kind = Literal["not enough data", "healthy", "compute-bound", "data-bound", "copy-bound", "host-CPU-bound"]
 FINE: tuple[Kind, ...] = ("not enough data", "healthy", "compute-bound")
 """Verdicts that ask for nothing."""
-
-NOTICED = 0.05
-"""Fraction of the loop's time from which on a wait is a finding."""
 
 LEAST_S, LEAST_BATCHES = 2.0, 4
 """What is known of a shorter time, or of fewer batches, says little: the first batches come from a ring that is empty
 or full."""
 
 _MAIN = 0.3  # a stage that takes this fraction of a row's time is named
-BUSY = 0.7  # workers that are busy for this fraction of their time are the limit
-STARVED = 0.25  # fraction of the time for which a thread may be without a core
 _GPU_IDLE = 0.7
-_OFTEN = 0.25
 _SLACK = 0.5
 _WHOLE = 0.95  # a cache that holds this part of a dataset or more is large enough
-WAITS = 0.2  # a busy worker that needs a core for less of its time waits for something else
-_MOST_TIMES = 4  # more than so many times the workers are never suggested in one step
-
-
-@dataclass(frozen=True, slots=True)
-class FullCache:
-    """A cache that takes no more samples.
-
-    Attributes:
-        form: ``encoded`` or ``decoded``.
-        part: Fraction of the dataset's samples that it holds: the most that its hit rate can be.
-        all_bytes: What it would take to hold all of them.
-        where: ``memory`` or ``disk``: the setting of its budget.
-    """
-
-    form: Literal["encoded", "decoded"]
-    part: float
-    all_bytes: int
-    where: Literal["memory", "disk"]
-
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """What was counted of a job in a stretch of time. Fractions are from 0 to 1.
-
-    Attributes:
-        span_s: Length of the stretch.
-        batches: Batches that the job has taken since it attached.
-        images_per_s: Images that this rank takes.
-        waiting: Fraction of the loop's time for which it waited for rows.
-        copying: Fraction for which it waited while rows that were ready were copied.
-        waits_for: How often the job was seen waiting for what: ``workers``, ``job NAME``, ``ranks``, ``place``,
-            ``stream ID``.
-        workers: Worker processes.
-        workers_busy: Fraction of their time for which they make rows.
-        workers_run: Fraction of their time for which they run on a core.
-        workers_starved: Fraction of their time for which they could run and have no core.
-        used: Workers' worth of time that the job's stream takes.
-        stages: Seconds of a worker for one row of the job's stream by stage: ``read``, ``decode``, ``op NAME``.
-        cores: Cores that prepserver may use.
-        cores_idle: Those of them that are idle, on average.
-        loop_starved: Fraction of the time for which the training process's main thread could run and has no core.
-        gpu_busy: Utilisation of the job's GPU; None if it is not known.
-        ring_rows: Rows of the job's ring.
-        round_rows: Rows of one batch for all ranks of the job.
-        full_cache: The cache of the job's dataset, if it is full.
-        pure_kernels: Why the compiled kernels are off; empty if they are on.
-        inline: Whether the training process makes the rows itself.
-    """
-
-    span_s: float = 0.0
-    batches: int = 0
-    images_per_s: float = 0.0
-    waiting: float = 0.0
-    copying: float = 0.0
-    waits_for: Mapping[str, float] = field(default_factory=dict)
-    workers: int = 0
-    workers_busy: float = 0.0
-    workers_run: float = 0.0
-    workers_starved: float = 0.0
-    used: float = 0.0
-    stages: Mapping[str, float] = field(default_factory=dict)
-    cores: float = 1.0
-    cores_idle: float = 0.0
-    loop_starved: float = 0.0
-    gpu_busy: float | None = None
-    ring_rows: int = 0
-    round_rows: int = 0
-    full_cache: FullCache | None = None
-    pure_kernels: str = ""
-    inline: bool = False
-
-    @property
-    def busy_workers(self) -> float:
-        """Workers' worth of time that all streams take together."""
-        return self.workers * self.workers_busy
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,11 +115,11 @@ def _waiting(facts: Facts) -> Verdict:
     if facts.inline:
         return Verdict(
             "data-bound", ("inline",), f"{waits}: with inline=True the training process makes them itself, one by one",
-            f"pass workers=N instead of inline=True; rows in time would give {_up_to(facts, _wanted(facts))}", lost,
+            f"pass workers=N instead of inline=True; rows in time would give {_up_to(facts, facts.wanted_per_s)}", lost,
         )  # fmt: skip
-    cause = main_wait(facts.waits_for)
+    cause = facts.main_wait
     if cause.startswith("job "):
-        alone = min(_wanted(facts), _per_worker_factor(facts) * facts.images_per_s)
+        alone = min(facts.wanted_per_s, facts.spare_factor * facts.images_per_s)
         name = cause.removeprefix("job ")
         return Verdict(
             "data-bound", (cause,),
@@ -228,7 +145,7 @@ def _waiting(facts: Facts) -> Verdict:
             f"{waits}, and yet the workers are busy only {_percent(facts.workers_busy)} of the time: the ring holds "
             f"{facts.ring_rows} rows, less than three batches, so they cannot work ahead",
             "give it room: a larger prefetch=, or more --memory for the daemon; rows in time would give "
-            f"{_up_to(facts, _wanted(facts))}", lost,
+            f"{_up_to(facts, facts.wanted_per_s)}", lost,
         )  # fmt: skip
     return Verdict(
         "data-bound", ("bursts",),
@@ -236,16 +153,6 @@ def _waiting(facts: Facts) -> Verdict:
         f"batches in bursts that the ring of {facts.ring_rows} rows does not cover",
         "a larger prefetch= (and --memory), or more workers for the bursts", lost,
     )  # fmt: skip
-
-
-def main_wait(seen: Mapping[str, float]) -> str:
-    """What the job waits for: workers, unless it was often seen waiting for something else.
-
-    A slow job lets the others have some rows now and then, and they are seen waiting for the workers to make these.
-    """
-    others = {cause: times for cause, times in seen.items() if cause != "workers"}
-    cause = max(others, key=lambda each: (others[each], each), default="workers")
-    return cause if cause in others and others[cause] >= _OFTEN * sum(seen.values()) > 0 else "workers"
 
 
 def _loading(facts: Facts, waits: str) -> Verdict:
@@ -273,17 +180,17 @@ def _loading(facts: Facts, waits: str) -> Verdict:
         cures.insert(0, _larger(cache, saved, facts))
     if facts.pure_kernels:
         cures.insert(0, f"turn on the compiled kernels, which double the speed of decoding (off: {facts.pure_kernels})")
-    if facts.workers_starved >= STARVED and run_share(facts) >= _SLACK:
+    if facts.workers_starved >= STARVED and facts.run_share >= _SLACK:
         why += (
             f". The machine's {facts.cores:g} cores are full: {_percent(facts.workers_starved)} of the time a worker "
             "could run and has no core"
         )
         cures.append("free some cores (more workers would not help), or share one pass among the jobs")
         return Verdict("host-CPU-bound", tuple(named) or ("workers",), why, "; ".join(cures), lost)
-    more = more_workers(facts)
+    more = facts.more_workers
     if more > 0:
-        faster = min(_wanted(facts), facts.images_per_s * (1 + more / max(facts.busy_workers, 1.0)))
-        idle = f", which {facts.cores_idle:.1f} idle cores can run" if run_share(facts) > _SLACK else ""
+        faster = min(facts.wanted_per_s, facts.images_per_s * (1 + more / max(facts.busy_workers, 1.0)))
+        idle = f", which {facts.cores_idle:.1f} idle cores can run" if facts.run_share > _SLACK else ""
         add = f"start {more} more worker{'s' if more > 1 else ''}{idle}: {_up_to(facts, faster)}"
         cures.insert(0 if not main or main[0] == "decode" else len(cures), add)
     causes = (
@@ -306,7 +213,7 @@ def _larger(cache: FullCache, saved: float, facts: Facts) -> str:
     less = (
         'a smaller Resize at the start, or cache="encoded"' if cache.form == "decoded" else "a folder on a local disk"
     )
-    faster = min(_wanted(facts), facts.images_per_s / max(1 - saved, 0.02))
+    faster = min(facts.wanted_per_s, facts.images_per_s / max(1 - saved, 0.02))
     return (
         f'give the cache room for all samples: {cache.where} = "{need}" under [cache]{flag} '
         f"({_up_to(facts, faster)}). Where there is no such room: {less}"
@@ -314,7 +221,7 @@ def _larger(cache: FullCache, saved: float, facts: Facts) -> str:
 
 
 def _cure(stage: str, share: float, facts: Facts) -> str:
-    faster = min(_wanted(facts), facts.images_per_s / (1 - share)) if share < 1 else _wanted(facts)
+    faster = min(facts.wanted_per_s, facts.images_per_s / (1 - share)) if share < 1 else facts.wanted_per_s
     effect = f"without its time the workers could give {_up_to(facts, faster)}"
     if stage == "read":
         return f"read from faster storage, or `prepserver pack` the dataset into a few large files ({effect})"
@@ -342,34 +249,6 @@ def _starved_loop(facts: Facts) -> Verdict:
         f"{_workers(facts.workers)} {_percent(facts.workers_busy)} of it",
         f"start fewer workers, or end other work on this machine's {facts.cores:g} cores", facts.loop_starved,
     )  # fmt: skip
-
-
-def _wanted(facts: Facts) -> float:
-    """Images per second that the loop could take if rows were always there."""
-    return facts.images_per_s / max(1.0 - facts.waiting, 0.02)
-
-
-def _per_worker_factor(facts: Facts) -> float:
-    """How many times as fast the stream's rows could be made if workers that are idle now made them."""
-    idle = facts.workers * max(0.0, 1.0 - facts.workers_busy)
-    return (facts.used + idle) / facts.used if facts.used > 0 else 1.0
-
-
-def run_share(facts: Facts) -> float:
-    """Fraction of a busy worker's time for which it needs a core, as far as it gets one."""
-    starved = facts.workers_starved
-    idle = max(0.0, 1.0 - facts.workers_busy - starved)
-    with_core = max(1.0 - idle - starved, facts.workers_run)
-    return min(1.0, facts.workers_run / with_core) if with_core > 0 else 1.0
-
-
-def more_workers(facts: Facts) -> int:
-    """Workers that the job needs in addition, as far as idle cores can run them."""
-    factor = 1.0 / max(1.0 - facts.waiting, 0.02)
-    needed = math.ceil(max(facts.busy_workers, 1.0) * (factor - 1.0))
-    # Workers that mostly wait, as for storage, need hardly any core.
-    room = math.floor(facts.cores_idle / run_share(facts)) if run_share(facts) > WAITS else needed
-    return max(0, min(needed, room, _MOST_TIMES * max(1, facts.workers)))
 
 
 def _workers(count: int) -> str:

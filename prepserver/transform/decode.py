@@ -23,6 +23,7 @@ import simplejpeg
 from prepserver.transform.errors import BadSample
 from prepserver.transform.header import extent, read_header, samplings, trimmed
 from prepserver.transform.native import kernels
+from prepserver.transform.native.compiled import pitch_of
 from prepserver.transform.orientation import UPRIGHT, swaps_sides, turned
 from prepserver.transform.pillow import PillowImage
 from prepserver.transform.scale import scale_of, scaled
@@ -135,7 +136,7 @@ class Encoded:
         part = part.over(scale)
         if compiled is not None:
             rows, columns = part.bottom - part.top, part.right - part.left
-            buffer = scratch((rows + 1) * compiled.pitch(columns) * 3)
+            buffer = scratch((rows + 1) * pitch_of(columns) * 3)
             image = compiled.region(data, header, needed, part, buffer, scale)
             if image is not None:
                 return image

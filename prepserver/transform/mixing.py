@@ -17,14 +17,10 @@ from prepserver.pipeline.random_words import SampleKey
 from prepserver.transform.draw import Draws
 from prepserver.transform.errors import BadSample
 from prepserver.transform.follower import Follower
-from prepserver.transform.kinds import FOLLOWERS
 from prepserver.transform.objects import Objects
 from prepserver.transform.rowmaker import ImageColumn, Plan, RowMaker
 from prepserver.transform.rows import Step, make_rows
-from prepserver.transform.stage import Array, Drawn, Mix, MixStage, Stage, tiled
-
-Part = dict[str, Any]
-"""A sample's columns on the image's plane, as a source would give them; images and masks are pixels."""
+from prepserver.transform.stage import Array, Drawn, Mix, MixStage, Part, Stage
 
 
 class PartMaker(RowMaker):
@@ -40,13 +36,14 @@ class PartMaker(RowMaker):
         super().__init__(pipeline, view, begin)
         self._at = mixing_place(pipeline) - 1  # among the stages
         self.values, self.whole = (), None
-        self._number, self._mix, self._made = 0, Mix((), (0, 0), ()), Part()
+        stage = self._stages[self._at]
+        assert isinstance(stage, MixStage)
+        self._stage = stage
+        self._made: Part = {}
 
     def mix(self, samples: int, key: SampleKey) -> Mix:
         """Return what is decided for a row."""
-        stage = self._stages[self._at]
-        assert isinstance(stage, MixStage)
-        return stage.mix(samples, Draws(key, stage.place, self._view))
+        return self._stage.mix(samples, Draws(key, self._stage.place, self._view))
 
     def part(self, record: Mapping[str, Any], key: SampleKey, number: int, mix: Mix, step: Step) -> Part:
         """Return a part of a row; `step` as for `make_rows`.
@@ -64,14 +61,7 @@ class PartMaker(RowMaker):
 
     def joined(self, parts: Sequence[Part], mix: Mix) -> Part:
         """Return all parts as one."""
-        made: Part = {}
-        for image in self.images:
-            made[image.column] = tiled([part[image.column] for part in parts], mix.canvas, mix.places)
-        for follow in self.followers:
-            of_each = [{name: part[name] for name in follow.kinds} for part in parts]
-            follower = FOLLOWERS[type(follow.kinds[follow.column])]
-            made |= follower.joined(of_each, mix.canvas, mix.places)
-        return made
+        return self._stage.joined(parts, mix, [image.column for image in self.images], self.followers)
 
     # What `make_rows` calls.
 

@@ -21,6 +21,7 @@ from prepserver.transform.moves import Move
 
 if TYPE_CHECKING:
     from prepserver.transform.objects import Objects
+    from prepserver.transform.rowmaker import Follow
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Step = Callable[[Array, Array | None], Array]
@@ -180,13 +181,19 @@ class Mix(NamedTuple):
 
     Attributes:
         partners: Indices of the other samples.
-        canvas: (height, width) of what the parts make together.
+        draws: For what is drawn when the parts are there.
+        canvas: (height, width) of what parts side by side make together.
         places: Where each part lies on it: the row's own sample, then the partners. They cover it.
     """
 
     partners: tuple[int, ...]
-    canvas: Size
-    places: tuple[Box, ...]
+    draws: Draws
+    canvas: Size = (0, 0)
+    places: tuple[Box, ...] = ()
+
+
+Part = dict[str, Any]
+"""A sample's columns on the image's plane, as a source would give them; images and masks are pixels."""
 
 
 class MixStage(Stage):
@@ -198,7 +205,11 @@ class MixStage(Stage):
 
     @abstractmethod
     def draw_part(self, height: int, width: int, number: int, mix: Mix) -> Drawn:
-        """Decide for a part of this size, 0 for the row's own sample; the result has the size of its place."""
+        """Decide for a part of this size, 0 for the row's own sample."""
+
+    @abstractmethod
+    def joined(self, parts: Sequence[Part], mix: Mix, images: Sequence[str], follows: Sequence[Follow]) -> Part:
+        """Return all parts as one; `images` and `follows` are their columns."""
 
     def draw(self, height: int, width: int, draws: Draws) -> Drawn:
         """As `Stage.draw`; it is asked for parts."""

@@ -17,7 +17,8 @@ from prepserver.pipeline.random_words import SampleKey, eight_words, place_of
 from prepserver.protocol.packed import IndexedScan, StoredPixels
 from prepserver.transform.decode import scratch
 from prepserver.transform.draw import Draws
-from prepserver.transform.native import CropRecipe, kernels
+from prepserver.transform.native import kernels
+from prepserver.transform.native.compiled import CropRecipe
 from prepserver.transform.stage import FIRST, Array
 
 _DECODED = (np.ndarray, StoredPixels)

@@ -71,3 +71,13 @@ class Child(Channel):
         if self.pidfd is not None:
             os.close(self.pidfd)
             self.pidfd = None
+
+
+def describe_status(status: int) -> str:
+    """The exit status of an `Exited` message in words."""
+    if status >= 0:
+        return f"exit status {status}"
+    try:
+        return f"killed by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"killed by signal {-status}"

@@ -10,38 +10,25 @@ import contextlib
 import itertools
 import os
 import select
-import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
-import prepserver
 from prepserver.protocol import work
 from prepserver.protocol.schema import ProtocolError
 from prepserver.telemetry.page import StatsPage, create_page
 from prepserver.worker.channel import Channel, ChannelClosed, close_all, pair
-from prepserver.worker.child import Child
+from prepserver.worker.child import Child, describe_status
+from prepserver.worker.environment import environment
 
 _TICKETS = itertools.count(1)  # of all such processes together: the pool knows a worker by its ticket alone
 
 START_TIMEOUT_S = 60.0
 """The zygote comes up in 1 s from a warm disk and in 3 s from a cold one; a busy network file system takes longer."""
-
-_ONE_THREAD = {
-    # One compute thread per worker: with more, two workers on two cores were 29 times slower.
-    "OMP_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    "MALLOC_ARENA_MAX": "2",
-    "TOKIO_WORKER_THREADS": "1",  # of reads from object stores, for which one is plenty
-    # No child ever makes a CUDA context, whatever it imports.
-    "CUDA_VISIBLE_DEVICES": "",
-}
 
 
 class ZygoteError(RuntimeError):
@@ -187,7 +174,7 @@ class Zygote:
         with theirs:
             try:
                 self._process = subprocess.Popen(
-                    command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env=_environment()
+                    command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env=environment()
                 )
             except OSError as e:
                 ours.close()
@@ -357,22 +344,3 @@ class Zygote:
         except subprocess.TimeoutExpired:
             return False
         return True
-
-
-def describe_status(status: int) -> str:
-    """The exit status of an `Exited` message in words."""
-    if status >= 0:
-        return f"exit status {status}"
-    try:
-        return f"killed by {signal.Signals(-status).name}"
-    except ValueError:
-        return f"killed by signal {-status}"
-
-
-def _environment() -> dict[str, str]:
-    env = {**os.environ, **_ONE_THREAD}
-    root = Path(prepserver.__file__).resolve().parents[1]
-    if root.name not in ("site-packages", "dist-packages"):
-        # In a checkout: the option -P keeps the current directory, and so this package, out of the child's path.
-        env["PYTHONPATH"] = os.pathsep.join(filter(None, (env.get("PYTHONPATH"), str(root))))
-    return env

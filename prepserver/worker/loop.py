@@ -239,7 +239,7 @@ class Worker:
             spec = source_from_wire(add.source)
             source = open_source(spec, Path(add.index_path), roots)
             shard = Shard(add.num_shards, add.shard_index)
-            order = make_order(add.shuffle, len(source), add.seed, shard, add.batch_rows, spec.pattern)
+            order = make_order(add.shuffle, len(source), add.seed, shard, add.batch_rows, *spec.arrangement)
         except Exception as e:  # noqa: BLE001 - reported by every task that needs the stream
             self._log.exception("stream %d", add.stream)
             return _Broken(_text(e))

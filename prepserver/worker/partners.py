@@ -7,9 +7,9 @@ from typing import Any
 
 from prepserver.source import Record, SampleError, Source
 from prepserver.transform import BadSample, SampleKey, is_shortage, make_rows
-from prepserver.transform.mixing import Mixer, Part
+from prepserver.transform.mixing import Mixer
 from prepserver.transform.rows import Step
-from prepserver.transform.stage import Mix
+from prepserver.transform.stage import Mix, Part
 from prepserver.worker.caching import Caching, Ready
 from prepserver.worker.streams import Stream, Target
 

@@ -21,12 +21,13 @@ import numpy as np
 import torch
 
 from prepserver.transform import native
+from prepserver.transform.native.compiled import Kernels
 from tests.fuzz.examine import Difference, Examiner
 
 DIED = b"died\n"
 
 
-def _loaded(kernels: str, libjpeg: str) -> native.Kernels:
+def _loaded(kernels: str, libjpeg: str) -> Kernels:
     """The kernels of this library, with functions of that libjpeg, after the check that all kernels pass."""
     native._LIBRARY = Path(kernels)
     native._imaging = SimpleNamespace(__file__=libjpeg, jpeglib_version="6.2", libjpeg_turbo_version="3")  # type: ignore[assignment, attr-defined]

@@ -28,6 +28,7 @@ from prepserver.transform import BadSample, RowMaker, SampleKey, decode, native
 from prepserver.transform.decode import Encoded
 from prepserver.transform.header import read_header
 from prepserver.transform.indexed import EncodedScan
+from prepserver.transform.native.compiled import VECTORS, Kernels
 from prepserver.transform.pillow import PillowImage
 from prepserver.transform.scale import LEAST
 from prepserver.transform.stage import Box
@@ -35,8 +36,8 @@ from tests.support.images import make_rows
 
 MAX_PIXELS = 1 << 16
 _MOST_MORE_KIB = 24 << 10  # of memory for one input of so many pixels; a decode takes less than a tenth of it
-_USUAL = (True, native.VECTORS[-1])  # our Huffman decoder, and all that the CPU has
-_UNUSUAL = [*((True, vectors) for vectors in native.VECTORS[:-1]), (False, native.VECTORS[-1])]
+_USUAL = (True, VECTORS[-1])  # our Huffman decoder, and all that the CPU has
+_UNUSUAL = [*((True, vectors) for vectors in VECTORS[:-1]), (False, VECTORS[-1])]
 
 Answer = str | tuple[tuple[int, ...], bytes]
 Question = Callable[[], Answer]
@@ -81,7 +82,7 @@ class Examiner:
         kernels: The compiled kernels.
     """
 
-    def __init__(self, kernels: native.Kernels) -> None:
+    def __init__(self, kernels: Kernels) -> None:
         self._kernels = kernels
         self._scratch = decode._scratch = _ExactScratch()  # type: ignore[assignment]
         decode.PillowImage = lru_cache(maxsize=1)(_Remembered)  # type: ignore[assignment, attr-defined]

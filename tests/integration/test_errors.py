@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-import prepclient.feed
+import prepclient.served
 from prepclient import (
     BadSampleError,
     FileList,
@@ -155,7 +155,7 @@ def test_two_users_get_equal_rows_in_memory_of_their_own(server: Server, client_
 
 
 def test_a_client_of_another_protocol_is_told_both_versions(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prepclient.feed, "PROTOCOL", PROTOCOL + 7)
+    monkeypatch.setattr(prepclient.served, "PROTOCOL", PROTOCOL + 7)
     with PrepClient(SOURCE, OPS, runtime_dir=server.runtime_dir) as client, pytest.raises(VersionMismatch) as caught:
         len(client)
     assert f"protocol {PROTOCOL + 7}" in str(caught.value)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -14,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from prepserver.cli import command_line
 from tests.support.server import environment
 from tests.support.waiting import PATIENCE_S
 
@@ -114,7 +117,13 @@ def test_the_wheel_holds_both_packages_and_nothing_else(tmp_path: Path) -> None:
         names = archive.namelist()
     tops = {name.split("/")[0] for name in names}
     info = next(top for top in tops if top.endswith(".dist-info"))
-    assert tops == {"prepserver", "prepclient", info}
+    data = info.replace(".dist-info", ".data")
+    assert tops == {"prepserver", "prepclient", info, data}
+    shared = {name.removeprefix(f"{data}/data/share/") for name in names if name.startswith(data)}
+    assert shared - {"man/man1/prepserver.1"} == {
+        "bash-completion/completions/prepserver",
+        "fish/vendor_completions.d/prepserver.fish",
+    }
     wanted = {f"prepserver/{p.relative_to(ROOT / 'prepserver')}" for p in (ROOT / "prepserver").rglob("*.py")}
     wanted |= {f"prepclient/{p.relative_to(ROOT / 'client/prepclient')}" for p in (ROOT / "client").rglob("*.py")}
     assert wanted <= set(names)
@@ -157,3 +166,51 @@ def test_a_wheel_for_another_platform_leaves_the_checkout_alone(tmp_path: Path) 
     ).stdout  # fmt: skip
     assert f"(commit {head[:10]}" in said
     assert "\nkernels: compiled, " in said
+
+
+def commands() -> dict[str, set[str]]:
+    """The options of every command that --help shows."""
+    (sub,) = (a for a in command_line()._actions if isinstance(a, argparse._SubParsersAction))
+    return {
+        name: {flag for a in p._actions if a.help != argparse.SUPPRESS for flag in a.option_strings} - {"-h", "--help"}
+        for name, p in sub.choices.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def share(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a wheel of this checkout puts into share/."""
+    root = tmp_path_factory.mktemp("checkout")
+    for name in ("prepserver", "deploy", "hatch_build.py"):
+        (root / name).symlink_to(ROOT / name)
+    code = "import hatch_build, pathlib; hatch_build.pages(pathlib.Path().absolute())"
+    subprocess.run([sys.executable, "-c", code], cwd=root, check=True, timeout=PATIENCE_S)
+    return root / "build" / "share"
+
+
+def test_the_man_page_has_every_command_and_option(share: Path) -> None:
+    pytest.importorskip("argparse_manpage", reason="the man page needs argparse-manpage")
+    page = (share / "man/man1/prepserver.1").read_text()
+    assert [
+        line for line in page.splitlines() if line.startswith("'") or re.match(r"\.(?![A-Z]{1,2}( |$))", line)
+    ] == []
+    sections = dict(re.findall(r"^\.SS \\fBprepserver (\S+)\\fR\n(.*?)(?=^\.S[SH])", page, re.MULTILINE | re.DOTALL))
+    found = {name: set(re.findall(r"\\fB(-\S+?)\\fR", text.replace("\\-", "-"))) for name, text in sections.items()}
+    assert found == commands()
+    if shutil.which("man"):
+        done = subprocess.run(
+            ["man", "--warnings", "-l", str(share / "man/man1/prepserver.1")],
+            env={**os.environ, "MANWIDTH": "80", "LC_ALL": "C.UTF-8"}, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        assert done.stderr == ""
+
+
+def test_the_completions_have_every_command_and_option(share: Path) -> None:
+    bash = (share / "bash-completion/completions/prepserver").read_text()
+    words = {name: set(found.split()) for name, found in re.findall(r"'(\S+) '\*\) words='(.*)' ;;", bash)}
+    fish = (share / "fish/vendor_completions.d/prepserver.fish").read_text()
+    for name, options in commands().items():
+        assert options <= words[name]
+        lines = [line for line in fish.splitlines() if f"__fish_seen_subcommand_from {name}'" in line]
+        pairs = [pair for line in lines for pair in re.findall(r" -([ls]) (\S+)", line)]
+        assert options <= {("--" if kind == "l" else "-") + flag for kind, flag in pairs}, name

@@ -21,9 +21,11 @@ from prepclient import (
     CenterCrop,
     InvalidSpec,
     MemoryRefused,
+    PadBoxes,
     Plugin,
     PluginOp,
     PrepClient,
+    SanitizeBoxes,
     SourceChanged,
     SourceUnavailable,
     SyntheticImages,
@@ -192,6 +194,35 @@ def test_a_dataset_that_goes_wrong_costs_one_sample(owned: Server, how: str, sai
     ):
         next(iter(client))
     assert caught.value.index == 7
+
+
+def test_an_odd_value_follows_its_rule_or_costs_one_sample(owned: Server) -> None:
+    """Boxes outside and an empty mask are values, and so is NaN in an array; NaN in a box is a bad sample."""
+    columns = {
+        "image": kinds.Image(), "mask": kinds.Mask(), "boxes": kinds.Boxes(), "labels": kinds.PerBox(),
+        "drawn": kinds.Array((2,)),
+    }  # fmt: skip
+    source, crop = Plugin("strays", columns=columns, n=8), CenterCrop(8)
+    spec: dict[str, Any] = {"batch_size": 8, "fields": "dict", "on_error": "mask", "runtime_dir": owned.runtime_dir}
+    with (
+        PrepClient(SOURCE, [SPELLED], batch_size=24, seed=98, runtime_dir=owned.runtime_dir) as other,
+        PrepClient(source, [crop, PadBoxes(2)], **spec) as plain,
+        PrepClient(source, [crop, SanitizeBoxes(), PadBoxes(2)], **spec) as clean,
+    ):
+        every, kept = next(iter(plain)), next(iter(clean))
+        assert next(iter(other))[0][:, 0, 0, 0].tolist() == list(range(24))
+    assert every["valid"].tolist() == kept["valid"].tolist() == [n not in (3, 5, 6) for n in range(8)]
+    assert every["boxes"][:3].tolist() == [[[1, 1, 5, 5], [0] * 4], [[0] * 4, [2, 2, 8, 8]], [[0] * 4] * 2]
+    assert every["labels"][:3].tolist() == [[1, -1], [2, 3], [-1, -1]]
+    assert kept["count"][:3].tolist() == [1, 1, 0]  # the crop clamps one, and the other lies outside
+    assert every["mask"].sum((1, 2))[:3].tolist() == [64, 64, 0]
+    assert every["drawn"][4].isnan().tolist() == [True, False]
+    with (
+        PrepClient(source, [crop, PadBoxes(2)], batch_size=8, runtime_dir=owned.runtime_dir) as client,
+        pytest.raises(BadSampleError, match="boxes: has a number that is not finite; must be finite numbers") as caught,
+    ):
+        next(iter(client))
+    assert caught.value.index == 3
 
 
 @pytest.mark.parametrize(

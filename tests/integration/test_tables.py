@@ -155,9 +155,13 @@ def test_a_batch_is_cut_to_its_longest_sample(server: Server, tmp_path: Path) ->
                 seen += batch["length"].tolist()
                 if not is_sorted:
                     assert torch.equal(batch["tokens"], samples["tokens"][batch["index"], :longest])
+            if is_sorted:
+                epochs = [{frozenset(batch["index"].tolist()) for batch in client} for _ in range(2)]
+                assert len(epochs[0]) == 5
+                assert epochs[0] != epochs[1]
         assert sorted(seen) == sorted(samples["length"].tolist())
         paddings.append(padding)
-    assert paddings[0] == paddings[1] > 2 * paddings[2]
+    assert paddings[0] == paddings[1] > paddings[2]
 
 
 def test_a_job_does_not_go_on_with_another_tokenizer(server: Server, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from prepserver.pipeline.ops import (
     ClampBoxes,
     ColorJitter,
     ConvertBoxes,
+    CopyPaste,
     Decode,
     ElasticTransform,
     FiveCrop,
@@ -125,12 +126,12 @@ _WITH_BOXES = st.one_of(
         Resize((23, 30), "bicubic"),
     ]),
 )  # fmt: skip
-_MIXED = st.sampled_from([(), (), (Mosaic(16),), (Mosaic((12, 20), (0.0, 2.0), (1, 2, 3), "bicubic"),)])
+_MIXED: list[tuple[Op, ...]] = [(), (Mosaic(16),), (Mosaic((12, 20), (0.0, 2.0), (1, 2, 3), "bicubic"),)]
 _LAST = st.sampled_from([
     (), (Grayscale(1),), (ToLayout("CHW"),),
     (ToDtype("float32", scale=True), Normalize([0.5], [0.2]), RandomErasing(1)),
 ])  # fmt: skip
-_VIEWS = st.sampled_from([((), 1), ((), 1), ((), 2), ((FiveCrop(9),), 5), ((TenCrop(8, True),), 10)])
+_VIEWS: list[tuple[tuple[Op, ...], int]] = [((), 1), ((), 1), ((), 2), ((FiveCrop(9),), 5)]
 
 
 def pipelines(columns: Collection[str]) -> st.SearchStrategy[tuple[list[Op], int]]:
@@ -141,13 +142,18 @@ def pipelines(columns: Collection[str]) -> st.SearchStrategy[tuple[list[Op], int
     ends: list[Op] = [PadBoxes(5, "largest"), ConvertBoxes("cxcywh", normalize=True)]
     if "points" in columns:
         ends.append(PadKeypoints(3))
+    objects = "instances" if "instances" in columns else "labels" if "classes" in columns else ""
+    paste = CopyPaste("mask" if objects == "instances" else "classes", objects)
+    mixed = st.sampled_from([*_MIXED, (Resize((20, 24)), paste) if objects else ()])
     texts: list[tuple[Op, ...]] = [()]
     if "tokens" in columns:
         masking = PadTokens(4, mask=None), MaskTokens(1, 9, labels="masked")
         texts = [(Truncate(3), PadTokens(4)), (Truncate(3), *masking)]
+    # A row has at most 64 fields.
+    views = _VIEWS if {"joints", "keypoints"} & set(columns) else [*_VIEWS, ((TenCrop(8, True),), 10)]
     return st.tuples(
         st.sampled_from([(), (), (Decode(exif_orientation=False),)]),
-        st.lists(_WITH_BOXES, max_size=3), _MIXED, st.lists(_WITH_BOXES, max_size=2), _VIEWS,
+        st.lists(_WITH_BOXES, max_size=3), mixed, st.lists(_WITH_BOXES, max_size=2), st.sampled_from(views),
         st.sampled_from([(*ends, *each) for each in texts]), _LAST,
     ).map(
         lambda parts: (

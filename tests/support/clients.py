@@ -65,6 +65,7 @@ class ClientProcess:
         uid: Become this user before attaching.
         env: More environment. With a mark of `leaks`, which /proc must show, it is a new interpreter's; otherwise the
             process is forked.
+        within: A command that runs a new interpreter, such as in other namespaces.
         client: Arguments of `PrepClient`.
     """
 
@@ -76,13 +77,14 @@ class ClientProcess:
         *,
         uid: int | None = None,
         env: dict[str, str] | None = None,
+        within: Sequence[str] = (),
         **client: Any,
     ) -> None:
         self._errors: list[str] = []
         self._lines: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self.process: subprocess.Popen[str] | Forked = (
-            Forked(env or {}) if leaks.MARK not in (env or {}) else subprocess.Popen(
-                [sys.executable, client_process.__file__],
+            Forked(env or {}) if leaks.MARK not in (env or {}) and not within else subprocess.Popen(
+                [*within, sys.executable, client_process.__file__],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                 env=environment(**(env or {})),
             )

@@ -37,9 +37,12 @@ def coco_tree(root: Path, count: int) -> Coco:
             number = len(annotations) + 1
             box = [left, top, *rng.uniform(3, 25, 2).round(2).tolist()]
             category = int(rng.choice([1, 3, 17]))
+            right, bottom = left + box[2], top + box[3]
             annotations.append(
                 {"id": number, "image_id": 10 * (index + 1), "category_id": category, "bbox": box,
-                 "iscrowd": int(number % 4 == 0), "area": 1.0, "segmentation": []}
+                 "iscrowd": int(number % 4 == 0), "area": 1.0,
+                 "segmentation": [[left, top, right, top, right, bottom]],
+                 "keypoints": [left + 1, top + 1, 2, right, bottom, 1, *45 * [0]]}
             )  # fmt: skip
     categories = [{"id": 17, "name": "zebra"}, {"id": 1, "name": "person"}, {"id": 3, "name": "car"}]
     content = {

@@ -1,8 +1,8 @@
 """prepserver: each job is a client of one daemon, which has all the workers.
 
 It reads a packed dataset if the configuration has ``data``, else the files of the list. ``size``, ``augments`` (with
-RandAugment and RandomErasing), ``lag``, ``join_wait_s`` and ``lends`` (lend batches, rather than copy them) may be
-given too.
+RandAugment and RandomErasing), ``boxes`` (a file in COCO's format, whose photos are read instead), ``lag``,
+``join_wait_s`` and ``lends`` (lend batches, rather than copy them) may be given too.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ def open_loader(config: dict[str, Any]) -> Iterable[Any]:
     import prepclient
     from prepclient import FileList, Packed, PrepClient, RandomHorizontalFlip, RandomResizedCrop
 
+    if "boxes" in config:
+        return _with_boxes(config)
     source = Packed(config["data"]) if "data" in config else FileList(config["list"])
     ops: list[Any] = [RandomResizedCrop(config.get("size", SIZE)), RandomHorizontalFlip()]
     if config.get("augments"):
@@ -43,3 +45,20 @@ def open_loader(config: dict[str, Any]) -> Iterable[Any]:
         source, ops, batch_size=config["batch"], shuffle=True, seed=config["seed"],
         runtime_dir=config["runtime_dir"], **sharing, zero_copy=config.get("lends", False),
     )  # fmt: skip
+
+
+def _with_boxes(config: dict[str, Any]) -> Iterable[Any]:
+    import prepclient
+
+    ops = [
+        prepclient.RandomIoUCrop(), prepclient.RandomHorizontalFlip(), prepclient.Resize((config["size"],) * 2),
+        prepclient.SanitizeBoxes(), prepclient.PadBoxes(16),
+    ]  # fmt: skip
+    return prepclient.PrepClient(
+        prepclient.Coco("/", config["boxes"]),
+        ops,
+        batch_size=config["batch"],
+        shuffle=True,
+        seed=config["seed"],
+        runtime_dir=config["runtime_dir"],
+    )

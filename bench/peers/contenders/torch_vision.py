@@ -19,7 +19,8 @@ from bench.harness.contender import SIZE
 from bench.peers.contenders.torch_loader import Listed, loader
 
 
-def _torchvision() -> Any:
+def torchvision() -> Any:
+    """torchvision's transforms, v2."""
     try:
         return importlib.import_module("torchvision.transforms.v2")
     except RuntimeError:
@@ -29,10 +30,20 @@ def _torchvision() -> Any:
         return importlib.import_module("torchvision.transforms.v2")
 
 
+def decoded(path: str, decoder: str) -> torch.Tensor:
+    """Pixels, (3, height, width)."""
+    if decoder == "simplejpeg":
+        pixels = simplejpeg.decode_jpeg(Path(path).read_bytes())
+    else:
+        with Image.open(path) as file:
+            pixels = np.array(file.convert("RGB"))
+    return torch.from_numpy(pixels).permute(2, 0, 1)
+
+
 class Photos(Listed):
     def __init__(self, path: str, decoder: str) -> None:
         super().__init__(path)
-        v2 = _torchvision()
+        v2 = torchvision()
         self._decoder = decoder
         self._transform = v2.Compose([
             v2.RandomResizedCrop(SIZE), v2.RandomHorizontalFlip(), v2.RandAugment(), v2.RandomErasing(0.25),
@@ -40,17 +51,12 @@ class Photos(Listed):
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
         path, label = self.samples[index]
-        if self._decoder == "simplejpeg":
-            pixels = simplejpeg.decode_jpeg(Path(path).read_bytes())
-        else:
-            with Image.open(path) as file:
-                pixels = np.array(file.convert("RGB"))
-        return self._transform(torch.from_numpy(pixels).permute(2, 0, 1)), label
+        return self._transform(decoded(path, self._decoder)), label
 
 
 def prepare(config: dict[str, Any]) -> None:
     Image.init()
-    _torchvision()
+    torchvision()
 
 
 def open_loader(config: dict[str, Any]) -> Iterable[Any]:

@@ -9,6 +9,7 @@ from prepserver.pipeline.ops.center_crop import CenterCrop as CenterCrop
 from prepserver.pipeline.ops.clamp_boxes import ClampBoxes as ClampBoxes
 from prepserver.pipeline.ops.color_jitter import ColorJitter as ColorJitter
 from prepserver.pipeline.ops.convert_boxes import ConvertBoxes as ConvertBoxes
+from prepserver.pipeline.ops.copy_paste import CopyPaste as CopyPaste
 from prepserver.pipeline.ops.decode import Decode as Decode
 from prepserver.pipeline.ops.elastic_transform import ElasticTransform as ElasticTransform
 from prepserver.pipeline.ops.five_crop import FiveCrop as FiveCrop
@@ -71,6 +72,7 @@ __all__ = [  # noqa: RUF022 -- in the order of their modules
     "ClampBoxes",
     "ColorJitter",
     "ConvertBoxes",
+    "CopyPaste",
     "Decode",
     "ElasticTransform",
     "FiveCrop",

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from enum import Enum
 
 from prepserver.pipeline import checks
-from prepserver.pipeline.kinds import Image
 from prepserver.pipeline.op import Op
 
 
@@ -55,7 +54,3 @@ class AugMix(Op):
             interpolation=checks.interpolation("interpolation", interpolation, checks.WARPS),
             fill=checks.fill("fill", fill),
         )
-
-    def image_after(self, image: Image) -> Image:
-        checks.fill_fits(self.fill, image.channels, image.dtype)
-        return image

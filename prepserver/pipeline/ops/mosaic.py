@@ -8,7 +8,7 @@ from enum import Enum
 
 from prepserver.pipeline import checks
 from prepserver.pipeline.errors import SpecError
-from prepserver.pipeline.kinds import Boxes, Image, Kind, Size
+from prepserver.pipeline.kinds import Boxes, Kind, Size
 from prepserver.pipeline.op import Op
 
 
@@ -52,10 +52,6 @@ class Mosaic(Op):
         )
         if 2 * max(self.size) > checks.MAX_SIDE_PX:
             raise SpecError("size", size, f"must be at most {checks.MAX_SIDE_PX // 2}: the canvas is twice as large")
-
-    def image_after(self, image: Image) -> Image:
-        checks.fill_fits(self.fill, image.channels, image.dtype)
-        return image
 
     def size_after(self, size: Size | None) -> Size:
         return 2 * self.size[0], 2 * self.size[1]

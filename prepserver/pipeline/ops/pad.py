@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from prepserver.pipeline import checks
-from prepserver.pipeline.kinds import Image, Size
+from prepserver.pipeline.kinds import Size
 from prepserver.pipeline.op import Op
 
 
@@ -35,10 +35,6 @@ class Pad(Op):
             fill=checks.fill("fill", fill),
             padding_mode=checks.choice("padding_mode", padding_mode, checks.PADDING_MODES),
         )
-
-    def image_after(self, image: Image) -> Image:
-        checks.fill_fits(self.fill, image.channels, image.dtype)
-        return image
 
     def size_after(self, size: Size | None) -> Size | None:
         left, top, right, bottom = self.padding

@@ -8,7 +8,6 @@ from enum import Enum
 
 from prepserver.pipeline import checks
 from prepserver.pipeline.errors import SpecError
-from prepserver.pipeline.kinds import Image
 from prepserver.pipeline.op import Op
 
 
@@ -50,7 +49,3 @@ class RandAugment(Op):
         )
         if self.magnitude >= self.num_magnitude_bins:
             raise SpecError("magnitude", magnitude, f"must be below num_magnitude_bins ({self.num_magnitude_bins})")
-
-    def image_after(self, image: Image) -> Image:
-        checks.fill_fits(self.fill, image.channels, image.dtype)
-        return image

@@ -8,7 +8,6 @@ from enum import Enum
 
 from prepserver.pipeline import checks
 from prepserver.pipeline.errors import SpecError
-from prepserver.pipeline.kinds import Image
 from prepserver.pipeline.op import Op
 
 
@@ -60,10 +59,6 @@ class RandomAffine(Op):
             fill=checks.fill("fill", fill),
             center=checks.point("center", center),
         )
-
-    def image_after(self, image: Image) -> Image:
-        checks.fill_fits(self.fill, image.channels, image.dtype)
-        return image
 
 
 def _shear(value: object) -> tuple[float, ...]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from prepserver.pipeline import checks
 from prepserver.pipeline.errors import SpecError
-from prepserver.pipeline.kinds import Image, Size
+from prepserver.pipeline.kinds import Size
 from prepserver.pipeline.op import Op
 
 
@@ -55,10 +55,6 @@ class RandomCrop(Op):
             across = max(0, self.size[1] - (width + left + right))
             return left + across, top + down, right + across, bottom + down
         return left, top, right, bottom
-
-    def image_after(self, image: Image) -> Image:
-        checks.fill_fits(self.fill, image.channels, image.dtype)
-        return image
 
     def size_after(self, size: Size | None) -> Size:
         if size is not None:

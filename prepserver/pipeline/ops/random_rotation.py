@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from prepserver.pipeline import checks
-from prepserver.pipeline.kinds import Image, Size
+from prepserver.pipeline.kinds import Size
 from prepserver.pipeline.op import Op
 
 
@@ -48,10 +48,6 @@ class RandomRotation(Op):
             center=checks.point("center", center),
             fill=checks.fill("fill", fill),
         )
-
-    def image_after(self, image: Image) -> Image:
-        checks.fill_fits(self.fill, image.channels, image.dtype)
-        return image
 
     def size_after(self, size: Size | None) -> Size | None:
         return None if self.expand else size

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from prepserver.pipeline import checks
-from prepserver.pipeline.kinds import Image, Size
+from prepserver.pipeline.kinds import Size
 from prepserver.pipeline.op import Op
 
 
@@ -34,10 +34,6 @@ class RandomZoomOut(Op):
             side_range=checks.number_range("side_range", side_range, 1.0, 16.0),
             p=checks.number("p", p, 0.0, 1.0),
         )
-
-    def image_after(self, image: Image) -> Image:
-        checks.fill_fits(self.fill, image.channels, image.dtype)
-        return image
 
     def size_after(self, size: Size | None) -> None:
         return None

@@ -37,12 +37,12 @@ def source_from_wire(wire: object) -> SourceSpec:
         raise SpecError(f"source.{error.field}", error.value, error.reason) from None
 
 
-def pattern_of(wire: Mapping[str, object]) -> tuple[int, ...]:
-    """Return the `SourceSpec.pattern` of the source that a map describes; empty if another release wrote the map."""
+def arrangement_of(wire: Mapping[str, object]) -> tuple[tuple[int, ...], bool]:
+    """Return the `SourceSpec.arrangement` of the source that a map describes; none if another release wrote the map."""
     try:
-        return source_from_wire(wire).pattern
+        return source_from_wire(wire).arrangement
     except SpecError:
-        return ()
+        return (), False
 
 
 def place_of(wire: Mapping[str, object]) -> str:

@@ -15,8 +15,9 @@ from prepserver.pipeline.source import SourceSpec
 class BucketByLength(Composed):
     """The samples of a source, sorted by the length of a column, so that a batch has samples of similar length.
 
-    Ask the `PrepClient` for ``order="batch-shuffle-repeat"``: it shuffles whole batches of consecutive samples, by a
-    new permutation in each epoch. Lengths are read once, when the source is listed.
+    Ask the `PrepClient` for ``order="batch-shuffle-repeat"``. Each epoch shuffles runs of consecutive samples, cuts
+    them into batches and shuffles these, so batches differ from epoch to epoch. A run has 2 to 64 batches, and is a
+    64th of the samples where these are enough. Lengths are read once, when the source is listed.
 
     Attributes:
         source: The source.
@@ -26,6 +27,7 @@ class BucketByLength(Composed):
         SpecError: The source has no such column.
     """
 
+    is_sorted = True
     column: str
 
     def __init__(self, source: SourceSpec, column: str = "text") -> None:

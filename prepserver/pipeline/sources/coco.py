@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from prepserver.pipeline import checks
-from prepserver.pipeline.kinds import Boxes, Image, Keypoints, PerBox, Scalar
+from prepserver.pipeline.kinds import Boxes, Image, Keypoints, Mask, PerBox, Scalar
 from prepserver.pipeline.record import Record
 from prepserver.pipeline.source import PathLike, SourceSpec, absolute
 
@@ -31,6 +31,10 @@ class Coco(SourceSpec):
         keypoints: Points of each box, such as 17 for persons, as a column ``keypoints``; None for none.
         flip_pairs: Places of two keypoints that change names in a mirror, such as the left and the right eye. None for
             those of COCO's persons if there are 17 keypoints, else for none.
+        masks: Paint the outlines of objects into a mask of instances, a column ``mask``: 0 where there is no object,
+            else the object's number, which the column ``instances`` has for each box. Objects that overlap are painted
+            by area, the smallest on top. One that nothing is seen of, or beyond the 255th of an image, has the number
+            0. False by default, because it needs pycocotools.
 
     Raises:
         SpecError: `root` or `annotations` is no path, or another argument is not possible.
@@ -42,6 +46,7 @@ class Coco(SourceSpec):
     crowd: bool
     keypoints: int | None = None
     flip_pairs: tuple[tuple[int, int], ...] | None = None
+    masks: bool = False
 
     def __init__(
         self,
@@ -50,6 +55,7 @@ class Coco(SourceSpec):
         crowd: bool = False,
         keypoints: int | None = None,
         flip_pairs: Sequence[Sequence[int]] | None = None,
+        masks: bool = False,
     ) -> None:
         if keypoints is not None:
             keypoints = checks.integer("keypoints", keypoints, 1, 1000)
@@ -60,6 +66,7 @@ class Coco(SourceSpec):
             crowd=checks.flag("crowd", crowd),
             keypoints=keypoints,
             flip_pairs=None if flip_pairs is None else checks.pairs("flip_pairs", flip_pairs, keypoints or 0),
+            masks=checks.flag("masks", masks),
         )
 
     @property
@@ -67,9 +74,11 @@ class Coco(SourceSpec):
         """As `SourceSpec.columns`."""
         return {
             "image": Image(),
+            **({"mask": Mask()} if self.masks else {}),
             "boxes": Boxes(),
             "labels": PerBox(),
             **({"iscrowd": PerBox()} if self.crowd else {}),
+            **({"instances": PerBox(dtype="int16")} if self.masks else {}),
             **({"keypoints": Keypoints(each=self.keypoints, pairs=self.flip_pairs or ())} if self.keypoints else {}),
             "image_id": Scalar("int64"),
         }

@@ -8,6 +8,7 @@ valid while the file has the same time and size.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
 import json
 import os
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple
 
 from prepserver.pipeline.sources.coco import Coco
 from prepserver.pipeline.urls import is_url
+from prepserver.source import outlines
 from prepserver.source.container import Container
 from prepserver.source.errors import SourceError, printable, unusable
 from prepserver.source.files import FileTable, check_folders
@@ -24,7 +26,7 @@ from prepserver.source.places import Places
 from prepserver.source.progress import Progress
 from prepserver.source.reader import Scan, ScanningReader
 from prepserver.source.roots import Roots
-from prepserver.source.samples import Source
+from prepserver.source.samples import Record, Source
 from prepserver.source.storage import File, open_file, statuses, stream
 
 MOST_BYTES = 4 << 30
@@ -34,7 +36,7 @@ _INT64 = range(-(1 << 63), 1 << 63)
 
 
 class _Annotation(NamedTuple):
-    """What is used of an annotation; its outline, most of the file, is dropped as soon as it is parsed."""
+    """What is used of an annotation; its outline, most of the file, is dropped or compacted as soon as it is parsed."""
 
     id: object
     image: object
@@ -42,6 +44,7 @@ class _Annotation(NamedTuple):
     box: object
     crowd: object
     points: object
+    outline: Any = None
 
 
 class _Fault(Exception):
@@ -54,7 +57,9 @@ class CocoReader(ScanningReader):
 
     def scan(self, progress: Progress, roots: Roots | None) -> Scan:
         path = self.spec.annotations
-        found, file = _parsed(path, progress, roots)
+        if self.spec.masks:
+            outlines.library()  # before a file of half a gigabyte is read
+        found, file = _parsed(path, progress, roots, self.spec.masks)
         images = _by_id(path, found, "images")
         categories = _by_id(path, found, "categories")
         labels = {number: label for label, number in enumerate(sorted(categories))}
@@ -68,19 +73,25 @@ class CocoReader(ScanningReader):
                     "not list. List the image, or remove the annotation"
                 )
             boxes[each.image].append(each)
-        files, objects = FileTable(), ObjectTable(self.spec.columns)
+        files, objects, drawn = FileTable(), ObjectTable(self.spec.columns), list[bytes]()
         for number in sorted(images):
             _add_file(files, path, number, images[number].get("file_name"))
             try:
-                rows = list(self._rows(boxes[number], labels))
+                mine = [each for each in boxes[number] if self.spec.crowd or not each.crowd]
+                rows = list(self._rows(mine, labels))
                 size = _side("height", images[number]), _side("width", images[number])
+                shapes = [_outline(each, size) for each in mine] if self.spec.masks else []
             except _Fault as fault:
                 objects.add_fault(str(fault), path, number)
             else:
                 objects.add(rows, size, number, sized=True)
+                drawn += shapes
         classes = [str(categories[number].get("name", number)) for number in sorted(categories)]
         meta, sections = objects.contents(files, classes)
         meta |= {"mtime_ns": file.version, "size_bytes": file.size, "category_ids": sorted(categories)}
+        if self.spec.masks:
+            sections |= outlines.sections(drawn)
+            meta["content_digest"] = hashlib.sha256(meta["content_digest"].encode() + b"".join(drawn)).hexdigest()
         places = Places()
         files.add_to(places, os.fsencode(self.spec.root) + b"/")
         if roots is not None:
@@ -92,8 +103,6 @@ class CocoReader(ScanningReader):
         """Yield a row for each box; see `ObjectTable.form`."""
         for each in annotations:
             what = f"annotation {_shown(each.id)}"
-            if each.crowd and not self.spec.crowd:
-                continue
             if type(each.category) is not int or each.category not in labels:
                 raise _Fault(f"{what} has the category {_shown(each.category)}, which the file does not list")
             left, top, width, height = _numbers(what, "bbox", each.box, 4)
@@ -102,6 +111,8 @@ class CocoReader(ScanningReader):
             row: tuple[Any, ...] = ((left, top, width, height), labels[each.category])
             if self.spec.crowd:
                 row += (1 if each.crowd else 0,)
+            if self.spec.masks:
+                row += (0,)  # reading says which objects can be seen
             if count := self.spec.keypoints:
                 points = _numbers(what, "keypoints", [0] * 3 * count if each.points is None else each.points, 3 * count)
                 row += ([points[at : at + 3] for at in range(0, 3 * count, 3)],)
@@ -114,10 +125,27 @@ class CocoReader(ScanningReader):
         return statuses([self.spec.annotations]) == [(container.meta["size_bytes"], container.meta["mtime_ns"])]
 
     def read_by(self, container: Container, roots: Roots | None) -> Source:
+        if self.spec.masks:
+            return _OutlinedSource(container, self.spec, roots)
         return BoxSource(container, self.spec.root, self.spec.columns, "image_id", roots)
 
 
-def _parsed(path: str, progress: Progress, roots: Roots | None) -> tuple[dict[str, Any], File]:
+class _OutlinedSource(BoxSource):
+    """Images with boxes and a mask of instances."""
+
+    def __init__(self, container: Container, spec: Coco, roots: Roots | None) -> None:
+        columns = {name: kind for name, kind in spec.columns.items() if name != "mask"}  # no files
+        super().__init__(container, spec.root, columns, "image_id", roots)
+        self._outlines = outlines.Outlines(container)
+
+    def read(self, index: int) -> Record:
+        record = super().read(index)
+        _, _, first, count, height, width, _ = self.entry(index)
+        mask, instances = self._outlines.painted(first, count, (height, width))
+        return record | {"mask": mask, "instances": instances}
+
+
+def _parsed(path: str, progress: Progress, roots: Roots | None, masks: bool) -> tuple[dict[str, Any], File]:
     """Return the content of the file, with `_Annotation`s, and the closed file, for its status."""
     count = 0
 
@@ -128,7 +156,8 @@ def _parsed(path: str, progress: Progress, roots: Roots | None) -> tuple[dict[st
         count += 1
         progress.found(count)
         names = ("id", "image_id", "category_id", "bbox", "iscrowd", "keypoints")
-        return _Annotation(*(found.get(name) for name in names))
+        made = _Annotation(*(found.get(name) for name in names))
+        return made._replace(outline=outlines.compact(found.get("segmentation"))) if masks else made
 
     try:
         with contextlib.closing(open_file(roots, "the annotations", path)) as file:
@@ -182,6 +211,15 @@ def _numbers(what: str, name: str, given: Any, count: int) -> list[float]:
     if is_list and all(type(each) in (int, float) and abs(each) <= MOST_COORDINATE for each in given):
         return list(given)
     raise _Fault(f"{what} has no {name} of {count} numbers within {MOST_COORDINATE:g}, but {_shown(given)}")
+
+
+def _outline(each: _Annotation, size: tuple[int, int]) -> bytes:
+    if not all(size):
+        raise _Fault("it has no height and width, which masks need")
+    try:
+        return outlines.run_lengths(each.outline, *size)
+    except outlines.BadOutline as error:
+        raise _Fault(f"the segmentation of annotation {_shown(each.id)} {error}") from error
 
 
 def _side(name: str, image: dict[str, Any]) -> int:

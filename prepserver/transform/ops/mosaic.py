@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 from prepserver.pipeline.ops.mosaic import Mosaic
 from prepserver.transform.chance import in_turn
 from prepserver.transform.draw import Draws
 from prepserver.transform.geometry import cut, resizing
-from prepserver.transform.stage import Box, Drawn, Mix, MixStage
+from prepserver.transform.kinds import FOLLOWERS
+from prepserver.transform.stage import Box, Drawn, Mix, MixStage, Part, tiled
+
+if TYPE_CHECKING:
+    from prepserver.transform.rowmaker import Follow
 
 
 class MosaicStage(MixStage):
@@ -18,7 +25,7 @@ class MosaicStage(MixStage):
         height, width = canvas = 2 * self._op.size[0], 2 * self._op.size[1]
         y, x = (int(side * draws.uniform(*self._op.center)) for side in self._op.size)
         places = Box(0, 0, y, x), Box(0, x, y, width), Box(y, 0, height, x), Box(y, x, height, width)
-        return Mix(partners, canvas, places)
+        return Mix(partners, draws, canvas, places)
 
     def draw_part(self, height: int, width: int, number: int, mix: Mix) -> Drawn:
         place, resized = mix.places[number], self._resized(height, width)
@@ -28,6 +35,13 @@ class MosaicStage(MixStage):
         top, left = (size[0] - rows if number < 2 else 0), (size[1] - columns if number % 2 == 0 else 0)
         drawn = in_turn([resized, cut((top, left, rows, columns), size, "constant", self._op.fill)], height, width)
         return drawn._replace(scale=resized.scale)
+
+    def joined(self, parts: Sequence[Part], mix: Mix, images: Sequence[str], follows: Sequence[Follow]) -> Part:
+        made = {name: tiled([part[name] for part in parts], mix.canvas, mix.places) for name in images}
+        for follow in follows:
+            of_each = [{name: part[name] for name in follow.kinds} for part in parts]
+            made |= FOLLOWERS[type(follow.kinds[follow.column])].joined(of_each, mix.canvas, mix.places)
+        return made
 
     def most_scale(self, height: int, width: int) -> int:
         return self._resized(height, width).scale

@@ -93,6 +93,23 @@ def pairs(n: int) -> Any:
     return [(torch.full((3, 4, 4), index, dtype=torch.uint8), index) for index in range(n)]
 
 
+def strays(n: int) -> Any:
+    """Samples that a careless Dataset may give, by their index; all others are alike."""
+    even = {
+        "image": np.full((16, 16, 3), 7, np.uint8), "mask": np.ones((16, 16), np.uint8),
+        "boxes": np.array([[5, 5, 9, 9]], np.float32), "labels": np.array([1]), "drawn": np.zeros(2, np.float32),
+    }  # fmt: skip
+    odd: dict[int, dict[str, Any]] = {
+        1: {"boxes": np.array([[-9, -9, -1, -1], [6, 6, 90, 90]], np.float32), "labels": np.array([2, 3])},
+        2: {"mask": np.zeros((16, 16), np.uint8), "boxes": np.empty((0, 4), np.float32), "labels": np.empty(0, int)},
+        3: {"boxes": np.array([[5, np.nan, 9, 9]], np.float32)},
+        4: {"drawn": np.array([np.nan, np.inf], np.float32)},
+        5: {"mask": np.empty((0, 0), np.uint8)},
+        6: {"labels": np.array([np.nan])},
+    }
+    return [even | odd.get(index, {}) for index in range(n)]
+
+
 def shaken(block: Any, rngs: list[np.random.Generator], how: str = "", at: int = -1, least: int = 1) -> Any:
     """Adds random numbers to a block of arrays, in place. Misbehaves at the sample that begins with `at`."""
     assert len(block) == len(rngs) >= least
@@ -106,4 +123,4 @@ def shaken(block: Any, rngs: list[np.random.Generator], how: str = "", at: int =
 prepserver_ops = {
     "noise": noise, "halved": halved, "spelled": spelled, "odd": odd, "slow": slow, "shaken": shaken,
 }  # fmt: skip
-prepserver_sources = {"numbers": Numbers, "pairs": pairs}
+prepserver_sources = {"numbers": Numbers, "pairs": pairs, "strays": strays}

@@ -123,6 +123,19 @@ def test_reports_leave_room_for_the_audit(
     assert "will have gaps" not in caplog.text
 
 
+def test_progress_that_was_dropped_is_written_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger = Ledger(tmp_path)
+    begin(ledger)
+    with monkeypatch.context() as full:
+        full.setattr(room, "_MOST_QUEUED", 0)
+        ledger.released(1, 50)
+    ledger.released(1, 60)
+    ledger._stays.clear()  # as in a daemon that is killed, nobody says that the rank has left
+    ledger.close()
+    (stay,) = stays(tmp_path)
+    assert stay.back == 60
+
+
 def test_a_log_that_is_full_ends_and_its_job_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

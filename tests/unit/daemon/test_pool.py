@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from prepserver.daemon.pool import died_young
+from typing import Any
+
+import pytest
+
+from prepserver.daemon.poll import Poll
+from prepserver.daemon.pool import WorkerPool, died_young
 from prepserver.schedule.records import Suspect
 
 
@@ -14,3 +19,28 @@ def test_only_workers_that_cannot_work_are_waited_for() -> None:
     assert not died_young(100.0, 0, None)
     assert not died_young(1.0, 0, Suspect(5, lane=2))
     assert not died_young(1.0, 0, Suspect(None, lane=2))
+
+
+def test_workers_that_cannot_be_started_wait_longer_each_time(caplog: pytest.LogCaptureFixture) -> None:
+    """What is missing, such as memory, may stay missing: the log says so with each try, and there are few."""
+    nobody: Any = None
+    pool = WorkerPool(Poll(), nobody, 1, 60.0, 0, "warning")
+    (seat,) = pool.seats
+    for _ in range(12):
+        pool._fill(seat)  # there is no zygote
+    said = [each.getMessage() for each in caplog.records]
+    assert all(text.startswith("cannot start worker 0: the zygote is not running. ") for text in said)
+    assert [float(text.split()[-2]) for text in said] == [
+        0.1,
+        0.2,
+        0.4,
+        0.8,
+        1.6,
+        3.2,
+        6.4,
+        12.8,
+        25.6,
+        30.0,
+        30.0,
+        30.0,
+    ]

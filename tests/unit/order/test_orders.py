@@ -87,7 +87,7 @@ def test_values_do_not_depend_on_cuts_or_earlier_questions(
 @pytest.mark.parametrize("n", [16_384, 24_577, 50_000, 600_000])
 def test_n_positions_from_any_block_visit_every_sample_once(n: int) -> None:
     order = cyclic(n, 11)
-    starts = order.block_starts
+    starts = order.starts
     for start in {starts[1], starts[len(starts) // 2], starts[-1]}:
         position = order.next_start(3 * n + start)
         assert position == 3 * n + start
@@ -98,15 +98,15 @@ def test_a_block_holds_the_same_samples_in_every_pass() -> None:
     """Each pass has them in another order."""
     n = 50_000
     order = cyclic(n, 1)
-    first = order.indices(0, order.block_starts[1])
-    later = order.indices(7 * n, order.block_starts[1])
+    first = order.indices(0, order.starts[1])
+    later = order.indices(7 * n, order.starts[1])
     assert sorted(first) == sorted(later)
     assert sum(a == b for a, b in zip(first, later, strict=True)) < 10
 
 
 def test_blocks_are_dealt_from_the_whole_source() -> None:
     order = cyclic(100_000, 1)
-    block = order.indices(0, order.block_starts[1])
+    block = order.indices(0, order.starts[1])
     tenths = [sum(index // 10_000 == k for index in block) for k in range(10)]
     assert min(tenths) > 0.9 * len(block) / 10
 
@@ -114,8 +114,8 @@ def test_blocks_are_dealt_from_the_whole_source() -> None:
 @pytest.mark.parametrize(("n", "blocks"), [(1, 1), (8191, 1), (16_383, 1), (16_384, 2), (8192 * 64, 64), (10**9, 64)])
 def test_the_number_of_blocks_is_n_over_8192_from_1_to_64(n: int, blocks: int) -> None:
     order = cyclic(n, 0)
-    assert order.num_blocks == blocks == len(order.block_starts)
-    assert order.block_starts == tuple(k * n // blocks for k in range(blocks))
+    assert len(order.starts) == blocks
+    assert order.starts == tuple(k * n // blocks for k in range(blocks))
 
 
 @given(n=st.integers(1, 10**6), position=st.integers(0, 2**50))
@@ -123,8 +123,8 @@ def test_the_next_start_is_the_first_boundary_from_there_on(n: int, position: in
     order = cyclic(n, 0)
     start = order.next_start(position)
     pass_, offset = divmod(start, n)
-    assert offset in order.block_starts
-    before = [pass_ * n + s for s in order.block_starts if s < offset] or [(pass_ - 1) * n + order.block_starts[-1]]
+    assert offset in order.starts
+    before = [pass_ * n + s for s in order.starts if s < offset] or [(pass_ - 1) * n + order.starts[-1]]
     assert before[-1] < position <= start
     assert order.next_start(start) == start
 
@@ -277,6 +277,34 @@ def test_whole_batches_are_shuffled_and_the_rest_stays_last(n: int, rows: int, s
     again = order.indices((pass_ + 1) * n, n)
     assert n < 50 * rows or found != again
     assert order.next_start(pass_ * n + 1) == (pass_ + 1) * n
+
+
+@given(n=st.integers(1, 9000), rows=st.integers(1, 70), shards=st.integers(1, 4), seed=SEEDS)
+def test_batches_of_sorted_samples_differ_between_passes(n: int, rows: int, shards: int, seed: int) -> None:
+    """The samples of a batch stay within a run of some batches, and all shards together have each once."""
+    batches = max(2, min(64, n // (rows * shards) // 64))
+    run, n = batches * rows * shards, max(n, shards)
+    passes = []
+    for pass_ in (0, 1):
+        whole, found = [], []
+        for shard in range(shards):
+            order = make_order("full", n, seed, Shard(shards, shard), rows, is_sorted=True)
+            part = [index for index in order.indices(pass_ * order.n, order.n) if index != NO_SAMPLE]
+            whole += [part[at : at + rows] for at in range(0, n // shards // rows * rows, rows)]
+            found += part
+        assert sorted(found) == list(range(n))
+        assert all(max(batch) // run == min(batch) // run for batch in whole)
+        passes.append({frozenset(batch) for batch in whole})
+    assert rows < 4 or n < 60 * rows * shards or len(passes[0] & passes[1]) < len(passes[0]) / 4
+
+
+def test_batches_of_sorted_samples_never_change() -> None:
+    found = [make_order("full", 1000, 7, Shard(2, 1), 4, is_sorted=True).indices(at, 8) for at in (0, 500, 996)]
+    assert found == [
+        [329, 326, 322, 335, 836, 839, 833, 834],
+        [787, 794, 793, 785, 523, 515, 514, 522],
+        [728, 724, 729, 727, 48, 51, 55, 54],
+    ]
 
 
 @given(n=st.integers(2, 300), rows=st.integers(1, 20), shards=st.integers(1, 5), pass_=st.integers(0, 9))

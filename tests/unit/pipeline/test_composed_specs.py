@@ -25,7 +25,7 @@ from prepserver.pipeline.sources import (
     Subset,
     SyntheticImages,
     Take,
-    pattern_of,
+    arrangement_of,
     source_from_wire,
 )
 from prepserver.protocol.codec import decode, encode
@@ -73,11 +73,11 @@ def test_what_is_equal_is_equal_data() -> None:
 
 def test_only_a_mix_has_a_pattern_which_is_spread() -> None:
     assert Mix([A, B], [3, 1]).pattern == (0, 0, 1, 0)
-    assert pattern_of(Mix([A, B, A], [2, 2, 4]).to_wire()) == (2, 0, 1, 2)
+    assert arrangement_of(Mix([A, B, A], [2, 2, 4]).to_wire()) == ((2, 0, 1, 2), False)
     assert Repeat(Mix([A, B], [3, 1]), 2).pattern == Take(Mix([A, B], [3, 1]), 8).pattern == (0, 0, 1, 0)
     assert Take(Mix([A, B], [3, 1]), 7).pattern == Take(A, 8).pattern == ()
-    assert A.pattern == pattern_of(Concat([A, B]).to_wire()) == ()
-    assert pattern_of({"source": "OfAnotherRelease"}) == ()
+    assert A.arrangement == arrangement_of(Concat([A, B]).to_wire()) == ((), False)
+    assert arrangement_of({"source": "OfAnotherRelease"}) == ((), False)
 
 
 def test_copies_of_a_composition_are_equal_but_for_paths() -> None:

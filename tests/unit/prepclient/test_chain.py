@@ -15,13 +15,15 @@ import torch
 from prepclient import Joining, RandomResizedCrop, SyntheticImages
 from prepclient.chain import RingChain
 from prepclient.device import DeviceStage
-from prepclient.feed import ServedFeed, Start
+from prepclient.feed import Start
 from prepclient.finish import Finish, looks_of
 from prepclient.pinning import PinDriver
 from prepclient.rows import Rows
+from prepclient.served import ServedFeed
 from prepclient.session import Session
 from prepclient.spec import make_spec
-from prepclient.stages import CudaStage, HostStage, Stage
+from prepclient.stage import Stage
+from prepclient.stages import CudaStage, HostStage
 from prepserver import __version__
 from prepserver.memory.segment import create_segment
 from prepserver.protocol.messages import PROTOCOL, Moved, Ready, Welcome

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from prepclient import Joining, SyntheticImages, feed
-from prepclient.feed import ServedFeed, Start
+from prepclient import Joining, SyntheticImages
+from prepclient import served as room
+from prepclient.feed import Start
+from prepclient.served import ServedFeed
 from prepclient.session import Session
 from prepclient.spec import make_spec
 from prepserver import __version__
@@ -32,7 +34,7 @@ def test_waiting_for_a_shared_stream_ends_before_the_batch_wait(
 def test_a_job_whose_device_is_busy_does_not_say_that_it_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held_up: bool
 ) -> None:
-    monkeypatch.setattr(feed, "_SYNC_AFTER_S", 0.01)
+    monkeypatch.setattr(room, "_SYNC_AFTER_S", 0.01)
     spec = make_spec(
         SyntheticImages(64, size=(20, 20)), [RandomResizedCrop(16)], batch_size=4, shuffle=True, seed=3,
         drop_last=False,

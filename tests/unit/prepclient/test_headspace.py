@@ -136,6 +136,7 @@ def test_an_epoch_left_amid_replays_ends_the_measurement() -> None:
         for number, _ in enumerate(train):
             if number == _WARM_STEPS + 5 + 2:
                 break
+        assert len(train) == EPOCH
         assert len(list(train)) == len(train) == EPOCH
         assert train.stats()["headspace"] is None
 

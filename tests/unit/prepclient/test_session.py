@@ -73,7 +73,7 @@ def test_any_interleaving_keeps_order_and_holds_what_is_held(
                 assert moved == (session.released_upto > released)
         assert session.released_upto >= released
         assert session.released_upto == (held[0] if held else expected.peek()).start
-        assert session.staged == len(staged)
+        assert len(session._staged) == len(staged)
         assert session.position == handing.position
         assert session.epoch_start == handing.epoch_start
         assert session.epoch == case[4] + (handing.epoch_start - case[4] * n) // n

@@ -100,6 +100,8 @@ def test_a_timeline_has_so_many_steps_and_no_more(tmp_path: Path) -> None:
         assert [each["args"]["start"] for each in spans if each["name"] == "next"] == [0, 4, 8, 12]
         with pytest.raises(InvalidSpec, match="steps"):
             train.timeline(path, steps=0)
+        with pytest.raises(InvalidSpec, match="path = 5: a path"):
+            train.timeline(5)  # type: ignore[arg-type]
         train.timeline(tmp_path / "no" / "folder.json", steps=1)
         assert len(list(train)) == 3  # a file that cannot be written ends no training
         path.unlink()

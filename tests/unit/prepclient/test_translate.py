@@ -49,8 +49,8 @@ ONLY_V2 = {
     "RandomIoUCrop", "RandomShortestSize", "RandomZoomOut", "ScaleJitter", "ToDtype",
 }  # fmt: skip
 OURS = {
-    "Decode", "Mosaic", "Only", "PluginOp", "ToLayout", "ClampBoxes", "ConvertBoxes", "PadBoxes", "PadKeypoints",
-    "SanitizeBoxes", "MaskTokens", "PadTokens", "Tokenize", "Truncate",
+    "CopyPaste", "Decode", "Mosaic", "Only", "PluginOp", "ToLayout", "ClampBoxes", "ConvertBoxes", "PadBoxes",
+    "PadKeypoints", "SanitizeBoxes", "MaskTokens", "PadTokens", "Tokenize", "Truncate",
 }  # fmt: skip
 NAMES = sorted(OPS.keys() - OURS - {*NESTING})
 

@@ -13,7 +13,8 @@ import pytest
 
 from prepclient import Joining, RandomResizedCrop, SyntheticImages, transport
 from prepclient.errors import BatchTimeout, NoServer, ServerBusy, ServerGone
-from prepclient.feed import ServedFeed, Start
+from prepclient.feed import Start
+from prepclient.served import ServedFeed
 from prepclient.spec import make_spec
 from prepclient.transport import ask, connect
 from prepserver import __version__

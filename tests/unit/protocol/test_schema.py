@@ -15,7 +15,6 @@ from prepserver.protocol.schema import (
     Seconds,
     Size,
     Small,
-    Token,
     Tree,
     Trees,
     Word,
@@ -29,7 +28,6 @@ class Letter:
     at: Position
     wait_s: Seconds = 1.0
     kind: Literal["a", "b"] = "a"
-    token: Token = b""
     sure: bool = False
     pair: tuple[Small, Small] | None = None
     rows: Annotated[list[tuple[Position, Word]], Size(2)] = field(default_factory=list)
@@ -68,8 +66,6 @@ def test_values_come_back_in_the_types_of_the_fields() -> None:
         ({"wait_s": "1"}, "Letter.wait_s: expected float, got str"),
         ({"kind": "c"}, "Letter.kind: 'c' is not one of a, b"),
         ({"kind": ["a"]}, "Letter.kind: .* is not one of a, b"),
-        ({"token": "abc"}, "Letter.token: expected bytes, got str"),
-        ({"token": b"x" * 33}, "Letter.token: 33 long, at most 32"),
         ({"sure": 1}, "Letter.sure: expected bool, got int"),
         ({"pair": [1]}, "Letter.pair: expected 2 items"),
         ({"pair": [1, "2"]}, r"Letter.pair\[1\]: expected int, got str"),

@@ -9,8 +9,8 @@ from itertools import pairwise
 import hypothesis.strategies as st
 from hypothesis import given
 
+from prepserver.telemetry.facts import Facts
 from prepserver.telemetry.headcount import CALM_S, GROW_S, SPARE_S, STARVED_S, Headcount, next_headcount
-from prepserver.telemetry.verdict import Facts
 from prepserver.telemetry.window import WINDOW_S
 
 FED = Facts(

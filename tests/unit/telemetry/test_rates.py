@@ -59,7 +59,7 @@ def test_the_rate_of_work_is_nothing_before_the_first_row() -> None:
     assert rates.busy_rows_per_s == 0.0
 
 
-def test_a_count_that_was_taken_too_high_gives_no_rate_below_nothing() -> None:
+def test_a_count_taken_too_high_gives_no_rate_below_nothing() -> None:
     rates = Rates()
     rates.mark(1.0, 0, {("busy", 1): 5.0})
     rates.mark(3.0, 0, {("busy", 1): 4.999})

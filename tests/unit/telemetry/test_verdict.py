@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prepserver.telemetry.verdict import FINE, LEAST_BATCHES, LEAST_S, NOTICED, Facts, FullCache, judge
+from prepserver.telemetry.facts import NOTICED, Facts, FullCache
+from prepserver.telemetry.verdict import FINE, LEAST_BATCHES, LEAST_S, judge
 
 HEALTHY = Facts(
     span_s=10.0,

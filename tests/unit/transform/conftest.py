@@ -15,13 +15,14 @@ import simplejpeg
 from PIL import Image
 
 from prepserver.transform import native
+from prepserver.transform.native.compiled import Kernels
 from tests.support.complete import missing
 
 Pixels = npt.NDArray[np.uint8]
 
 
 @cache
-def loaded_for(name: str) -> tuple[native.Kernels | None, native.Choice]:
+def loaded_for(name: str) -> tuple[Kernels | None, native.Choice]:
     """What is loaded for a path, tried once: a trial is a process of its own."""
     return native.kernels(), native.path()
 

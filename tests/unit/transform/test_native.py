@@ -29,7 +29,9 @@ from prepserver.protocol.packed import HEAD_BYTES, IndexedScan
 from prepserver.transform import BadSample, RowMaker, SampleKey, native
 from prepserver.transform.decode import Encoded
 from prepserver.transform.header import WHOLE, Extent, cut_at, extent, read_header
-from prepserver.transform.native import VECTORS, CropRecipe, Kernels, functions, trial
+from prepserver.transform.native import functions, trial
+from prepserver.transform.native.compiled import VECTORS, CropRecipe, Kernels, pitch_of
+from prepserver.transform.native.questions import trial_questions
 from prepserver.transform.orientation import turned
 from prepserver.transform.resize import resize
 from prepserver.transform.stage import Box
@@ -68,7 +70,7 @@ def region(kernels: Kernels, data: bytes, box: Box, scale: int = 1) -> Pixels | 
     header = read_header(data)
     assert header is not None
     needed, box = extent(data, header, box.bottom, scale), box.over(scale)
-    nbytes = (box.bottom - box.top + 1) * kernels.pitch(box.right - box.left) * 3
+    nbytes = (box.bottom - box.top + 1) * pitch_of(box.right - box.left) * 3
     buffer = np.random.default_rng(0).integers(0, 256, nbytes + 64, dtype=np.uint8)
     behind = buffer[nbytes:].copy()
     image = kernels.region(data, header, needed, box, buffer, scale)
@@ -566,13 +568,15 @@ def test_a_large_reduction_is_torchs(
 WITH_EVERY_FORM = """
 import numpy as np
 from prepserver.transform import native
+from prepserver.transform.native.compiled import VECTORS
+from prepserver.transform.native.questions import resized
 kernels, noise = native.kernels(), np.random.default_rng(0).integers(0, 256, (83, 109, 3), np.uint8)
-for vectors in native.VECTORS:
+for vectors in VECTORS:
     kernels.use_vectors(vectors)
     for size in ((24, 40), (83, 64), (120, 130), (24, 9)):
         row = np.empty((*size, 3), np.uint8)
         assert kernels.resize(noise, row, mirror=True)
-        assert np.array_equal(row, native._resized((), noise, size).right)
+        assert np.array_equal(row, resized((), noise, size).right)
 """
 
 
@@ -763,7 +767,7 @@ def loaded_with(of: Callable[[Any], bool], add: int = 1) -> Iterator[tuple[Kerne
 
     def wrong(calls: Sequence[trial.Call], *where: str) -> tuple[bytes, list[trial.Came]]:
         bound_to, came = real(calls, *where)
-        for place, question in enumerate(native._questions()):
+        for place, question in enumerate(trial_questions()):
             if of(question.of):
                 came[place] = came[place]._replace(out=bytes((byte + add) % 256 for byte in came[place].out))
         return bound_to, came

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from prepserver.protocol.packed import StoredPixels, pixels_record, read_record
 from prepserver.source.scenes import scene
 from prepserver.transform import native
+from prepserver.transform.native.compiled import VECTORS
 from prepserver.transform.stage import Box
 from prepserver.transform.stored import StoredImage, _rgb, stored_bytes
 
@@ -26,7 +27,7 @@ def photo(form: str) -> np.ndarray:
     return StoredImage(StoredPixels(head, body)).clean(Box(0, 0, 61, 83)).astype(int) - image
 
 
-@pytest.mark.parametrize("vectors", ["none", *native.VECTORS[:2]])
+@pytest.mark.parametrize("vectors", ["none", *VECTORS[:2]])
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_any_part_is_cut_from_the_same_image(vectors: str, data: st.DataObject) -> None:

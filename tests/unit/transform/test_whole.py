@@ -25,7 +25,7 @@ from prepserver.pipeline.pipeline import Pipeline
 from prepserver.protocol.packed import IndexedScan
 from prepserver.transform import BadSample, RowMaker, SampleKey
 from prepserver.transform.decode import scratch
-from prepserver.transform.native import VECTORS
+from prepserver.transform.native.compiled import VECTORS
 from prepserver.transform.whole import WholeCrop
 from tests.support.images import make_rows
 from tests.support.photos import indexed, pixels, saved

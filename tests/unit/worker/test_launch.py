@@ -5,7 +5,8 @@ import threading
 
 import pytest
 
-from prepserver.worker.launch import Zygote, ZygoteError, describe_status
+from prepserver.worker.child import describe_status
+from prepserver.worker.launch import Zygote, ZygoteError
 
 
 def test_a_status_is_told_in_words() -> None:

@@ -1,0 +1,52 @@
+"""How many files this process may still open: without a free descriptor, libzmq aborts the process."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import resource
+from collections.abc import Iterator
+
+from prepclient import errors
+
+_DESCRIPTORS = 20
+"""A client holds at most ten: five of libzmq's context, two of its socket, the lease, and two rings while it moves. The
+rest is for short-lived files, such as an import's, and other threads."""
+
+
+def check_descriptors() -> None:
+    """Checks, before a client opens anything, that enough descriptors are free: libzmq aborts the process without them.
+
+    Raises:
+        TooFewDescriptors: This process may not open as many files as a client needs.
+    """
+    held: list[int] = []
+    try:
+        with opening(_DESCRIPTORS):
+            for _ in range(_DESCRIPTORS):
+                held.append(os.dup(held[0]) if held else os.eventfd(0, os.EFD_CLOEXEC))
+    finally:
+        for fd in held:
+            os.close(fd)
+
+
+@contextlib.contextmanager
+def opening(count: int) -> Iterator[None]:
+    """Turns an `OSError` about missing descriptors into `TooFewDescriptors`."""
+    try:
+        yield
+    except OSError as e:
+        if e.errno not in (errno.EMFILE, errno.ENFILE):
+            raise
+        raise too_few_descriptors(count) from e
+
+
+def too_few_descriptors(needed: int) -> errors.TooFewDescriptors:
+    """The error of a process that has fewer than `needed` left."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return errors.TooFewDescriptors(
+        f"a client needs {needed} free file descriptors, and this process has fewer left: its limit (RLIMIT_NOFILE, "
+        f"`ulimit -n`) is {soft}, which may be raised to {hard}. Raise it, or close files: /proc/{os.getpid()}/fd "
+        "lists what is open"
+    )

@@ -1,0 +1,266 @@
+"""The feed over a daemon's ring: it attaches, reads announcements, and gives rows back."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import time
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from prepclient.chain import RingChain
+from prepclient.errors import BatchTimeout, MemoryRefused, PrepClientError, ProtocolViolation, ServerBusy
+from prepclient.feed import Feed, Listing, Start
+from prepclient.joining import Joining
+from prepclient.rows import Rows
+from prepclient.session import Session, Totals
+from prepclient.spec import Spec
+from prepclient.transport import Connection, ask, ask_status, unexpected
+from prepserver import __version__
+from prepserver.memory.errors import SegmentError
+from prepserver.protocol.layout import RingLayout
+from prepserver.protocol.messages import PROTOCOL, Attach, Moved, Ready, Release, Sync, Welcome
+from prepserver.protocol.schema import ProtocolError
+
+log = logging.getLogger("prepclient")
+
+_SYNC_AFTER_S = 2.0
+"""The client asks again after this much silence, so a lost message costs a delay at most."""
+
+_SAY_AFTER_S = 30.0
+_SAY_JOINING_AFTER_S = 1.0
+_LEAST_WAIT_S = 0.0005
+_BUSY_FIRST_S = 0.1
+_BUSY_MOST_S = 2.0
+_STATUS_S = 1.0
+
+
+def _admitted(
+    runtime_dir: Path, attach: Attach, timeout_s: float, on_scanning: Callable[[int], None]
+) -> tuple[Connection, Welcome]:
+    """Attaches, and retries while the daemon is busy.
+
+    Raises:
+        ServerBusy: The daemon was still busy after `timeout_s`.
+    """
+    deadline_s = time.monotonic() + timeout_s
+    pause_s = _BUSY_FIRST_S
+    while True:
+        try:
+            connection, answer = ask(runtime_dir, attach, timeout_s, on_scanning)
+            if isinstance(answer, Welcome):
+                return connection, answer
+            connection.close()
+            raise unexpected(answer)
+        except ServerBusy as e:
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0:
+                raise ServerBusy(f"{e}; it was still busy after timeout_s = {timeout_s:g}") from None
+            if pause_s == _BUSY_FIRST_S:
+                log.warning("%s. Trying again for up to %g s (timeout_s)", str(e), timeout_s)
+        # Random, so that refused clients do not retry in step.
+        time.sleep(min(left_s, pause_s * random.uniform(0.5, 1.0)))
+        pause_s = min(_BUSY_MOST_S, 1.5 * pause_s)
+
+
+class ServedFeed(Feed):
+    """A feed over a daemon's ring.
+
+    Args:
+        runtime_dir: The daemon's directory.
+        spec: The checked request.
+        start: Where to begin.
+        prefetch: Rows to have ready ahead, 0 for the daemon's choice.
+        timeout_s: Longest wait for the daemon's answers.
+        joining: How to join the streams of others.
+        on_scanning: Called with the number of samples found while the daemon lists the source.
+        cache: See `prepclient.spec.check_cache`.
+        map_rows: Maps a ring.
+
+    Raises:
+        PrepClientError: The daemon does not admit this job.
+    """
+
+    def __init__(
+        self,
+        runtime_dir: Path,
+        spec: Spec,
+        start: Start,
+        *,
+        prefetch: int,
+        timeout_s: float,
+        joining: Joining,
+        on_scanning: Callable[[int], None],
+        cache: str = "",
+        map_rows: Callable[[int, RingLayout], Rows] = Rows.map,
+    ) -> None:
+        self._runtime_dir = runtime_dir
+        attach = Attach(
+            protocol=(PROTOCOL, PROTOCOL),
+            version=__version__,
+            job=spec.job[:256],
+            source=spec.source.to_wire(),
+            shuffle=spec.shuffle,
+            seed=spec.seed,
+            pipeline=spec.pipeline.to_wire(),
+            batch_size=spec.shape.batch_size,
+            drop_last=spec.shape.drop_last,
+            rank=spec.shape.rank,
+            world_size=spec.shape.world_size,
+            local_ranks=spec.local_ranks,
+            prefetch=prefetch,
+            epoch=start.epoch,
+            position=start.position,
+            epoch_start=start.epoch_start,
+            first=start.first,
+            rounds=start.rounds,
+            join_wait_s=joining.longest_wait_s(timeout_s),
+            lag=joining.lag,
+            num_shards=spec.shape.shard.count,
+            shard_index=spec.shape.shard.index,
+            batching=spec.shape.batching,
+            cache=cache,
+        )
+        self._connection, welcome = _admitted(runtime_dir, attach, timeout_s, on_scanning)
+        self._pid = os.getpid()
+        self._session: Session | None = None
+        self._job_id = welcome.job_id
+        self._map_rows = map_rows
+        self._end = weakref.finalize(self, self._connection.close)
+        self._end.atexit = False  # the kernel closes it as well
+        try:
+            self.layout = RingLayout.from_wire(welcome.layout)
+            self.rows = RingChain(self._map(welcome.ring, self.layout))
+        except SegmentError as e:
+            self._end()
+            raise MemoryRefused(f"the daemon's ring cannot be mapped: {e}") from e
+        except ProtocolError as e:
+            self._end()
+            raise ProtocolViolation(f"from the daemon: {e}") from e
+        except BaseException:
+            self._end()
+            raise
+        self.listing = Listing(welcome.samples, welcome.content_digest, welcome.source_digest, welcome.code)
+        self.num_classes = welcome.num_classes
+        self.epoch_start = welcome.epoch_start
+        self.position = welcome.position
+        self._alone_upto = welcome.alone_upto
+        if welcome.ahead > self.layout.rows:
+            log.info("joining a running stream at its next block, %d rows from now", welcome.ahead)
+
+    def attach(self, session: Session) -> None:
+        """See `Feed`."""
+        self._session = session
+
+    def poll(self, session: Session) -> None:
+        """See `Feed`."""
+        while self._take(session, 0.0):
+            pass
+
+    def wait(
+        self,
+        session: Session,
+        timeout_s: float,
+        until: Callable[[], bool],
+        pace_s: Callable[[], float | None] = lambda: None,
+        held_up: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """See `Feed`."""
+        if until():
+            return
+        began_s = time.monotonic()
+        sync_s = began_s + _SYNC_AFTER_S
+        say_s = began_s + _SAY_AFTER_S
+        while True:
+            now_s = time.monotonic()
+            if now_s - began_s > timeout_s:
+                raise BatchTimeout(self._what_is_missing(session, timeout_s))
+            if self._alone_upto and now_s - began_s > _SAY_JOINING_AFTER_S:
+                self._say_joining(session)
+            pause_s = min(sync_s, say_s, began_s + timeout_s) - now_s
+            pace = pace_s()
+            self._take(session, max(_LEAST_WAIT_S, pause_s if pace is None else min(pause_s, pace)))
+            if until():
+                return
+            now_s = time.monotonic()
+            if not held_up():
+                sync_s = now_s + _SYNC_AFTER_S
+            if now_s >= sync_s:
+                self._connection.send(Sync(session.released_upto))
+                sync_s = now_s + _SYNC_AFTER_S
+            if now_s >= say_s:
+                log.warning("%s", self._what_is_missing(session, now_s - began_s))
+                say_s = now_s + _SAY_AFTER_S
+
+    def _say_joining(self, session: Session) -> None:
+        """Logs once that the job waits for the shared stream."""
+        if session.ready_upto <= self._alone_upto < session.upcoming.stop:
+            log.warning(
+                "this job started early on a separate stream, and waits at row %d until the shared stream arrives "
+                "(once; with Joining(wait_s=0) it would neither wait nor share)", session.ready_upto,
+            )  # fmt: skip
+            self._alone_upto = 0
+
+    def _take(self, session: Session, timeout_s: float) -> bool:
+        """Handles a message; False if none arrives within `timeout_s`."""
+        match self._connection.receive(timeout_s):
+            case None:
+                return False
+            case Ready(upto, bad):
+                session.ready(upto, bad)
+            case Moved() as moved:
+                self._move(moved)
+            case other:
+                raise unexpected(other)
+        return True
+
+    def _move(self, moved: Moved) -> None:
+        try:
+            self.rows.add(moved.start, self._map(moved.ring, RingLayout.from_wire(moved.layout)))
+        except (SegmentError, ProtocolError) as e:
+            raise ProtocolViolation(f"the daemon's new ring cannot be used: {e}") from e
+
+    def _map(self, ring: int, layout: RingLayout) -> Rows:
+        fd = self._connection.take(ring)
+        try:
+            return self._map_rows(fd, layout)
+        finally:
+            os.close(fd)  # the mapping keeps the memory
+
+    def _what_is_missing(self, session: Session, waited_s: float) -> str:
+        return (
+            f"no batch for {waited_s:.0f} s: rows below {session.ready_upto} are ready, "
+            f"and this job is at row {session.released_upto}. The daemon in {self._runtime_dir} runs; "
+            "`prepserver status` shows whether its workers are busy, and whether a slower job holds this one back"
+        )
+
+    def release(self, session: Session) -> None:
+        """See `Feed`."""
+        totals = session.handed.totals
+        self.rows.forget_below(session.released_upto)
+        # A Release that cannot be sent now is no loss: the next one includes it.
+        self._connection.send(
+            Release(session.released_upto, totals.wait_ns, totals.batches, totals.copy_ns, totals.own_ns)
+        )
+
+    def about_job(self, totals: Totals, since_ns: int | None = None) -> dict[str, Any]:
+        """See `Feed`. Asks the daemon, which takes some milliseconds."""
+        try:
+            found = ask_status(self._runtime_dir, _STATUS_S, since_ns)
+            job = next((dict(job) for job in found["jobs"] if job["id"] == self._job_id), {})
+            return job | ({"chunks": found["chunks"]} if since_ns is not None and job else {})
+        except (PrepClientError, LookupError, TypeError, ValueError) as e:
+            log.debug("the daemon does not say how this job does: %s", e)  # a statistic is no reason to fail
+            return {}
+
+    def close(self) -> None:
+        """See `Feed`."""
+        # In a forked child the connection is the parent's: a Bye would end the parent's job.
+        if self._session is not None and os.getpid() == self._pid:
+            self._connection.leave(self._session.stands)
+        self._session = None
+        self._end()
+        super().close()

@@ -1,0 +1,24 @@
+#!/bin/bash
+# A job that has its nodes alone and brings its own daemons, one for each node: sbatch deploy/slurm/job.sh. Where the
+# nodes run prepserver.service, a job needs none of this.
+#SBATCH --job-name=train
+#SBATCH --nodes=2
+#SBATCH --exclusive
+#SBATCH --mem=0
+#SBATCH --ntasks-per-node=8
+#SBATCH --gpus-per-node=8
+set -euo pipefail
+
+# The same on every node, and short: the path of a socket has at most 107 bytes. Clients read it, too.
+export PREPSERVER_RUNTIME_DIR=/tmp/prepserver-$SLURM_JOB_ID
+each=(srun --overlap --ntasks="$SLURM_NNODES" --ntasks-per-node=1)
+
+# A step of its own, because Slurm ends what a step leaves running. Its daemons may use all cores: training processes
+# need theirs for moments only, and workers have a low priority.
+"${each[@]}" --cpus-per-task="$SLURM_CPUS_ON_NODE" --gpus=0 prepserver start &
+daemons=$!
+trap 'kill "$daemons" 2>/dev/null; wait "$daemons" || true' EXIT
+# shellcheck disable=SC2016 # it is for the shell of each node
+"${each[@]}" timeout 120 sh -c 'until prepserver status >/dev/null 2>&1; do sleep 1; done'
+
+srun --overlap python train.py
