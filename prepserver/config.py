@@ -1,6 +1,7 @@
 """The daemon's settings: defaults, then a TOML file, then the command line; checked in one place.
 
-Every error names the setting, the value and the limit.
+Every error names the setting, the value and the limit. It is long because each setting stands here in full: its
+meaning, default, range, names in file and command line.
 """
 
 from __future__ import annotations
