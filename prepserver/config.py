@@ -1,6 +1,7 @@
 """The daemon's settings: defaults, then a TOML file, then the command line; checked in one place.
 
-Every error names the setting, the value and the limit.
+Every error names the setting, the value and the limit. It is long because each setting stands here in full: its
+meaning, default, range, names in file and command line.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from prepserver.pipeline.urls import canonical, is_url
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("text", "json")
 SANDBOX_MODES = ("auto", "on", "off")
+ENGINES = ("local", "ray")
 MAX_FOLDERS = 32
 MAX_PLUGINS = 64
 _MAX_ROOT_BYTES = 1024  # 32 of them fit one message to a worker
@@ -70,6 +72,9 @@ class Settings:
         socket_group: Group that may connect, a name or a number; empty for the daemon's own.
         socket_mode: Mode of the attach socket. One that systemd made keeps the mode of its unit.
         log_format: One of `LOG_FORMATS`.
+        engine: What fills rows: ``local`` workers, or ``ray`` for remote ones beside them.
+        ray_address: Where the Ray cluster is: ``auto`` for the one that this machine belongs to, or ``host:port``.
+        remote_workers: Workers on the machines of that cluster.
     """
 
     workers: int = 0
@@ -95,6 +100,14 @@ class Settings:
     socket_group: str = ""
     socket_mode: int = 0o660
     log_format: str = "text"
+    engine: str = "local"
+    ray_address: str = "auto"
+    remote_workers: int = 0
+
+    @property
+    def task_rows(self) -> int:
+        """`chunk_rows`, but at least 64 with remote workers: a call of an actor costs 4 ms, whatever it makes."""
+        return max(self.chunk_rows, 64 if self.engine == "ray" else 0)
 
     @property
     def url_roots(self) -> tuple[str, ...]:
@@ -127,6 +140,19 @@ class Settings:
             raise ConfigError(f"log_level = {self.log_level!r} is not one of {', '.join(LOG_LEVELS)}")
         if self.log_format not in LOG_FORMATS:
             raise ConfigError(f"log_format = {self.log_format!r} is not one of {', '.join(LOG_FORMATS)}")
+        _within("remote_workers", self.remote_workers, 0, MAX_WORKERS)
+        if self.engine not in ENGINES:
+            raise ConfigError(f"engine = {self.engine!r} is not one of {', '.join(ENGINES)}")
+        if (self.engine == "ray") != bool(self.remote_workers):
+            raise ConfigError(
+                f"engine = {self.engine!r} with {self.remote_workers} remote workers: --engine ray and "
+                "--remote-workers N belong together"
+            )
+        if not self.ray_address or "://" in self.ray_address:
+            raise ConfigError(
+                f'ray.address = {self.ray_address!r} is neither "auto" nor host:port. This machine must belong to the '
+                "cluster: ray start --address=HEAD:6379 --num-cpus=0"
+            )
         if self.sandbox not in SANDBOX_MODES:
             raise ConfigError(f"sandbox = {self.sandbox!r} is not one of {', '.join(SANDBOX_MODES)}")
 
@@ -136,10 +162,10 @@ def load_settings(file: Path | None, flags: Mapping[str, Any]) -> Settings:
 
     ``workers`` ("auto" or a number), ``memory`` and ``worker_memory`` ("auto", bytes, or with a unit such as "8G"),
     ``runtime_dir``, ``cache_dir``, ``log_level``, ``log_format``, ``chunk_rows``, ``sample_timeout_s``, ``drain_s``,
-    ``nice``, ``sandbox``, ``socket_group``, ``socket_mode``; ``roots`` in the table ``[sources]``; ``load`` and
-    ``read`` in ``[plugins]``;
-    ``memory``, ``disk`` and ``folders`` in ``[cache]``; ``memory_per_uid``, ``jobs_per_uid`` and
-    ``streams_per_uid`` in ``[limits]``. In `flags`, these have the names that `_OF_FLAGS` gives.
+    ``nice``, ``sandbox``, ``engine``, ``socket_group``, ``socket_mode``; ``roots`` in the table ``[sources]``; ``load``
+    and ``read`` in ``[plugins]``; ``memory``, ``disk`` and ``folders`` in ``[cache]``; ``memory_per_uid``,
+    ``jobs_per_uid`` and ``streams_per_uid`` in ``[limits]``; ``address`` and ``workers`` in ``[ray]``. In `flags`,
+    these have the names that `_OF_FLAGS` gives.
 
     Raises:
         ConfigError: The file cannot be read, or a setting is unknown or not valid.
@@ -168,12 +194,15 @@ _OF_FLAGS = {
     "plugin_read": "plugins.read",
     "cache_memory": "cache.memory",
     "cache_folders": "cache.folders",
+    "address": "ray.address",
+    "remote_workers": "ray.workers",
 }
 _TABLES = {
     "sources": ("roots",),
     "plugins": ("load", "read"),
     "cache": ("memory", "disk", "folders"),
     "limits": ("memory_per_uid", "jobs_per_uid", "streams_per_uid"),
+    "ray": ("address", "workers"),
 }
 FIELDS = {
     "memory": "memory_bytes",
@@ -187,6 +216,8 @@ FIELDS = {
     "limits.memory_per_uid": "memory_per_uid_bytes",
     "limits.jobs_per_uid": "jobs_per_uid",
     "limits.streams_per_uid": "streams_per_uid",
+    "ray.address": "ray_address",
+    "ray.workers": "remote_workers",
 }
 """Names in a file that differ from those in `Settings`."""
 
@@ -225,6 +256,9 @@ _KINDS: dict[str, type | tuple[type, ...]] = {
     "drain_s": (int, float),
     "nice": int,
     "sandbox": str,
+    "engine": str,
+    "ray.address": str,
+    "ray.workers": int,
     "limits.jobs_per_uid": int,
     "limits.streams_per_uid": int,
     "socket_group": (str, int),

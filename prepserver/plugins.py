@@ -85,6 +85,11 @@ def load(names: Sequence[str]) -> list[Loaded]:
             _loaded[role, name] = Loaded(role, name, code, origin, value)
     if len(_loaded) > MOST:
         raise PluginError(f"{len(_loaded)} plug-ins are more than {MOST}: name single ones, as module:object")
+    return loaded()
+
+
+def loaded() -> list[Loaded]:
+    """All plug-ins of this process."""
     return list(_loaded.values())
 
 

@@ -81,6 +81,7 @@ def running_server(
     sample_s: float = 0.0,
     wait_workers: bool = True,
     roots: Sequence[str] = (),
+    more: Sequence[str] = (),
 ) -> Iterator[Server]:
     """A daemon that listens.
 
@@ -91,13 +92,14 @@ def running_server(
         sample_s: How long they then take for a sample.
         wait_workers: Whether to wait until all workers are up.
         roots: Its source roots.
+        more: More for its command line.
     """
     runtime_dir, log_path = scratch / "run", scratch / "daemon.log"
     arguments = [
         *(sys.executable, "-m", "bench.harness.stand_in" if fill else _CLI, "start", "--workers", str(workers)),
         *("--runtime-dir", str(runtime_dir), "--cache-dir", str(scratch / "index")),
-        *(part for root in roots for part in ("--root", root)),
-    ]
+        *(part for root in roots for part in ("--root", root)), *more,
+    ]  # fmt: skip
     env = {**environment(), "BENCH_FILL": fill or "", "BENCH_SAMPLE_S": str(sample_s)}
     with log_path.open("w") as log:
         process = subprocess.Popen(arguments, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log)

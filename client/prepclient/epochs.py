@@ -58,8 +58,8 @@ class Epoch:
                 raise StopIteration
             if self._client._iterators != self._number:
                 raise RuntimeError(
-                    "this iterator is of an earlier epoch: its PrepClient was iterated or moved since. Loops that run "
-                    "at the same time each need their own PrepClient; they share the daemon's work"
+                    "this iterator is of an earlier epoch: its PrepClient was iterated, closed or moved since. Loops "
+                    "that run at the same time each need their own PrepClient; they share the daemon's work"
                 )
             replay = self._client._replay()
             if replay is not None:

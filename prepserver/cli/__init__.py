@@ -34,8 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code; see `prepserver.cli.exits`.
     """
-    arguments = command_line().parse_args(argv)
     try:
+        arguments = command_line().parse_args(argv)
         if isinstance(arguments.run, str):
             module, _, name = arguments.run.partition(":")
             return int(getattr(importlib.import_module(module), name)(arguments))
@@ -96,9 +96,9 @@ def _add_start(commands: _Commands) -> None:
         "(default 5) to finish, then ends everything within 3 s more; a second signal skips the wait.",
         "Settings come from the command line, then --config, then defaults. The file is TOML with workers, "
         "memory, worker_memory, runtime_dir, cache_dir, log_level, log_format, chunk_rows, sample_timeout_s, "
-        "drain_s, nice, sandbox, socket_group, socket_mode, [sources] roots, [plugins] load and read, [cache] memory, "
-        "disk and folders, and [limits] memory_per_uid, jobs_per_uid, streams_per_uid. SIGHUP makes the daemon "
-        "read it again. ",
+        "drain_s, nice, sandbox, engine, socket_group, socket_mode, [sources] roots, [plugins] load and read, [cache] "
+        "memory, disk and folders, [limits] memory_per_uid, jobs_per_uid, streams_per_uid, and [ray] address, workers. "
+        "SIGHUP makes the daemon read it again. ",
     )  # fmt: skip
     p.add_argument("--workers", metavar="N|auto", help="worker processes (default auto: usable CPUs, less one)")
     p.add_argument(
@@ -132,6 +132,16 @@ def _add_start(commands: _Commands) -> None:
         action="append",
         help="a folder that plug-ins may read; repeatable (default none)",
     )
+    p.add_argument(
+        "--engine", choices=("local", "ray"),
+        help="what fills rows: local workers (the default), or also remote ones on the machines of a Ray cluster, with "
+        "--remote-workers. They read the datasets there, under the same paths. Needs the extra ray",
+    )  # fmt: skip
+    p.add_argument(
+        "--address", metavar="HOST:PORT|auto",
+        help="where the Ray cluster is (default auto: the one that this machine belongs to)",
+    )  # fmt: skip
+    p.add_argument("--remote-workers", metavar="N", type=int, help="with --engine ray: workers there, each of one CPU")
     p.add_argument("--config", metavar="FILE.toml", type=Path, help="settings from a file")
     p.add_argument("--log-level", choices=("debug", "info", "warning", "error"), help="default info")
     p.add_argument("--log-format", choices=("text", "json"), help="text for people (the default), or JSON lines")
@@ -316,7 +326,11 @@ def _add_tune(commands: _Commands) -> None:
         "--step", metavar="SCRIPT.py:FUNCTION", help="measure the step instead: a function that takes a batch"
     )
     p.add_argument(
-        "--seconds", metavar="S", type=_within(float, 0.1, 600), default=3.0, help="of each point (default 3)"
+        "--seconds",
+        metavar="S",
+        type=_within(float, 0.1, 600),
+        default=2.0,
+        help="of each measurement; the best points are measured several times (default 2)",
     )
     p.add_argument(
         "--most-workers", metavar="N", type=_within(int, 1, 1024), help="try about so many (default the usable cores)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from pathlib import Path
 
@@ -30,6 +31,8 @@ def doubts(settings: Settings) -> list[str]:
     Raises:
         ConfigError: A setting cannot work on this machine.
     """
+    if settings.engine == "ray" and importlib.util.find_spec("ray") is None:
+        raise ConfigError("--engine ray needs the package ray: pip install 'prepserver[ray]'")
     return [*_of_memory(settings.memory_bytes), *_of_roots(settings.source_roots), *_of_cache(settings.cache_dir)]
 
 

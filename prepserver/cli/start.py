@@ -32,7 +32,7 @@ log = logging.getLogger("prepserver")
 
 _FLAGS = (
     *("workers", "memory", "runtime_dir", "cache_dir", "log_level", "log_format", "roots", "plugins", "plugin_read"),
-    *("cache_memory", "cache_folders"),
+    *("cache_memory", "cache_folders", "engine", "address", "remote_workers"),
 )
 _DETACHED_LOG = "daemon.log"
 
@@ -93,7 +93,9 @@ def _serve(
     log_to_stderr(settings.log_level, settings.log_format)
     workers = settings.workers or auto_workers()
     try:
-        most_clients = clients_allowed(raise_limit(), settings.workers or auto_most_workers())
+        most_clients = clients_allowed(
+            raise_limit(), (settings.workers or auto_most_workers()) + settings.remote_workers
+        )
     except DescriptorsShort as e:
         place.close()
         raise CommandError(e, USAGE) from e

@@ -83,6 +83,7 @@ def tables(found: dict[str, Any]) -> Iterator[RenderableType]:
             ],
             gives_way="state",
         )  # fmt: skip
+    yield from _remote(found)
     if found["jobs"]:
         yield table(
             "jobs", ("id", "job", "rank", "stream", "epoch", "images/s", "waits", "for", "ready"),
@@ -138,6 +139,18 @@ def tables(found: dict[str, Any]) -> Iterator[RenderableType]:
         )
 
 
+def _remote(found: dict[str, Any]) -> Iterator[RenderableType]:
+    for engine in found.get("engines", []):
+        if engine["state"] != "up":
+            yield Text(f"{engine['name']} is down, and its workers with it: {engine['why']}")
+    if remote := [w for w in found["workers"] if w.get("host")]:
+        yield table(
+            "remote workers", ("n", "host", "sends"),
+            [(w["number"], w["host"], _bytes_per_s(w["received_bytes_per_s"])) for w in remote],
+            gives_way="host",
+        )  # fmt: skip
+
+
 def _sandbox(sandbox: dict[str, str], everywhere: list[int]) -> str:
     if sandbox["mode"] == "off":
         return "sandbox: off"
@@ -162,6 +175,10 @@ def _epoch(job: dict[str, Any]) -> str:
 
 def _rate(per_s: float | None) -> str:
     return "-" if per_s is None else f"{per_s:.0f}"
+
+
+def _bytes_per_s(per_s: float | None) -> str:
+    return "-" if per_s is None else f"{format_bytes(int(per_s))}/s"
 
 
 def _percent(fraction: float | None) -> str:

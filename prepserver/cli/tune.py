@@ -9,9 +9,8 @@ import json
 import math
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from rich.console import Console
@@ -32,7 +31,7 @@ from prepserver.pipeline.sources import ImageFolder, Packed, SourceSpec, source_
 from prepserver.plugins import PluginError, codes, load
 from prepserver.tune import show
 from prepserver.tune.measure import Job, NotMeasured, Stopped, bench
-from prepserver.tune.points import Point, Search, choose, every, search
+from prepserver.tune.points import Point, choice, every, rates_of, search
 
 _ORDERS: dict[str, bool | str] = {"none": False, "cyclic": True, "full": "full"}
 _STEPS = 20  # of the user's step, to time it
@@ -55,34 +54,36 @@ def tune(arguments: argparse.Namespace) -> int:
     most = arguments.most_workers or auto_most_workers()
     forms = [(cache, packed) for cache, packed in _FORMS if not (packed and isinstance(job.source, Packed))]
     prefetches = (0, 2 * job.batch_size)
-    steps = every(most, forms, prefetches) if arguments.full else search(most, forms, prefetches, job.wanted_per_s)
+    seen: list[tuple[Point, float]] = []
+    steps = (every if arguments.full else search)(seen, most, forms, prefetches, job.wanted_per_s)
     began_s = time.monotonic()
     try:
-        rates, skipped = _sweep(steps, job, arguments.seconds, most)
+        skipped = _sweep(steps, seen, job, arguments.seconds, most)
     except DemoFailure as e:
         raise CommandError(e) from e
-    if not rates:
+    measured = [(point, rate) for point, rate in seen if rate]
+    if not measured:
         raise CommandError("; ".join(dict.fromkeys(skipped.values())) or "stopped before the first point was measured")
-    chosen = choose(rates, job.wanted_per_s)
+    chosen = choice(measured, job.wanted_per_s)
     if arguments.json:
-        found = show.plain(rates, chosen, job, skipped, time.monotonic() - began_s)
+        found = show.plain(measured, chosen, job, skipped, time.monotonic() - began_s)
         sys.stdout.write(json.dumps(found, indent=2) + "\n")
     else:
-        console().print(*show.shown(rates, chosen, job), sep="\n")
+        console().print(*show.shown(measured, chosen, job), sep="\n")
     try:
         if arguments.write is not None:
-            arguments.write.write_text(show.settings(chosen, job, rates))
+            arguments.write.write_text(show.settings(chosen, job, measured))
         if arguments.plot is not None:
-            show.plot(arguments.plot, rates, chosen, job)
+            show.plot(arguments.plot, rates_of(measured), chosen, job)
     except OSError as e:
         raise CommandError(f"{e.filename}: {e.strerror}") from e
     return OK
 
 
-def _sweep(steps: Search, job: Job, seconds: float, most: int) -> tuple[dict[Point, float], dict[Point, str]]:
-    """The rates of the points, and why others have none; q ends it early."""
-    rates: dict[Point, float] = {}
-    seen: dict[Point, list[float]] = {}
+def _sweep(
+    steps: Iterator[Point], seen: list[tuple[Point, float]], job: Job, seconds: float, most: int
+) -> dict[Point, str]:
+    """Measures the points, and says why some cannot be; q ends it early."""
     skipped: dict[Point, str] = {}
     out = Console(stderr=True)
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
@@ -90,21 +91,18 @@ def _sweep(steps: Search, job: Job, seconds: float, most: int) -> tuple[dict[Poi
         task = bar.add_task("starting a daemon (q stops)")
         try:
             with bench(job, seconds, most, lambda: pressed() == "q") as measured:
-                point = next(steps)
-                while True:
-                    best = f"; best so far {max(rates.values()):,.0f} images/s" if rates else ""
-                    bar.update(task, description=f"{sum(map(len, seen.values())) + 1}: {point}{best} (q stops)")
+                for point in steps:
+                    best = f"; best so far {max(rates_of(seen).values()):,.0f} images/s" if seen else ""
+                    bar.update(task, description=f"{len(seen) + 1}: {point}{best} (q stops)")
                     try:
-                        seen.setdefault(point, []).append(rate := measured.images_per_s(point))
-                        rates[point] = fmean(seen[point])
+                        rate = measured.images_per_s(point)
                     except NotMeasured as e:
-                        skipped[point] = str(e)
+                        skipped[point], rate = str(e), 0.0
                         out.print(f"not measured: {point}: {e}", markup=False, highlight=False)
-                        rate = 0.0
-                    point = steps.send(rate)
-        except (StopIteration, Stopped):
+                    seen.append((point, rate))
+        except Stopped:
             pass
-    return rates, skipped
+    return skipped
 
 
 def _job(arguments: argparse.Namespace) -> Job:

@@ -1,7 +1,8 @@
 """The worker processes: replaced when they die, killed when they hang.
 
-The pool reports workers that are up or lost and tasks that are done; it decides nothing about rows. This module is long
-because it holds the whole life of a worker and of the zygote, whose end is the end of every worker.
+The pool reports workers that are up or lost and tasks that are done; it decides nothing about rows. Its workers come
+from engines (`prepserver.daemon.engine`): a worker may be a process of this machine or an actor elsewhere, and the
+coordinator does not know which. This module is long because it holds the whole life of a worker.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from prepserver.daemon.engine import Engine, backoff_s
 from prepserver.daemon.indexers import Indexers, Question
 from prepserver.daemon.poll import Poll
 from prepserver.pipeline.spec import Codes
@@ -36,8 +38,6 @@ from prepserver.worker.launch import (
 
 log = logging.getLogger(__name__)
 
-_BACKOFF_FIRST_S = 0.1  # wait before the second replacement; the first starts at once
-_BACKOFF_MOST_S = 30.0
 _HEALTHY_S = 60.0  # a worker that lives this long, fills a chunk, or dies in a lane's ops, resets the backoff
 _REAP_S = 2.0  # a killed process that is still there after this waits inside the kernel
 _CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL)
@@ -73,9 +73,10 @@ class PoolEvents(Protocol):
 
 @dataclass(slots=True)
 class Seat:
-    """One of the pool's places, and the worker in it."""
+    """One of the pool's places, and the worker in it, which `engine` gives."""
 
     number: int
+    engine: Engine
     child: Child | None = None
     since_s: float = 0.0
     failures: int = 0
@@ -102,6 +103,11 @@ class WorkerPool:
         url_roots: See `Settings`.
         log_format: Of the children.
         worker_bytes: What a worker may allocate for itself; 0 for no limit.
+        bridge: Makes the process through which remote workers are had.
+        remote_workers: How many of them, beside `workers`.
+
+    Attributes:
+        engines: Where the workers come from: the zygote, and the bridge if there is one.
     """
 
     def __init__(
@@ -110,6 +116,7 @@ class WorkerPool:
         plugins: Sequence[str] = (), plugin_read: Sequence[str] = (), url_roots: Sequence[str] = (),
         log_format: str = "text",
         worker_bytes: int = 0,
+        bridge: Callable[[], Zygote] | None = None, remote_workers: int = 0,
     ) -> None:  # fmt: skip
         self._poll = poll
         self._events = events
@@ -117,16 +124,18 @@ class WorkerPool:
         # Half, so that a worker that waits for a dead store is not taken for one that hangs.
         self._url_roots = tuple(url_roots)
         remote = (self._url_roots, sample_timeout_s / 2)
-        self._make_zygote: Callable[[], Zygote] = lambda: Zygote(
-            nice, log_level.upper(), sandbox, plugins, plugin_read, *remote, log_format, worker_bytes
+        self._zygote = Engine(
+            poll,
+            lambda: Zygote(nice, log_level.upper(), sandbox, plugins, plugin_read, *remote, log_format, worker_bytes),
+            self._read_engine,
         )
-        self._zygote = self._make_zygote()
+        self.engines = [self._zygote]
         self._plugins: work.Plugins = []
         self._sandbox = sandbox
-        self._zygote_fd = -1
-        self._zygote_failures = 0
-        self._zygote_due_s = 0.0
-        self.seats = [Seat(n) for n in range(workers)]
+        self.seats = [Seat(n, self._zygote) for n in range(workers)]
+        if bridge is not None:
+            self.engines.append(Engine(poll, bridge, self._read_engine))
+            self.seats += [Seat(workers + n, self.engines[1]) for n in range(remote_workers)]
         self._by_worker: dict[int, Seat] = {}
         self._stuck: dict[int, Child] = {}  # killed, but not ended
         self._indexers = Indexers(poll, self._spawn_indexer)
@@ -139,12 +148,13 @@ class WorkerPool:
             NotConfined: The setting is ``on``, and a part of the sandbox is missing.
             PluginsBroken: A plug-in that the settings name cannot be loaded.
         """
-        self._start_zygote()
-        self._zygote.wait_ready()
-        if self._zygote.broken:
-            raise PluginsBroken(self._zygote.broken)
-        self._plugins = self._zygote.plugins
-        missing = self._zygote.unconfined
+        self._zygote.start()
+        zygote = self._zygote.process
+        zygote.wait_ready()
+        if zygote.broken:
+            raise PluginsBroken(zygote.broken)
+        self._plugins = zygote.plugins
+        missing = zygote.unconfined
         if self._sandbox == "on" and missing:
             raise NotConfined(
                 f'sandbox = "on", but this machine lacks {missing}. With "auto" the daemon starts without it'
@@ -152,20 +162,27 @@ class WorkerPool:
         if self._sandbox == "off":
             log.warning('sandbox = "off": workers parse files with all the rights of uid %d', os.getuid())
         elif missing:
-            log.warning("the workers' sandbox has only %s: this machine lacks %s", self._zygote.sandbox, missing)
+            log.warning("the workers' sandbox has only %s: this machine lacks %s", zygote.sandbox, missing)
         if self._url_roots:
             log.info("workers have a network, to read below %s", ", ".join(self._url_roots))
-        self._read_zygote()
+        self._read_engine(self._zygote)
+        # ORDER: after the zygote is up, which may refuse to be.
+        for engine in self.engines[1:]:
+            engine.restart(time.monotonic())
 
     @property
     def kernels(self) -> tuple[str, str]:
         """The kernels that make rows, ``native`` or ``pure``, and the reason."""
-        return self._zygote.kernels
+        return self._zygote.process.kernels
 
     @property
     def sandbox(self) -> dict[str, str]:
         """The setting, the parts that workers have, and the missing parts with the reason."""
-        return {"mode": self._sandbox, "parts": self._zygote.sandbox, "missing": self._zygote.unconfined}
+        return {
+            "mode": self._sandbox,
+            "parts": self._zygote.process.sandbox,
+            "missing": self._zygote.process.unconfined,
+        }
 
     @property
     def plugins(self) -> list[dict[str, str]]:
@@ -195,21 +212,26 @@ class WorkerPool:
 
     @property
     def size(self) -> int:
-        """Seats, without those of workers that retire."""
-        return sum(not seat.retires for seat in self.seats)
+        """Seats on this machine, without those of workers that retire."""
+        return sum(not seat.retires for seat in self.local_seats)
+
+    @property
+    def local_seats(self) -> list[Seat]:
+        """Seats of this machine's workers."""
+        return [seat for seat in self.seats if seat.engine is self._zygote]
 
     def grow(self) -> None:
-        """Adds a worker."""
+        """Adds a worker on this machine."""
         taken = {seat.number for seat in self.seats}
-        seat = Seat(next(n for n in range(len(taken) + 1) if n not in taken))
+        seat = Seat(next(n for n in range(len(taken) + 1) if n not in taken), self._zygote)
         self.seats.append(seat)
-        if self._zygote.ready and self._zygote_fd >= 0:
+        if seat.engine.is_up:
             self._fill(seat)
 
     def retire(self) -> int | None:
         """Takes away the last seat whose worker is up, once that worker is ended; returns the worker."""
         for worker, seat in sorted(self._by_worker.items(), key=lambda each: -each[1].number):
-            if not seat.retires:
+            if not seat.retires and seat.engine is self._zygote:
                 seat.retires = True
                 return worker
         return None
@@ -264,18 +286,16 @@ class WorkerPool:
             # The zygote that forked it may be gone and cannot report its end.
             if child.ended_by(0.0):
                 self._unstuck(child)
-        if self._zygote_fd < 0:
-            if now_s >= self._zygote_due_s:
-                self._restart_zygote(now_s)
-            return
-        if self._zygote.overdue:
-            log.error("the new zygote did not come up; starting another")
-            self._zygote_gone("overdue", now_s)
-            return
+        for engine in self.engines:
+            if not engine.runs:
+                engine.restart(now_s)
+            elif engine.process.overdue:
+                log.error("%s did not come up; starting another", engine.process.name)
+                self._engine_gone(engine, "overdue", now_s)
         now_ns = time.monotonic_ns()
         for seat in list(self.seats):
             if seat.child is None:
-                if self._zygote.ready and now_s >= seat.due_s:
+                if seat.engine.is_up and now_s >= seat.due_s:
                     self._fill(seat)
             else:
                 self._check_deadline(seat, now_ns, now_s)
@@ -288,86 +308,77 @@ class WorkerPool:
         for child in self._stuck.values():
             child.close()
         self._indexers.close()
-        if self._zygote_fd >= 0:
-            self._poll.forget(self._zygote_fd)
-            self._zygote_fd = -1
+        deadline_s = time.monotonic() + timeout_s
+        clean = True
         self._by_worker.clear()
-        return self._zygote.close(timeout_s)
+        for engine in self.engines:
+            engine.forget()
+            clean &= engine.process.close(max(0.0, deadline_s - time.monotonic()))
+        return clean
 
-    # -- the zygote ---------------------------------------------------------------------------------
+    # -- engines ------------------------------------------------------------------------------------
 
-    def _start_zygote(self) -> None:
-        self._zygote.start()
-        self._zygote_fd = self._zygote.fileno()
-        self._poll.watch(self._zygote_fd, self._read_zygote)
-
-    def _restart_zygote(self, now_s: float) -> None:
-        self._zygote = self._make_zygote()
-        try:
-            self._start_zygote()
-        except ZygoteError as e:
-            self._zygote_failures += 1
-            self._zygote_due_s = now_s + _backoff_s(self._zygote_failures)
-            log.error("cannot start the zygote: %s", e)
-
-    def _read_zygote(self) -> None:
-        self._zygote.flush()
-        for event in self._zygote.receive():
+    def _read_engine(self, engine: Engine) -> None:
+        engine.process.flush()
+        for event in engine.process.receive():
             match event:
                 case ZygoteReady():
-                    self._zygote_ready()
+                    self._engine_ready(engine)
                 case ChildSpawned(child):
                     self._spawned(child)
                 case ChildExited(child, status, reason):
                     self._exited(child, status, reason)
                 case ZygoteGone(reason, children):
-                    self._zygote_gone(reason, time.monotonic(), children)
-        if self._zygote_fd >= 0:
-            self._poll.watch_writing(self._zygote_fd, self._zygote.blocked)
+                    self._engine_gone(engine, reason, time.monotonic(), children)
+        engine.watch_writing()
 
-    def _zygote_ready(self) -> None:
-        if self._zygote.plugins != self._plugins:
-            changed = self._zygote.broken or "the files of plug-ins have changed since this daemon was started"
+    def _engine_ready(self, engine: Engine) -> None:
+        if engine is self._zygote:
+            self._check_zygote()
+        if engine.process.broken:
+            return  # it ends, and that is why
+        engine.came_up()
+        for seat in self.seats:
+            if seat.engine is engine and seat.child is None:
+                self._fill(seat)
+
+    def _check_zygote(self) -> None:
+        zygote = self._zygote.process
+        if zygote.plugins != self._plugins:
+            changed = zygote.broken or "the files of plug-ins have changed since this daemon was started"
             raise PluginsChanged(f"{changed}. Rows of two versions must not meet in one stream: start the daemon again")
-        self._zygote_failures = 0
         path, why = self.kernels
         if path == "pure":
             log.warning("workers make rows without the compiled kernels, at half the speed: %s", why)
         self._indexers.zygote_ready()
-        for seat in self.seats:
-            if seat.child is None:
-                self._fill(seat)
 
-    def _zygote_gone(self, reason: str, now_s: float, children: Sequence[Child] = ()) -> None:
-        log.error("%s, and all workers with it; starting them again", reason)
-        if self._zygote_fd >= 0:
-            self._poll.forget(self._zygote_fd)
-            self._zygote_fd = -1
+    def _engine_gone(self, engine: Engine, reason: str, now_s: float, children: Sequence[Child] = ()) -> None:
+        why = engine.process.broken or reason
+        log.error("%s, and all its workers with it; starting them again", why)
+        engine.gone(why, now_s)
         for seat in list(self.seats):
-            if seat.child is not None:
+            if seat.engine is engine and seat.child is not None:
                 self._vacate(seat, suspect=None, strikes=0, stuck=False)
-        self._indexers.zygote_gone(reason)
+        if engine is self._zygote:
+            self._indexers.zygote_gone(reason)
         for child in children:  # including one that had done its work, but whose end the zygote had not reported
             if child.ticket not in self._stuck:
                 child.close()
-        self._zygote.close(_REAP_S)
-        self._zygote_failures += 1
-        # The first restart is immediate: somebody may have killed the zygote by mistake.
-        self._zygote_due_s = now_s + (0.0 if self._zygote_failures == 1 else _backoff_s(self._zygote_failures))
+        engine.process.close(_REAP_S)
 
     def _spawn_indexer(self) -> Child:
-        if self._zygote_fd < 0:
+        if not self._zygote.runs:
             raise ZygoteAbsent("the zygote is starting again")
-        return self._zygote.spawn("indexer", 0)
+        return self._zygote.process.spawn("indexer", 0)
 
     # -- workers ------------------------------------------------------------------------------------
 
     def _fill(self, seat: Seat) -> None:
         try:
-            seat.child = self._zygote.spawn("worker", seat.number)
+            seat.child = seat.engine.process.spawn("worker", seat.number)
         except ZygoteError as e:
             seat.failures += 1
-            wait_s = _backoff_s(seat.failures)
+            wait_s = backoff_s(seat.failures)
             log.error("cannot start worker %d: %s. Trying again in %.1f s", seat.number, e, wait_s)
             seat.due_s = time.monotonic() + wait_s
             return
@@ -440,7 +451,7 @@ class WorkerPool:
         else:
             young = died_young(now_s - seat.since_s, child.page.read().tasks, suspect)
             seat.failures = seat.failures + 1 if young else 0
-        seat.due_s = now_s + (0.0 if seat.failures <= 1 else _backoff_s(seat.failures - 1))
+        seat.due_s = now_s + (0.0 if seat.failures <= 1 else backoff_s(seat.failures - 1))
         seat.child = None
         seat.restarts += 1
         if self._by_worker.pop(child.ticket, None) is not None:
@@ -453,7 +464,7 @@ class WorkerPool:
             child.close()
         if seat.retires:
             self.seats.remove(seat)
-        elif seat.due_s <= now_s and self._zygote.ready and self._zygote_fd >= 0:
+        elif seat.due_s <= now_s and seat.engine.is_up:
             self._fill(seat)
 
     def _check_deadline(self, seat: Seat, now_ns: int, now_s: float) -> None:
@@ -461,7 +472,10 @@ class WorkerPool:
         if child is None or child.pidfd is None:
             return
         if seat.killed_s is not None:
-            if now_s - seat.killed_s > _REAP_S:
+            if now_s - seat.killed_s > _REAP_S and child.host:
+                log.error("%s does not end worker %d: killed it", seat.engine.process.name, child.number)
+                seat.engine.process.kill()  # and what follows is an event
+            elif now_s - seat.killed_s > _REAP_S:
                 log.error(
                     "worker %d (pid %s) was killed but has not ended: it waits in the kernel, probably for storage. "
                     "Another one replaces it; rows that it may still write are not used",
@@ -513,7 +527,3 @@ def died_young(lived_s: float, tasks: int, suspect: Suspect | None) -> bool:
 def _words(suspect: Suspect) -> str:
     what = "one of several samples" if suspect.index is None else f"sample {suspect.index}"
     return what + ("" if suspect.lane is None else f" (its row of lane {suspect.lane})")
-
-
-def _backoff_s(failures: int) -> float:
-    return float(min(_BACKOFF_MOST_S, _BACKOFF_FIRST_S * 2.0 ** (failures - 1)))

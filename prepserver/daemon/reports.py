@@ -44,7 +44,7 @@ class Reports:
     def task_done(self, worker: int, message: work.Filled | work.Failed) -> None:
         """See `PoolEvents`."""
         if isinstance(message, work.Failed):
-            self._driver.happened(ChunkFailed(worker, message.task, message.reason, message.lane))
+            self._driver.happened(ChunkFailed(worker, message.task, message.reason, message.lane, message.final))
             return
         bad = tuple(BadRow(position, index, reason, tuple(lanes)) for position, index, reason, lanes in message.bad)
         for row in bad:

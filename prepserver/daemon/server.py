@@ -41,6 +41,7 @@ from prepserver.daemon.rings import Rings
 from prepserver.daemon.runtime_dir import Door, RuntimeDir
 from prepserver.daemon.status import snapshot
 from prepserver.daemon.watch import Watch
+from prepserver.engine.launch import bridge_of
 from prepserver.memory.budget import machine_free_bytes, worker_bytes
 from prepserver.order import Order, make_order
 from prepserver.pipeline.batches import batch_rows
@@ -101,7 +102,9 @@ class Daemon:
         self._started_s = time.monotonic()
         self._poll = Poll()
         self._coordinator = Coordinator(
-            _order_of, settings.chunk_rows, settings.workers or max(workers, auto_most_workers())
+            _order_of,
+            settings.task_rows,
+            (settings.workers or max(workers, auto_most_workers())) + settings.remote_workers,
         )
         self._rings = Rings(memory_bytes)
         self._caches = Caches(
@@ -122,6 +125,7 @@ class Daemon:
             settings.nice, settings.log_level, settings.sandbox, settings.plugins, settings.plugin_read,
             settings.url_roots, settings.log_format,
             settings.worker_memory_bytes or (0 if settings.plugins else worker_bytes(workers)),
+            bridge_of(settings), settings.remote_workers,
         )  # fmt: skip
         self._keeper = Keeper(self._pool, self._driver, self._watch, settings.workers)
         self._caches.tell = self._pool.broadcast
@@ -243,7 +247,9 @@ class Daemon:
         self._notifier.send(RELOADING="1", MONOTONIC_USEC=str(time.monotonic_ns() // 1000))
         try:
             reloaded = reload(self._settings, reread())
-            most_clients = clients_allowed(raise_limit(), reloaded.settings.workers or auto_most_workers())
+            most_clients = clients_allowed(
+                raise_limit(), (reloaded.settings.workers or auto_most_workers()) + reloaded.settings.remote_workers
+            )
         except (ConfigError, DescriptorsShort) as e:
             log.error("reload: %s. Everything stays as it was", e)
         else:

@@ -46,6 +46,10 @@ def snapshot(
             "caches_budget_bytes": caches.budget_bytes,
         },
         "caches": caches.snapshot(),
+        "engines": [
+            {"name": engine.process.name, "state": "up" if engine.is_up else "down", "why": engine.why}
+            for engine in pool.engines
+        ],
         "workers": [_worker(seat, watch) for seat in pool.seats],
         "streams": [_stream(stream, coordinator, rings, watch) for stream in coordinator.table.streams.values()],
         "jobs": [_job(attachment, coordinator, watch, now_s) for attachment in attachments.values()],
@@ -73,6 +77,8 @@ def _worker(seat: Any, watch: Watch) -> dict[str, Any]:
     return {
         "number": seat.number,
         "pid": child.pid,
+        "host": child.host,
+        "received_bytes_per_s": _rounded(watch.rates.per_s(("received", child.ticket))) if child.host else None,
         "state": "starting" if child.pid is None else ("busy" if stats.busy else "idle"),
         "restarts": seat.restarts,
         "chunks": stats.tasks,

@@ -131,7 +131,9 @@ class Watch:
                 # The page counts a task when it ends; until then, count the time since it began.
                 in_hand_ns = max(0, now_ns - stats.task_ns) if stats.task != NO_TASK else 0
                 found["busy", seat.child.ticket] = (stats.read_ns + stats.make_ns + in_hand_ns) / 1e9
-                found |= _of_thread(seat.child.ticket, seat.child.pid)
+                found["received", seat.child.ticket] = stats.received_bytes
+                if not seat.child.host:
+                    found |= _of_thread(seat.child.ticket, seat.child.pid)
         for number, attachment in self._attachments.items():
             cursor = table.cursor(number)
             if cursor.batches < 2:
@@ -192,7 +194,9 @@ class Watch:
             span_s = max(span_s, time.monotonic() - attachment.since_s)
         waited, copied, own = (per_s((name, number)) or 0.0 for name in ("waited", "copied", "own"))
         whole = waited + copied + own if own > 0 else 1.0  # a client that reports no time of its own
-        tickets = [seat.child.ticket for seat in self.pool.seats if seat.child is not None]
+        # What remote workers do tells nothing about this machine's cores.
+        seats = self.pool.local_seats
+        tickets = [seat.child.ticket for seat in seats if seat.child is not None]
         spent = self.rates.sums(stream.id, "stream ")
         path, why = self.pool.kernels
         return Facts(
@@ -202,7 +206,7 @@ class Watch:
             waiting=1.0 if cursor.waits else min(1.0, waited / whole),
             copying=min(1.0, copied / whole),
             waits_for=self._named(self.rates.sums(number, "waits ")),
-            workers=len(self.pool.seats),
+            workers=len(seats),
             workers_busy=self._mean("busy", tickets, span_s),
             workers_run=self._mean("ran", tickets, span_s),
             workers_starved=self._mean("starved", tickets, span_s),

@@ -190,11 +190,16 @@ class Filled:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """`task` failed (a source that vanished, a bug); `reason` is for log and jobs, `lane` to blame unless None."""
+    """`task` failed (a source that vanished, a bug); `reason` is for log and jobs, `lane` to blame unless None.
+
+    Attributes:
+        final: Trying again is of no use.
+    """
 
     task: Count
     reason: Text
     lane: Small | None = None
+    final: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,10 +297,15 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Spawned:
-    """The child of `ticket` runs; its pidfd comes with this message."""
+    """The child of `ticket` runs; its pidfd comes with this message.
+
+    Attributes:
+        host: The machine of a remote worker, whose bridge sends a pipe for a pidfd; empty on this machine.
+    """
 
     ticket: Count
     pid: Small
+    host: Word = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -251,7 +251,7 @@ class Coordinator:
         self.story.note(event, stream.id)
         stream.chunks.lost(task.chunk.position, task.chunk.count)
         actions: list[Action] = [Say("error", f"a worker could not run a task: {event.reason}")]
-        if self.strikes.failed(stream, event.lane):
+        if self.strikes.failed(stream, event.lane) or event.final:
             actions += self._give_up(stream, event.lane, event.reason)
         return actions + self._dispatch.give_out()
 

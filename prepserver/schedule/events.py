@@ -138,12 +138,13 @@ class ChunkMade:
 
 @dataclass(frozen=True, slots=True)
 class ChunkFailed:
-    """A worker could not run a task; `lane` is to blame unless it is None."""
+    """A worker could not run a task; `lane` is to blame unless it is None. If `final`, its jobs end at once."""
 
     worker: int
     task: int
     reason: str
     lane: int | None = None
+    final: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,7 @@ def leaf(path: str, schema: Any, spec: Parquet, column: str, kind: Kind) -> str:
     if isinstance(kind, Image | Mask) and hasattr(found, "get_field_index") and found.get_field_index("bytes") >= 0:
         parts, found = [*parts, "bytes"], found.field("bytes").type  # the feature Image of ``datasets``
     if not _fits(kind, found):
-        raise SourceError(f"{path}: column {name!r} is {found}, which cannot be read as {type(kind).__name__}")
+        raise SourceError(f"{path}: column {name!r} is {found}, which cannot be read as {kind}")
     return ".".join(parts)
 
 

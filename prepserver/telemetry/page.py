@@ -24,7 +24,9 @@ NO_LANE = -1
 SEVERAL = -1
 """The index while several samples are made at once, of which none is the one in hand."""
 
-_TASK, _POSITION, _INDEX, _STARTED_NS, _TASKS, _ROWS, _BAD_ROWS, _READ_NS, _MAKE_NS, _LANE, _TASK_NS = range(11)
+_TASK, _POSITION, _INDEX, _STARTED_NS, _TASKS, _ROWS, _BAD_ROWS, _READ_NS, _MAKE_NS, _LANE, _TASK_NS, _RECEIVED = range(
+    12
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,7 @@ class WorkerStats:
         make_ns: Time spent in decode and augmentation.
         lane: The lane for which the sample is being rendered; `NO_LANE` while it is read and decoded for all.
         task_ns: Start of the current task (`time.monotonic_ns`); meaningless without one.
+        received_bytes: Bytes of rows that came from another machine.
     """
 
     task: int
@@ -56,6 +59,7 @@ class WorkerStats:
     make_ns: int
     lane: int
     task_ns: int
+    received_bytes: int = 0
 
     @property
     def busy(self) -> bool:
@@ -103,7 +107,7 @@ class StatsPage:
         words[_LANE] = lane
         words[_STARTED_NS] = time.monotonic_ns()
 
-    def end_task(self, rows: int, bad_rows: int, read_ns: int, make_ns: int) -> None:
+    def end_task(self, rows: int, bad_rows: int, read_ns: int, make_ns: int, received_bytes: int = 0) -> None:
         """The current task is done; its numbers are added."""
         words = self._words
         words[_STARTED_NS] = 0
@@ -113,6 +117,7 @@ class StatsPage:
         words[_BAD_ROWS] += bad_rows
         words[_READ_NS] += read_ns
         words[_MAKE_NS] += make_ns
+        words[_RECEIVED] += received_bytes
 
     def fail_task(self) -> None:
         """The current task failed; nothing is counted."""
@@ -126,7 +131,7 @@ class StatsPage:
         microsecond. That is good enough for deadlines, which are checked repeatedly.
         """
         for _ in range(3):
-            stats = WorkerStats(*self._words[: _TASK_NS + 1])
+            stats = WorkerStats(*self._words[: _RECEIVED + 1])
             if self._words[_STARTED_NS] == stats.started_ns:
                 break
         return stats

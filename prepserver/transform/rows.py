@@ -150,7 +150,7 @@ class _Rows:
         size = encoded.size(maker.upright)
         if place not in self._plans:
             self._draw(place, maker, size)
-        self._same_plane(place, "another image", size)
+        self._same_plane(place, "another image has", size)
         return self._plans[place]
 
     def _draw(self, place: int, maker: RowMaker, size: tuple[int, int]) -> None:
@@ -185,7 +185,7 @@ class _Rows:
                     refuse_large(size, maker)
                     self._draw(place, maker, size)
                 if size is not None:
-                    self._same_plane(place, f"its {column}", size)
+                    self._same_plane(place, "made for", size)
                 self._step(place)
                 maker.follow(number, follower, self._size[place], self._plans[place], outs)
             except BadSample as error:
@@ -195,7 +195,8 @@ class _Rows:
 
     def _same_plane(self, place: int, what: str, size: tuple[int, int]) -> None:
         if size != (mine := self._size[place]):
-            raise BadSample(f"{what} has {size[0]}x{size[1]} pixels and the image, upright, {mine[0]}x{mine[1]}")
+            found, due = f"{size[1]} x {size[0]}", f"{mine[1]} x {mine[0]}"
+            raise BadSample(f"{what} {found} pixels (width x height), but the image, upright, has {due}")
 
 
 def opened(value: Any) -> Encoded:

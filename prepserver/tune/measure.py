@@ -8,6 +8,7 @@ of the dataset that the daemon's budget has room for.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import os
 import signal
@@ -39,6 +40,8 @@ _LONGEST = 4.0  # times as long as asked for, if batches are that slow
 _RESIZE_S = 10.0
 _ANSWER_S = 5.0
 _MOST_SAMPLES = 2000  # packed, or put into a cache, to measure that
+# A job uses every cache that there is of its dataset, so each is measured on a dataset of its own: one sample less.
+_CACHES = ("encoded", "decoded")
 _LONGEST_BASE = 60  # bytes; a socket's path has at most 107
 
 
@@ -117,18 +120,19 @@ class Bench:
             if not point.cache:
                 rate = self._rates[point.workers, point.packed] = self._read(source, point, next(self._seeds))
                 return rate
-            few = Take(source, min(self._few, self._samples))
+            few = Take(source, max(self._job.batch_size, self._few - _CACHES.index(point.cache)))
             hit_per_s = self._read(few, point, next(self._seeds), fill=True)
         except (PrepClientError, SpecError) as e:
             raise NotMeasured(str(e)) from e
         miss_per_s = self._rates.get((point.workers, point.packed)) or hit_per_s
-        return min(self._job.wanted_per_s, with_part(self._part(), hit_per_s, miss_per_s))
+        return min(self._job.wanted_per_s, with_part(self._part(point.cache), hit_per_s, miss_per_s))
 
-    @property
+    @functools.cached_property
     def _few(self) -> int:
-        """Samples to fill a cache with, or to pack: about those of one point."""
+        """Samples to fill a cache with, or to pack: about those of one point. They stay the same, as the caches do."""
         rate = max(self._rates.values(), default=0.0)
-        return max(2 * self._job.batch_size, min(_MOST_SAMPLES, round(rate * self._seconds)))
+        few = max(2 * self._job.batch_size, min(_MOST_SAMPLES, round(rate * self._seconds)))
+        return min(few, self._samples)
 
     def _read(self, source: SourceSpec, point: Point, seed: int, *, fill: bool = False) -> float:
         job = self._job
@@ -174,16 +178,16 @@ class Bench:
             folder = self._scratch / "packed"
             options = Options(Transcoder(find_lossless()), workers=os.cpu_count() or 1, skip=True)
             try:
-                pack(Take(self._job.source, min(self._few, self._samples)), folder, options, Report())
+                pack(Take(self._job.source, self._few), folder, options, Report())
             except (PackError, SpecError, OSError) as e:
                 raise NotMeasured(f"not packed: {e}") from e
             self._packed = Packed(str(folder))
         return self._packed
 
-    def _part(self) -> float:
+    def _part(self, form: str) -> float:
         """The part of the dataset for which the daemon's caches have room."""
         found = self._status()
-        held = max(found["caches"], key=lambda cache: int(cache["id"]))
+        held = max((cache for cache in found["caches"] if cache["form"] == form), key=lambda cache: int(cache["id"]))
         budget = found["memory"]["caches_budget_bytes"]
         whole = held["bytes"] / max(1, held["rows"]) * self._samples
         return float(min(1.0, budget / max(1.0, whole)))

@@ -1,15 +1,23 @@
 """Which points `prepserver tune` measures, and which of them it recommends. Pure.
 
 A point is a number of workers, a prefetch, a cache, and whether the dataset is packed. Measuring all combinations takes
-long; the search climbs along the workers first, tries caches and packing where that curve bends, then prefetch, and
-measures the best points again, because machines are noisy.
+long; the search climbs along the workers first. Then it goes in rounds over the points that may be the best one, and
+over those beside the one that is the best so far: another cache, packing, some workers more or fewer, another prefetch.
+
+Machines are noisy, and slower at one time than at another. In a round, each point has its turn, so points can be told
+from times (`rates_of`). Others' work makes a point slower and never faster, so a point counts with the mean of the
+better half of what was measured.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Generator, Iterable, Mapping, Sequence
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean, median
+from typing import TypeAlias
 
 ENOUGH = 0.97
 """Fraction of the best rate from which on a cheaper point is as good."""
@@ -17,8 +25,12 @@ ENOUGH = 0.97
 FED = 0.95
 """Fraction of what the loop takes from which on it is fed; handing over a batch takes some time, too."""
 
-_NEAR, _TWICE = 0.85, 3
-"""So near to the best rate, a point may be the best one: so many are measured twice."""
+_NEAR, _NEAREST = 0.85, 4
+"""So near to the best rate, a point may be the best one; of so many, a round measures each."""
+
+_ROUNDS = 5
+_TWICE = 2  # of a point beside the best one, and of one that is chosen: a single measurement may have been disturbed
+_AROUND, _FITS = 5, 4  # measurements before and after one that say how fast the machine was then; how often to refine
 
 _FALLEN = 2  # points below the best one, after which more workers are not tried
 
@@ -56,8 +68,8 @@ class Point:
         return ", ".join([*words, *(["packed"] if self.packed else [])])
 
 
-Search = Generator[Point, float, None]
-"""Yields points, and is sent the images/s of each; one that comes twice counts with its mean."""
+Measured: TypeAlias = Sequence[tuple[Point, float]]
+"""Images/s, in the order in which they were measured; 0 of a point that cannot be."""
 
 
 def ladder(most: int) -> list[int]:
@@ -66,51 +78,97 @@ def ladder(most: int) -> list[int]:
     return sorted({*steps, most, most + 1})
 
 
-def every(most: int, forms: Iterable[tuple[str, bool]], prefetches: Iterable[int]) -> Search:
-    """All combinations."""
-    for (cache, packed), workers, prefetch in itertools.product(forms, ladder(most), prefetches):
-        yield Point(workers, prefetch, cache, packed)
+def every(
+    measured: Measured, most: int, forms: Iterable[tuple[str, bool]], prefetches: Iterable[int], wanted_per_s: float
+) -> Iterator[Point]:
+    """All combinations, up and down, then rounds of those that may be the best; the arguments are those of `search`."""
+    found = itertools.product(forms, ladder(most), prefetches)
+    points = [Point(workers, prefetch, cache, packed) for (cache, packed), workers, prefetch in found]
+    yield from points
+    rates = rates_of(measured)
+    yield from (point for point in reversed(points) if rates[point])
+    yield from _rounds(measured, wanted_per_s, lambda _: ())
 
 
-def search(most: int, forms: Sequence[tuple[str, bool]], prefetches: Sequence[int], wanted_per_s: float) -> Search:
+def search(
+    measured: Measured, most: int, forms: Sequence[tuple[str, bool]], prefetches: Sequence[int], wanted_per_s: float
+) -> Iterator[Point]:
     """The points that lead to a good one.
 
     Args:
+        measured: Whoever measures adds what a point gave before the next one is asked for.
         most: Cores.
         forms: Cache and packing to try; the first is as the user has it.
         prefetches: Prefetch to try; the first is the default.
         wanted_per_s: Images/s that the loop takes; infinite if it is to be fed as fast as can be.
     """
-    rates: dict[Point, float] = {}
     steps = ladder(most)
     fallen = 0
     for workers in steps:
-        point = Point(workers, prefetches[0], *forms[0])
-        rates[point] = yield point
+        yield (point := Point(workers, prefetches[0], *forms[0]))
+        rates = rates_of(measured)
         fallen = 0 if rates[point] >= max(rates.values()) else fallen + 1
         if fallen == _FALLEN or rates[point] >= FED * wanted_per_s:
             break
-    knee = choose(rates, wanted_per_s)
-    if rates[knee] < FED * wanted_per_s:
-        for cache, packed in forms[1:]:
-            point = replace(knee, cache=cache, packed=packed)
-            rates[point] = yield point
+
+    def beside(best: Point) -> Iterator[Point]:
+        if rates_of(measured)[best] >= FED * wanted_per_s:
+            return  # nothing would be faster
+        yield from (replace(best, cache=cache, packed=packed) for cache, packed in forms)
+        at = steps.index(best.workers)
+        yield from (replace(best, workers=workers) for workers in steps[max(0, at - 1) : at + 2])
+        yield from (replace(best, prefetch=prefetch) for prefetch in prefetches)
+
+    yield from _rounds(measured, wanted_per_s, beside)
+
+
+def _rounds(measured: Measured, wanted_per_s: float, beside: Callable[[Point], Iterable[Point]]) -> Iterator[Point]:
+    for number in itertools.count():
+        rates, times = rates_of(measured), Counter(point for point, _ in measured)
         best = choose(rates, wanted_per_s)
-        for step in (-1, 1) if best.form != knee.form else ():
-            at = steps.index(best.workers) + step
-            while 0 <= at < len(steps):
-                point = replace(best, workers=steps[at])
-                rates[point] = yield point
-                if rates[point] < ENOUGH * max(rates.values()):
-                    break
-                at += step
-    best = choose(rates, wanted_per_s)
-    for prefetch in prefetches[1:]:
-        point = replace(best, prefetch=prefetch)
-        rates[point] = yield point
-    near = sorted((point for point in rates if rates[point] >= _NEAR * max(rates.values())), key=lambda p: -rates[p])
-    for point in near[:_TWICE] if len(near) > 1 else ():
-        yield point
+        near = [point for point, rate in rates.items() if 0 < _NEAR * max(rates.values()) <= rate]
+        near = sorted(near, key=lambda point: (point != best, -rates[point]))[: _NEAREST if number < _ROUNDS else 1]
+        new = [point for point in beside(best) if times[point] < _TWICE and rates.get(point) != 0]
+        is_clear = len(near) == 1 or number >= _ROUNDS
+        if not new and (not near or (is_clear and times[best] >= _TWICE)):
+            return
+        # Up and down in turn: a machine that gets slower all the time is as unfair to one point as to another.
+        yield from sorted({*near, *new}, key=lambda point: point.cost, reverse=number % 2 == 1)
+
+
+def rates_of(measured: Measured) -> dict[Point, float]:
+    """The images/s that each point counts with; 0 if it cannot be measured.
+
+    What was measured is taken as the point's rate times the pace of the machine at that time. The pace is what points
+    that were measured several times gave around that time, beside what they give in all.
+    """
+    done = [(point, math.log(rate)) for point, rate in measured if rate]
+    times = Counter(point for point, _ in done)
+    paces = [0.0] * len(done)
+    for _ in range(_FITS):
+        rates = _rates(done, paces)
+        off = [rate - rates[point] if times[point] > 1 else None for point, rate in done]
+        around = (off[max(0, at - _AROUND) : at + _AROUND + 1] for at in range(len(off)))
+        paces = [median([each for each in some if each is not None] or [0.0]) for some in around]
+    rates = _rates(done, paces)
+    # Paces are relative: the usual one is such that the point that was measured most often has a rate that it gave.
+    usual = [_rates(done, [0.0] * len(done))[point] - rates[point] for point, _ in times.most_common(1)]
+    return {point: math.exp(rates[point] + usual[0]) if point in rates else 0.0 for point, _ in measured}
+
+
+def _rates(done: Measured, paces: Sequence[float]) -> dict[Point, float]:
+    """The logarithms of the rates, by those of the machine's pace."""
+    found: defaultdict[Point, list[float]] = defaultdict(list)
+    for (point, rate), pace in zip(done, paces, strict=True):
+        found[point].append(rate - pace)
+    return {point: fmean(sorted(each)[len(each) // 2 :]) for point, each in found.items()}
+
+
+def choice(measured: Measured, wanted_per_s: float) -> Point:
+    """The recommended point, one of those that were measured more than once, if there are such."""
+    rates, times = rates_of(measured), Counter(point for point, _ in measured)
+    least = min(_TWICE, max(times.values()))
+    return choose({point: rate for point, rate in rates.items() if times[point] >= least}, wanted_per_s)
 
 
 def choose(rates: Mapping[Point, float], wanted_per_s: float) -> Point:

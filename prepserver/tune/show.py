@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,15 @@ from rich.text import Text
 
 from prepserver.telemetry.logs import printable
 from prepserver.tune.measure import Job
-from prepserver.tune.points import FED, Point
+from prepserver.tune.points import FED, Measured, Point, rates_of
 
 _BAR = 30
+_BUSY = 0.1  # of a rate: what differs by more from one time to the next was not measured on an idle machine
 
 
-def shown(rates: Mapping[Point, float], chosen: Point, job: Job) -> Iterator[RenderableType]:
+def shown(measured: Measured, chosen: Point, job: Job) -> Iterator[RenderableType]:
     """The table and the recommendation."""
+    rates = rates_of(measured)
     lines = Table(box=None, pad_edge=False)
     for name in ("workers", "cache", "packed", "prefetch"):
         lines.add_column(name, no_wrap=True)
@@ -35,11 +37,24 @@ def shown(rates: Mapping[Point, float], chosen: Point, job: Job) -> Iterator[Ren
         lines.add_row(*cells, f"{rates[point]:,.0f}", bar, mark)
     yield lines
     yield Text("")
-    yield from (Text(line) for line in advice(rates, chosen, job))
+    yield from (Text(line) for line in advice(measured, chosen, job))
 
 
-def advice(rates: Mapping[Point, float], chosen: Point, job: Job) -> Iterator[str]:
+def _by_point(measured: Measured) -> dict[Point, list[float]]:
+    found: dict[Point, list[float]] = {}
+    for point, rate in measured:
+        found.setdefault(point, []).append(rate)
+    return found
+
+
+def _half_range(found: Sequence[float]) -> float:
+    """Half of what lies between the lowest and the highest, as a part of the highest."""
+    return (max(found) - min(found)) / max(found) / 2
+
+
+def advice(measured: Measured, chosen: Point, job: Job) -> Iterator[str]:
     """The recommendation in words."""
+    rates, found = rates_of(measured), _by_point(measured)[chosen]
     yield f"Start: prepserver start --workers {chosen.workers}, or PrepClient(..., workers={chosen.workers})"
     arguments = [f'cache="{chosen.cache}"'] if chosen.cache else []
     arguments += [f"prefetch={chosen.prefetch}"] if chosen.prefetch else []
@@ -49,27 +64,35 @@ def advice(rates: Mapping[Point, float], chosen: Point, job: Job) -> Iterator[st
         place = shlex.quote(printable(job.source.place)) if job.source.place else "SOURCE"  # perhaps a stranger's job
         yield f'Once: prepserver pack {place} OUT, and Packed("OUT") in the script'
     rate, wanted = rates[chosen], job.wanted_per_s
+    expect = f"Expect: {rate:,.0f} images/s" + (f" (±{100 * _half_range(found):.0f} %)" if len(found) > 1 else "")
     if wanted == float("inf"):
-        yield f"Expect: {rate:,.0f} images/s, if the training step takes them (--step-ms says how long yours is)"
+        yield f"{expect}, if the training step takes them (--step-ms says how long yours is)"
     elif rate >= FED * wanted:
-        yield f"Expect: {rate:,.0f} images/s, all that a step of {1e3 * job.step_s:g} ms takes"
+        yield f"{expect}, all that a step of {1e3 * job.step_s:g} ms takes"
     else:
         yield (
-            f"Expect: {rate:,.0f} images/s; a step of {1e3 * job.step_s:g} ms could take {wanted:,.0f}, so the loop "
+            f"{expect}; a step of {1e3 * job.step_s:g} ms could take {wanted:,.0f}, so the loop "
             f"waits {100 * (1 - rate / wanted):.0f} % of its time. More cores or cheaper ops would help"
+        )
+    if _half_range(found) > _BUSY:
+        yield (
+            f"Not sure: this point gave {min(found):,.0f} to {max(found):,.0f} images/s. Measure again when the "
+            "machine does nothing else, or longer (--seconds)"
         )
 
 
-def plain(
-    rates: Mapping[Point, float], chosen: Point, job: Job, skipped: Mapping[Point, str], spent_s: float
-) -> dict[str, Any]:
+def plain(measured: Measured, chosen: Point, job: Job, skipped: Mapping[Point, str], spent_s: float) -> dict[str, Any]:
     """Everything as plain values, for JSON."""
+    points = {
+        point: _plain_of(point) | {"images_per_s": round(rate, 1), "measured_per_s": [round(each, 1) for each in found]}
+        for (point, found), rate in zip(_by_point(measured).items(), rates_of(measured).values(), strict=True)
+    }
     return {
-        "choice": _plain_of(chosen) | {"images_per_s": round(rates[chosen], 1)},
-        "points": [_plain_of(point) | {"images_per_s": round(rate, 1)} for point, rate in rates.items()],
+        "choice": points[chosen],
+        "points": [*points.values()],
         "not_measured": [_plain_of(point) | {"why": why} for point, why in skipped.items()],
         "wanted_images_per_s": None if job.wanted_per_s == float("inf") else round(job.wanted_per_s, 1),
-        "advice": list(advice(rates, chosen, job)),
+        "advice": list(advice(measured, chosen, job)),
         "spent_s": round(spent_s, 1),
     }
 
@@ -78,9 +101,9 @@ def _plain_of(point: Point) -> dict[str, Any]:
     return {"workers": point.workers, "cache": point.cache, "packed": point.packed, "prefetch": point.prefetch}
 
 
-def settings(chosen: Point, job: Job, rates: Mapping[Point, float]) -> str:
+def settings(chosen: Point, job: Job, measured: Measured) -> str:
     """The daemon's part of the recommendation, for ``prepserver start --config``; the script's part as comments."""
-    comments = "".join(f"# {line}\n" for line in advice(rates, chosen, job))
+    comments = "".join(f"# {line}\n" for line in advice(measured, chosen, job))
     return f"# Measured by prepserver tune.\n{comments}workers = {chosen.workers}\n"
 
 

@@ -27,7 +27,9 @@ class Child(Channel):
         kind: ``worker`` or ``indexer``.
         page: Its statistics, readable also after its death.
         pid: None until it runs.
-        pidfd: Readable when the process has ended, None until it runs. Belongs to this object.
+        pidfd: Readable when the process has ended, None until it runs. Belongs to this object. Of a remote worker it is
+            a pipe, which its bridge closes.
+        host: The machine of a remote worker, with which a bridge talks; empty for a process of this machine.
     """
 
     def __init__(self, ticket: int, number: int, kind: work.Kind, sock: socket.socket, page: StatsPage) -> None:
@@ -38,6 +40,7 @@ class Child(Channel):
         self.page: Final = page
         self.pid: int | None = None
         self.pidfd: int | None = None
+        self.host = ""
 
     def messages(self, most: int | None = None) -> Iterator[Any]:
         """Yields the messages that have arrived (`Channel.receive`), without descriptors: children send none."""
@@ -46,8 +49,11 @@ class Child(Channel):
             yield message
 
     def kill(self) -> None:
-        """Sends SIGKILL to this very process; does nothing if it is not there."""
-        if self.pidfd is not None:
+        """Sends SIGKILL to this very process; does nothing if it is not there. A bridge is told by an end of file."""
+        if self.host:
+            with contextlib.suppress(OSError):
+                self.sock.shutdown(socket.SHUT_RDWR)
+        elif self.pidfd is not None:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
 

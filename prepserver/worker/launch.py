@@ -7,6 +7,7 @@ here knows about tasks: the caller decides what to send to a child.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import select
 import subprocess
@@ -15,7 +16,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from prepserver.protocol import work
 from prepserver.protocol.schema import ProtocolError
@@ -23,6 +24,8 @@ from prepserver.telemetry.page import StatsPage, create_page
 from prepserver.worker.channel import Channel, ChannelClosed, close_all, pair
 from prepserver.worker.child import Child, describe_status
 from prepserver.worker.environment import environment
+
+_TICKETS = itertools.count(1)  # of all such processes together: the pool knows a worker by its ticket alone
 
 START_TIMEOUT_S = 60.0
 """The zygote comes up in 1 s from a warm disk and in 3 s from a cold one; a busy network file system takes longer."""
@@ -82,6 +85,8 @@ Event = ZygoteReady | ChildSpawned | ChildExited | ZygoteGone
 class Zygote:
     """Starts processes and reports their ends. One owner thread: the main thread.
 
+    A subclass names another program that speaks the zygote's protocol, such as `prepserver.engine.launch.Bridge`.
+
     Args:
         nice: Added to the children's niceness, so that training processes come first. 0 for none.
         log_level: Of the children, which log to this process's stderr.
@@ -102,6 +107,9 @@ class Zygote:
         plugins: What is loaded; see `work.Ready`.
         broken: Why not all of it is.
     """
+
+    name: ClassVar[str] = "the zygote"
+    program: ClassVar[str] = "prepserver.worker.zygote"
 
     def __init__(
         self,
@@ -127,7 +135,6 @@ class Zygote:
         self._log_level = log_level
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: Channel | None = None
-        self._tickets = 0
         self._started_s = 0.0
         self._by_ticket: dict[int, Child] = {}
         self._early: list[Event] = []
@@ -159,7 +166,7 @@ class Zygote:
             raise ZygoteError("the zygote must be started from the main thread")
         ours, theirs = pair()
         command = [
-            *(sys.executable, "-P", "-m", "prepserver.worker.zygote"),
+            *(sys.executable, "-P", "-m", self.program),
             *("--fd", str(theirs.fileno()), "--parent", str(os.getpid())),
             *("--nice", str(self._nice), "--log-level", self._log_level, "--sandbox", self._mode),
             *self._more,
@@ -208,8 +215,8 @@ class Zygote:
             ZygoteError: No memory or no descriptor is left.
         """
         if self._channel is None:
-            raise ZygoteAbsent("the zygote is not running")
-        self._tickets += 1
+            raise ZygoteAbsent(f"{self.name} is not running")
+        ticket = next(_TICKETS)
         with contextlib.ExitStack() as on_error, contextlib.ExitStack() as at_end:
             try:
                 page_fd = create_page(f"prepserver-stats-{number}")
@@ -220,10 +227,10 @@ class Zygote:
             on_error.callback(ours.close)
             with theirs:
                 try:
-                    self._channel.send(work.Spawn(self._tickets, number, kind), [theirs.fileno(), page_fd])
+                    self._channel.send(work.Spawn(ticket, number, kind), [theirs.fileno(), page_fd])
                 except ChannelClosed as e:
-                    raise ZygoteAbsent(f"the zygote is gone: {e}") from e
-            child = Child(self._tickets, number, kind, ours, StatsPage(page_fd, writable=False))
+                    raise ZygoteAbsent(f"{self.name} is gone: {e}") from e
+            child = Child(ticket, number, kind, ours, StatsPage(page_fd, writable=False))
             on_error.pop_all()
         self._by_ticket[child.ticket] = child
         return child
@@ -251,8 +258,8 @@ class Zygote:
                 self.sandbox, self.unconfined = message.sandbox, message.unconfined
                 self.plugins, self.broken = message.plugins, message.broken
                 return ZygoteReady()
-            case work.Spawned(ticket, pid) if (child := self._by_ticket.get(ticket)) and len(fds) == 1:
-                child.pid, child.pidfd = pid, fds[0]
+            case work.Spawned(ticket, pid, host) if (child := self._by_ticket.get(ticket)) and len(fds) == 1:
+                child.pid, child.pidfd, child.host = pid, fds[0], host
                 return ChildSpawned(child)
             case work.SpawnFailed(ticket, reason) if child := self._by_ticket.pop(ticket, None):
                 return ChildExited(child, None, reason)
@@ -270,9 +277,9 @@ class Zygote:
         self.ready = False
         try:
             # Its line closes a moment before the process ends.
-            reason = f"the zygote ended: {describe_status(self._process.wait(1.0))}"
+            reason = f"{self.name} ended: {describe_status(self._process.wait(1.0))}"
         except subprocess.TimeoutExpired:
-            reason = f"the zygote was killed: {what}"
+            reason = f"{self.name} was killed: {what}"
         self._kill(1.0)
         children = tuple(self._by_ticket.values())
         self._by_ticket.clear()
@@ -321,6 +328,11 @@ class Zygote:
             child.close()
         self._by_ticket.clear()
         return clean
+
+    def kill(self) -> None:
+        """Kills it, with all its children; `ZygoteGone` follows."""
+        if self._process is not None:
+            self._process.kill()
 
     def _kill(self, timeout_s: float) -> bool:
         """Kills the zygote; returns whether it has ended and was reaped."""

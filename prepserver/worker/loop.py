@@ -14,7 +14,7 @@ import logging
 import select
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ from prepserver.transform import DECODING
 from prepserver.worker.channel import ChannelClosed, close_all, receive, send
 from prepserver.worker.fill import BadRow, LaneError, describe, fill
 from prepserver.worker.sandbox import OPEN, Seal
-from prepserver.worker.streams import Stream, Target
+from prepserver.worker.streams import Rows, Stream, Target
 
 EXIT_DONE = 0
 EXIT_BUG = 70  # sysexits.h: EX_SOFTWARE
@@ -65,7 +65,7 @@ def run(number: int, sock: socket.socket, page_fd: int, seal: Seal = OPEN) -> in
     log = logging.getLogger(f"prepserver.worker.{number}")
     page = StatsPage(page_fd, writable=True)
     close_all([page_fd])
-    worker = _Worker(number, sock, page, log, seal)
+    worker = Worker(number, sock, page, log, seal)
     gc.disable()  # so that it does not run in the middle of a sample
     try:
         while True:
@@ -90,7 +90,7 @@ class _Sealed(Exception):
 
 
 @dataclass(slots=True)
-class _Told:
+class Told:
     """A stream from the daemon; the first task that needs it opens it, in the sandbox."""
 
     add: work.AddStream
@@ -98,14 +98,38 @@ class _Told:
     opened: Stream | _Broken | None = None
 
 
-class _Worker:
-    def __init__(self, number: int, sock: socket.socket, page: StatsPage, log: logging.Logger, seal: Seal) -> None:
+def ring_of(layout: RingLayout, fds: list[int]) -> Rows:
+    """The rows of a lane: the ring that came with it."""
+    (fd,) = fds
+    return Ring(fd, layout)
+
+
+class Worker:
+    """Handles messages one by one; `run` gives it those of the daemon.
+
+    Args:
+        number: Its name in logs.
+        sock: Where answers go.
+        page: Its counters.
+        log: Its log.
+        seal: See `run`.
+        rows: Finds the rows of a lane by their layout and the descriptors that came with it.
+
+    Attributes:
+        streams: What it was told of streams, by their numbers.
+    """
+
+    def __init__(
+        self, number: int, sock: socket.socket, page: StatsPage, log: logging.Logger, seal: Seal = OPEN,
+        rows: Callable[[RingLayout, list[int]], Rows] = ring_of,
+    ) -> None:  # fmt: skip
         self._number = number
         self._sock = sock
         self._page = page
         self._log = log
         self._seal = seal
-        self._streams: dict[int, _Told] = {}
+        self._rows = rows
+        self.streams: dict[int, Told] = {}
         self._lanes: dict[int, Target | _Broken] = {}
         self._caches: dict[int, tuple[work.AddCache, Store]] = {}
         self._tasks_since_collect = 0
@@ -131,9 +155,9 @@ class _Worker:
                 case work.AddStream():
                     if not self._seal.holds(message.places):
                         raise _Sealed(f"its sandbox does not let it read the new stream {message.stream}")
-                    self._streams[message.stream] = _Told(message, set(message.quarantined))
+                    self.streams[message.stream] = Told(message, set(message.quarantined))
                 case work.AddLane():
-                    self._lanes[message.lane] = self._open_lane(message, fds, self._streams[message.stream])
+                    self._lanes[message.lane] = self._open_lane(message, fds, self.streams[message.stream])
                 case work.Quarantine():
                     self._quarantine(message)
                 case work.AddCache():
@@ -143,11 +167,18 @@ class _Worker:
                 case work.DropLane(lane):
                     del self._lanes[lane]
                 case work.DropStream(stream):
-                    del self._streams[stream]
+                    del self.streams[stream]
                 case _:
                     raise ProtocolError(f"unexpected {type(message).__name__}")
         finally:
             close_all(fds)  # a mapping needs no descriptor
+
+    def open(self, stream: int) -> Stream | _Broken:
+        """A stream's source and order, opened at the first call, or the error that every task will have."""
+        told = self.streams[stream]
+        if told.opened is None:
+            told.opened = self._open_stream(told)
+        return told.opened
 
     def collect_garbage(self) -> None:
         """Runs the garbage collector if it is due: preferably in a pause."""
@@ -174,7 +205,7 @@ class _Worker:
                 except ProtocolError as e:
                     self._ahead.append(e)
                     return
-                if isinstance(message, work.Quarantine) and message.stream in self._streams:
+                if isinstance(message, work.Quarantine) and message.stream in self.streams:
                     self._quarantine(message)
                 else:
                     self._ahead.append((message, fds))
@@ -183,7 +214,7 @@ class _Worker:
 
     def _prefetch(self, task: work.Fill) -> None:
         """Begins to read for a task, once, if its source is open: at best while the task before it is filled."""
-        told = self._streams.get(task.stream)
+        told = self.streams.get(task.stream)
         if told is not None and isinstance(told.opened, Stream) and task.task != self._begun:
             self._begun = task.task
             lanes = [self._lanes.get(lane) for lane in task.lanes]
@@ -195,13 +226,13 @@ class _Worker:
 
     def _quarantine(self, told: work.Quarantine) -> None:
         if told.lane is None:
-            self._streams[told.stream].quarantined.update(told.indices)
+            self.streams[told.stream].quarantined.update(told.indices)
             return
         lane = self._lanes.get(told.lane)
         if isinstance(lane, Target):
             lane.quarantined.update(told.indices)
 
-    def _open_stream(self, told: _Told) -> Stream | _Broken:
+    def _open_stream(self, told: Told) -> Stream | _Broken:
         add = told.add
         try:
             roots = Roots(add.roots) if add.roots else None
@@ -214,11 +245,10 @@ class _Worker:
             return _Broken(_text(e))
         return Stream(source, order, add.seed, told.quarantined)
 
-    def _open_lane(self, told: work.AddLane, fds: list[int], stream: _Told) -> Target | _Broken:
+    def _open_lane(self, told: work.AddLane, fds: list[int], stream: Told) -> Target | _Broken:
         try:
-            (fd,) = fds
             pipeline = Pipeline.from_wire(told.pipeline, source_from_wire(stream.add.source).columns)
-            return Target.of(pipeline, Ring(fd, RingLayout.from_wire(told.layout)), told.quarantined)
+            return Target.of(pipeline, self._rows(RingLayout.from_wire(told.layout), fds), told.quarantined)
         except Exception as e:  # noqa: BLE001 - reported by every task that needs the lane
             self._log.exception("lane %d", told.lane)
             return _Broken(_text(e))
@@ -239,21 +269,19 @@ class _Worker:
 
     # Copies of stream and lanes, so that nothing but `_caches` keeps the memory of a cache.
 
-    def _cached_stream(self, told: _Told, stream: Stream) -> Stream:
+    def _cached_stream(self, told: Told, stream: Stream) -> Stream:
         return replace(stream, cache=self._cache(told.add.listing, ""))
 
-    def _cached(self, told: _Told, lane: Target) -> Target:
+    def _cached(self, told: Told, lane: Target) -> Target:
         return lane._replace(cache=self._cache(told.add.listing, lane.head.digest))
 
     def _fill(self, task: work.Fill) -> None:
-        told, lanes = self._streams[task.stream], [self._lanes[lane] for lane in task.lanes]
+        told, lanes = self.streams[task.stream], [self._lanes[lane] for lane in task.lanes]
         # ORDER: before the first byte of any dataset or index is read.
-        self._seal.close(place for each in self._streams.values() for place in each.add.places)
+        self._seal.close(place for each in self.streams.values() for place in each.add.places)
         began_ns = self._page.begin_task(task.task)
         self._filled = task.lanes
-        if told.opened is None:
-            told.opened = self._open_stream(told)
-        stream = told.opened
+        stream = self.open(task.stream)
         self._prefetch(task)
         try:
             # A copy of the error: with a traceback, the one that is kept would keep this task's rings mapped.

@@ -53,7 +53,7 @@ _IMPORTS = (
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Serves until the daemon hangs up or ends."""
-    args = _arguments(argv)
+    args = parser().parse_args(argv)
     try:
         die_with(args.parent)
     except ProcessLookupError:
@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     faulthandler.enable()
     log_to_stderr(args.log_level, args.log_format)
     _load()
-    plugins, broken = _load_plugins(args.plugin)
+    plugins, broken = load_plugins(args.plugin)
     broken = broken or _load_remote(args.url, args.read_deadline)
     gc.collect()
     gc.freeze()  # a child's collector would otherwise write to, and so copy, every page of the heap
@@ -74,7 +74,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     # The children go with this process, by their lifelines.
 
 
-def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+def parser() -> argparse.ArgumentParser:
+    """The command line that `prepserver.worker.launch.Zygote` writes."""
     parser = argparse.ArgumentParser(description="Internal to prepserver.")
     parser.add_argument("--fd", type=int, required=True, help="the line to the daemon")
     parser.add_argument("--parent", type=int, required=True, help="the daemon's pid")
@@ -87,7 +88,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--url", action="append", default=[], help="a URL below which children may read")
     parser.add_argument("--read-deadline", type=float, default=15.0, help="seconds for one such read")
     parser.add_argument("--worker-bytes", type=int, default=0, help="what a worker may allocate for itself")
-    return parser.parse_args(argv)
+    return parser
 
 
 def _load() -> None:
@@ -101,7 +102,7 @@ def _load() -> None:
     sys.modules["torch"].set_num_threads(1)  # in each child; this process runs no parallel region
 
 
-def _load_plugins(names: Sequence[str]) -> tuple[work.Plugins, str]:
+def load_plugins(names: Sequence[str]) -> tuple[work.Plugins, str]:
     """Imports the code of the daemon's owner, once for all children; returns what there is and what went wrong.
 
     So all workers have the same code for as long as this process lives, whatever becomes of the files.

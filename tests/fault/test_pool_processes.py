@@ -47,7 +47,7 @@ def test_an_indexer_that_answers_early_leaves_no_descriptor(dies: bool, tmp_path
     before = leaks.fds(os.getpid())["anon_inode:[pidfd]"]
     pool = WorkerPool(poll, Nobody(), 0, 60.0, 0, "warning")
     pool.start()
-    zygote = pool._zygote
+    zygote = pool._zygote.process
     try:
         poll.forget(zygote.fileno())
         answers: list[Any] = []
@@ -64,7 +64,7 @@ def test_an_indexer_that_answers_early_leaves_no_descriptor(dies: bool, tmp_path
         if dies:
             os.kill(zygote.pid, signal.SIGKILL)
             assert select.select([zygote.fileno()], [], [], PATIENCE_S)[0]
-        pool._read_zygote()
+        pool._read_engine(pool._zygote)
         assert leaks.fds(os.getpid())["anon_inode:[pidfd]"] == before
     finally:
         pool.close(5.0)

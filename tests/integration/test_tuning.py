@@ -19,6 +19,7 @@ from prepserver.cli import command_line, main, tune
 from prepserver.cli.exits import CommandError
 from prepserver.config import auto_most_workers, load_settings
 from prepserver.tune.measure import Job, bench
+from prepserver.tune.points import Point
 from tests.support.clients import OPS, inline_rows, rows_of
 from tests.support.server import Server, cli, environment
 from tests.support.waiting import PATIENCE_S, wait_until
@@ -151,8 +152,14 @@ def test_what_a_script_prints_is_not_the_result(tmp_path: Path, capsys: pytest.C
 
 
 def test_a_tune_that_is_ended_leaves_nothing() -> None:
+    """Before that, each cache serves its own form: a job uses any cache of its dataset, the decoded one first."""
     running = bench(Job(SOURCE, OPS, 8), 0.1, 1, lambda: False)
     measured = running.__enter__()
+    assert all(measured.images_per_s(Point(1, cache=cache)) > 0 for cache in ("", "decoded", "encoded", "decoded"))
+    caches = {cache["form"]: cache for cache in measured._status()["caches"]}
+    assert len(caches) == len(measured._status()["caches"]) == 2  # measured again, a form finds its cache filled
+    assert caches["encoded"]["samples"] != caches["decoded"]["samples"]
+    assert caches["encoded"]["hits"] > 0
     pid, scratch = measured._server.pid, measured._scratch
     with pytest.raises(SystemExit) as ended:
         os.kill(os.getpid(), signal.SIGTERM)

@@ -61,8 +61,8 @@ class ByHand(Coordinator):
     def made(self, worker: int, task: int, bad: Iterable[BadRow] = (), took: Took = Took()) -> list[Action]:  # noqa: B008
         return self.handle(ChunkMade(worker, task, tuple(bad), took), self.now_s)
 
-    def failed(self, worker: int, task: int, lane: int | None = None) -> list[Action]:
-        return self.handle(ChunkFailed(worker, task, "a reason", lane), self.now_s)
+    def failed(self, worker: int, task: int, lane: int | None = None, *, final: bool = False) -> list[Action]:
+        return self.handle(ChunkFailed(worker, task, "a reason", lane, final), self.now_s)
 
     def lost(self, worker: int, suspect: Suspect | None = None, strikes: int = CRASH_STRIKES) -> list[Action]:
         return self.handle(WorkerLost(worker, suspect, strikes), self.now_s)

@@ -53,6 +53,7 @@ class Server:
         arguments: More for the command line.
         env: More for its environment.
         program: What Python runs.
+        remote: Remote workers, beside the others.
 
     Attributes:
         home: Holds everything of this daemon.
@@ -70,6 +71,7 @@ class Server:
         arguments: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
         program: Sequence[str] = ("-m", "prepserver.cli"),
+        remote: int = 0,
     ) -> None:
         self.home = Path(tempfile.mkdtemp(prefix="pst-", dir="/tmp"))
         self.runtime_dir = self.home / "run"
@@ -80,7 +82,9 @@ class Server:
         self.said = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._arguments = ["--workers", str(workers), "--cache-dir", str(self.home / "cache"), *arguments]
-        self._workers = workers
+        if remote:
+            self._arguments += ["--engine", "ray", "--remote-workers", str(remote)]
+        self._workers = workers + remote
         self._program = program
         self._env = {leaks.MARK: self.mark, **(env or {})}
         if memory is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from prepserver import __version__
+from prepserver import __version__, cli
 from prepserver.cli import exits, main
 from prepserver.protocol.codec import encode
 from prepserver.protocol.messages import Refused
@@ -77,6 +78,16 @@ def test_what_is_no_argument_exits_with_2_and_says_so_on_stderr(
     code, out, err = said(arguments, capsys)
     assert (code, out) == (exits.USAGE, "")
     assert "error:" in err
+
+
+def test_ctrl_c_while_the_arguments_are_read_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Raised where the parser is made, which takes long enough on a busy machine to be hit."""
+
+    def interrupted() -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(cli, "command_line", interrupted)
+    assert main(["status"]) == 130
 
 
 @pytest.mark.parametrize(

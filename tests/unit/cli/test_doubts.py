@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -24,11 +25,16 @@ def test_settings_that_the_machine_can_follow_raise_no_doubt(tmp_path: Path) -> 
         (["--root", "FILE"], "is not a folder"),
         (["--cache-dir", "FILE"], "is not a folder"),
         (["--cache-dir", "FILE/below"], "is not a folder"),
+        (["--engine", "ray"], "--remote-workers N belong together"),
+        (["--remote-workers", "2"], "--remote-workers N belong together"),
+        (["--engine", "ray", "--remote-workers", "2", "--address", "ray://head:10001"], "must belong to the cluster"),
+        (["--engine", "ray", "--remote-workers", "2"], "needs the package ray: pip install 'prepserver[ray]'"),
     ],
 )
 def test_what_cannot_work_here_is_refused_and_nothing_is_made(
-    arguments: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)  # as if it were not installed
     file = tmp_path / "file"
     file.write_text("")
     arguments = [argument.replace("FILE", str(file)) for argument in arguments]

@@ -127,7 +127,7 @@ def test_an_iterator_is_refused_after_a_move_or_close(photos: str, move: str) ->
             train.load_state_dict(train.state_dict())
         else:
             train.close()
-        with pytest.raises(RuntimeError, match="moved since"):
+        with pytest.raises(RuntimeError, match="closed or moved since"):
             next(old)
 
 

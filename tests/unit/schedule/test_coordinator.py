@@ -600,6 +600,16 @@ def test_jobs_whose_tasks_fail_in_a_row_end_and_hear_the_story() -> None:
     s.validate()
 
 
+def test_a_task_that_cannot_be_tried_again_ends_its_jobs() -> None:
+    s = scheduler()
+    stream(s)
+    cursor(s, 5)
+    s.up(1)
+    (end,) = [a for a in s.failed(1, s.workers.slots[1].tasks[0], final=True) if isinstance(a, End)]
+    assert (end.cursor, end.code) == (5, "source")
+    s.validate()
+
+
 def test_a_task_that_is_made_between_ends_no_job() -> None:
     s = scheduler()
     stream(s)

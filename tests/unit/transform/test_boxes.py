@@ -342,7 +342,9 @@ def test_boxes_lie_on_the_upright_photo() -> None:
     for index in range(5):
         made = rows_of([RandomCrop(50), PadBoxes(1)], record, index, columns=columns)
         assert made["boxes"][0].tolist() == seen(made["image"])
-    with pytest.raises(BadSample, match=r"its boxes has 60x84 pixels and the image, upright, 84x60"):
+    with pytest.raises(
+        BadSample, match=r"boxes: made for 84 x 60 pixels \(width x height\), but the image, upright, has 60 x 84"
+    ):
         rows_of([Decode(exif_orientation=False), RandomCrop(50), PadBoxes(1)], record, columns=columns)
 
 
@@ -421,7 +423,7 @@ def test_points_without_boxes_move_alone() -> None:
         ({"boxes": np.array([[5, 0, 4, 1]], np.float32)}, "boxes: a box ends before it begins"),
         ({"labels": np.array([1, 2])}, "boxes: 1 boxes and 2 labels"),
         ({"keypoints": np.zeros((1, 3, 3), np.float32)}, r"boxes: is of shape \(1, 3, 3\)"),
-        ({"boxes": (np.zeros((1, 4), np.float32), (5, 5))}, "its boxes has 5x5 pixels"),
+        ({"boxes": (np.zeros((1, 4), np.float32), (5, 5))}, r"boxes: made for 5 x 5 pixels"),
     ],
 )
 def test_boxes_that_cannot_be_make_a_bad_sample(more: dict[str, Any], said: str) -> None:

@@ -159,7 +159,7 @@ def test_a_palette_says_classes_and_its_colours_nothing() -> None:
     [
         (b"no image", "mask: not an image"),
         (png(places())[:60], "mask: "),
-        (png(places(8, 8)), r"mask: its mask has 8x8 pixels and the image, upright, 40x56"),
+        (png(places(8, 8)), r"mask: made for 8 x 8 pixels \(width x height\), but the image, upright, has 56 x 40"),
         (
             png(np.zeros((HEIGHT, WIDTH, 3), np.uint8)),
             "mask: a mask has one number of 8 bits .* this is RGB",
@@ -219,7 +219,7 @@ def test_pairs_of_images_move_together() -> None:
         make_rows(record, SampleKey(0, 0, index), [(row_makers(pipeline)[0], outs)])
         assert (outs[0] == outs[1]).all()
     record = {"left": png(image), "right": png(image[:8, :8])}
-    with pytest.raises(BadSample, match="another image has 8x8 pixels"):
+    with pytest.raises(BadSample, match="another image has 8 x 8 pixels"):
         make_rows(record, SampleKey(0, 0, 0), [(row_makers(pipeline)[0], outs)])
 
 

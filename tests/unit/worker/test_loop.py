@@ -272,7 +272,7 @@ def test_what_a_cache_holds_is_not_read_ahead(daemon: Daemon, monkeypatch: pytes
     head = head_of(lane.pipeline).digest if form == "decoded" else ""
     told = AddCache(0, "me", head, N, cache.shape.extent_bytes, is_file=False)
     daemon.say(told, fds=(cache.fd,))
-    worker = loop._Worker(0, daemon.theirs, StatsPage(daemon.page_fd, writable=True), logging.getLogger(), OPEN)
+    worker = loop.Worker(0, daemon.theirs, StatsPage(daemon.page_fd, writable=True), logging.getLogger(), OPEN)
     for _ in range(3):
         worker.handle(*worker.next())
     for task in range(2):
@@ -296,7 +296,7 @@ def test_a_dropped_cache_is_unmapped_before_the_next_task(daemon: Daemon) -> Non
         daemon.say(told, fds=(caches[number].fd,))
     daemon.say(AddCache(2, "me", "broken", 1 << 40, 4096, is_file=False), fds=(caches[0].fd,))
     daemon.say(Fill(0, 0, [0], 0, N), Fill(1, 0, [0], N, N), DropCache(1), DropCache(0), DropCache(2))
-    worker = loop._Worker(0, daemon.theirs, StatsPage(daemon.page_fd, writable=True), logging.getLogger(), OPEN)
+    worker = loop.Worker(0, daemon.theirs, StatsPage(daemon.page_fd, writable=True), logging.getLogger(), OPEN)
     for _ in range(7):
         worker.handle(*worker.next())
     assert [cache.book.counts.rows for cache in caches] == [N, N]

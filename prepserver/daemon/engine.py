@@ -1,0 +1,98 @@
+"""What gives the pool its workers: the zygote, which forks them, or the bridge to Ray, whose workers are elsewhere.
+
+Both are a process with one protocol (`prepserver.worker.launch`), and to the pool every worker is a line, a page of
+counters and a descriptor that tells of its end. An engine that ends takes its workers with it and is started again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from prepserver.daemon.poll import Poll
+from prepserver.worker.launch import Zygote, ZygoteError
+
+log = logging.getLogger(__name__)
+
+_BACKOFF_FIRST_S = 0.1  # wait before the second replacement; the first starts at once
+_BACKOFF_MOST_S = 30.0
+
+
+class Engine:
+    """The process, and when it is started again.
+
+    Args:
+        poll: The daemon's.
+        make: Makes the process, which is not started yet.
+        read: Called when the process has something to say.
+
+    Attributes:
+        process: The one that was started last.
+        why: Why it is not up; empty if it is.
+    """
+
+    def __init__(self, poll: Poll, make: Callable[[], Zygote], read: Callable[[Engine], None]) -> None:
+        self._poll = poll
+        self._make = make
+        self._read = read
+        self._fd = -1
+        self._failures = 0
+        self._due_s = 0.0
+        self.process = make()
+        self.why = "it has not started yet"
+
+    @property
+    def runs(self) -> bool:
+        """Whether there is a process."""
+        return self._fd >= 0
+
+    @property
+    def is_up(self) -> bool:
+        """Whether it can be asked for workers."""
+        return self.runs and self.process.ready and not self.process.broken
+
+    def start(self) -> None:
+        """Starts the process; raises `ZygoteError` if that fails."""
+        self.process.start()
+        self._fd = self.process.fileno()
+        self._poll.watch(self._fd, lambda: self._read(self))
+
+    def watch_writing(self) -> None:
+        """Waits for room if requests wait for it."""
+        if self.runs:
+            self._poll.watch_writing(self._fd, self.process.blocked)
+
+    def forget(self) -> None:
+        """Listens to the process no longer."""
+        if self.runs:
+            self._poll.forget(self._fd)
+            self._fd = -1
+
+    def came_up(self) -> None:
+        """The process can be asked for workers."""
+        self._failures = 0
+        self.why = ""
+
+    def gone(self, why: str, now_s: float) -> None:
+        """The process has ended, and is started again: at once, because somebody may have killed it by mistake."""
+        self.forget()
+        self._failures += 1
+        self._due_s = now_s + (0.0 if self._failures == 1 else backoff_s(self._failures))
+        self.why = why
+
+    def restart(self, now_s: float) -> None:
+        """Starts another process if it is time."""
+        if now_s < self._due_s:
+            return
+        self.process = self._make()
+        try:
+            self.start()
+        except ZygoteError as e:
+            self._failures += 1
+            self._due_s = now_s + backoff_s(self._failures)
+            log.error("cannot start %s: %s", self.process.name, e)
+
+
+def backoff_s(failures: int) -> float:
+    """How long to wait before the next try."""
+    return float(min(_BACKOFF_MOST_S, _BACKOFF_FIRST_S * 2.0 ** (failures - 1)))

@@ -1,0 +1,104 @@
+"""Remote workers and their bridge, with a stand-in for Ray that runs actors in the bridge's own threads.
+
+`tests/fault/test_ray.py` does the same with Ray and its raylets, where that is installed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from prepclient import PrepClient
+from prepserver.pipeline.sources import ImageFolder
+from tests.support.clients import OPS, ClientProcess, Rows, inline_rows, read, rows_of
+from tests.support.remote import bridge_of, ray_engine, remote_workers, stand_in_environment
+from tests.support.server import Server, cli
+from tests.support.tiny_images import photo_tree
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.integration
+
+COUNT = 300
+BROKEN = frozenset({7, 150})
+SPEC: dict[str, Any] = {"shuffle": True, "seed": 4, "batch_size": 30, "on_error": "skip"}
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> ImageFolder:
+    return photo_tree(tmp_path_factory.mktemp("tree"), COUNT, BROKEN)
+
+
+@pytest.fixture(scope="module")
+def expected(tree: ImageFolder) -> Rows:
+    return inline_rows(tree, epochs=2, **SPEC)
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Server]:
+    server = Server(workers=1, remote=2, settings={"sample_timeout_s": 3.0}, env=stand_in_environment())
+    try:
+        yield server.start()
+    finally:
+        server.stop()
+        server.discard()
+
+
+def test_remote_workers_make_the_same_bytes(shared: Server, tree: ImageFolder, expected: Rows) -> None:
+    with PrepClient(tree, OPS, fields="dict", runtime_dir=shared.runtime_dir, **SPEC) as client:
+        assert read(client) + read(client) == expected
+        assert client.stats()["bad_samples"] == 2 * len(BROKEN)
+    found = remote_workers(shared)
+    assert [worker["host"][:8] for worker in found] == ["machine-"] * 2
+    assert all(worker["rows"] > 0 for worker in shared.status()["workers"])  # the local one, too
+    assert ray_engine(shared) == {"name": "the bridge to Ray", "state": "up", "why": ""}
+    shown = cli("status", "--runtime-dir", str(shared.runtime_dir)).stdout
+    assert "remote workers" in shown
+    assert found[0]["host"] in shown
+
+
+def test_a_killed_bridge_costs_no_row(shared: Server, tree: ImageFolder, expected: Rows) -> None:
+    rows: Rows = []
+    with PrepClient(tree, OPS, fields="dict", runtime_dir=shared.runtime_dir, **SPEC) as client:
+        for _ in range(2):
+            for batch in client:
+                rows += rows_of(batch)
+                if len(rows) == 60:
+                    os.kill(bridge_of(shared), signal.SIGKILL)
+    assert rows == expected
+    wait_until(lambda: len(remote_workers(shared)) == 2, why=shared.log)
+    assert shared.status()["quarantined"] == {}
+
+
+def test_a_bridge_that_stands_still_is_ended(
+    shared: Server, client_process: Callable[..., ClientProcess], tree: ImageFolder, expected: Rows
+) -> None:
+    wait_until(lambda: len(remote_workers(shared)) == 2, why=shared.log)
+    client = client_process(shared, tree, **SPEC)
+    rows = client.read(2)
+    os.kill(bridge_of(shared), signal.SIGSTOP)
+    rows += client.read()
+    rows += client.read()
+    assert rows == expected
+    assert "does not end worker" in shared.log()
+    client.ask("close")
+
+
+def test_without_a_cluster_local_workers_carry_on(tree: ImageFolder, expected: Rows) -> None:
+    server = Server(workers=1, arguments=["--engine", "ray", "--remote-workers", "3", "--address", "nowhere:1"],
+                    env=stand_in_environment())  # fmt: skip
+    try:
+        server.start()
+        with PrepClient(tree, OPS, fields="dict", runtime_dir=server.runtime_dir, **SPEC) as client:
+            assert read(client) == expected[:COUNT]
+        wait_until(lambda: "nowhere" in ray_engine(server)["why"])
+        engine = ray_engine(server)
+        assert engine["state"] == "down"
+        assert "cannot connect to Ray at nowhere:1: ConnectionError: nothing listens at nowhere:1" in engine["why"]
+        assert "is down" in cli("status", "--runtime-dir", str(server.runtime_dir)).stdout
+    finally:
+        server.stop()
+        server.discard()
