@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import resource
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,7 +17,6 @@ from prepserver.pipeline.pipeline import Pipeline
 from prepserver.transform import BadSample, RowMaker, SampleKey, color
 from prepserver.transform.draw import Draws
 from prepserver.transform.ops.color_jitter import ColorJitterStage
-from prepserver.transform.pillow import PillowImage
 from tests.support.images import make_rows
 
 pytestmark = pytest.mark.once
@@ -133,20 +131,34 @@ def test_floats_of_a_huge_image_are_refused_by_name() -> None:
         make_rows(encoded.getvalue(), SampleKey(0, 0, 0), [(maker, np.empty(maker.row.shape, maker.row.dtype))])
 
 
+_WEBP = """
+import io, resource, sys
+from pathlib import Path
+from PIL import Image
+from prepserver.transform.pillow import PillowImage
+from prepserver.transform.errors import BadSample
+
+encoded, broken = io.BytesIO(), io.BytesIO()
+Image.new("RGB", (3000, 3000), (10, 200, 30)).save(encoded, "WEBP", lossless=True, method=0)
+Image.new("RGB", (30, 30)).save(broken, "WEBP")
+pages = int(Path("/proc/self/statm").read_text().split()[5])
+before = resource.getrlimit(resource.RLIMIT_DATA)
+resource.setrlimit(resource.RLIMIT_DATA, (pages * resource.getpagesize() + int(sys.argv[1]), before[1]))
+for content, expected in ((encoded.getvalue(), MemoryError), (broken.getvalue()[:-40], BadSample)):
+    try:
+        PillowImage(content).decode()
+        raise SystemExit("decoded")
+    except expected:
+        pass
+resource.setrlimit(resource.RLIMIT_DATA, before)
+assert PillowImage(encoded.getvalue()).decode().shape == (3000, 3000, 3)
+"""
+
+
 @pytest.mark.parametrize("allowed", [20 << 20, 110 << 20])
 def test_a_webp_that_lacks_memory_is_not_bad(allowed: int) -> None:
-    """libwebp says in the same words that a file is broken: for its canvases, and for its frame."""
-    encoded, broken = io.BytesIO(), io.BytesIO()
-    Image.new("RGB", (3000, 3000), (10, 200, 30)).save(encoded, "WEBP", lossless=True, method=0)
-    Image.new("RGB", (30, 30)).save(broken, "WEBP")
-    pages = int(Path("/proc/self/statm").read_text().split()[5])
-    before = resource.getrlimit(resource.RLIMIT_DATA)
-    resource.setrlimit(resource.RLIMIT_DATA, (pages * resource.getpagesize() + allowed, before[1]))
-    try:
-        with pytest.raises(MemoryError):
-            PillowImage(encoded.getvalue()).decode()
-        with pytest.raises(BadSample):
-            PillowImage(broken.getvalue()[:-40]).decode()
-    finally:
-        resource.setrlimit(resource.RLIMIT_DATA, before)
-    assert PillowImage(encoded.getvalue()).decode().shape == (3000, 3000, 3)
+    """libwebp says in the same words that a file is broken: for its canvases, and for its frame.
+
+    In a new process, which has no memory left over from other tests.
+    """
+    subprocess.run([sys.executable, "-c", _WEBP, str(allowed)], check=True)
