@@ -107,9 +107,7 @@ class Daemon:
             (settings.workers or max(workers, auto_most_workers())) + settings.remote_workers,
         )
         self._rings = Rings(memory_bytes)
-        self._caches = Caches(
-            cache_memory_bytes, settings.cache_disk_bytes, settings.cache_folders, time.monotonic
-        )  # fmt: skip
+        self._caches = Caches(cache_memory_bytes, settings.cache_disk_bytes, settings.cache_folders, time.monotonic)
         self._gpus = Gpus()
         self._notifier = Notifier()
         self._state_dir = state_dir if state_dir is not None else cache_dir
