@@ -104,10 +104,10 @@ class Peer:
             self.sock.send(encode(refused), socket.MSG_NOSIGNAL)
 
     def hang_up(self) -> None:
-        """Ends the lease; the loop then reads its end, as if the peer had ended it."""
+        """Ends the lease on this side. The peer reads what it was given and then the end, and hangs up."""
         self.is_told = True
         with contextlib.suppress(OSError):
-            self.sock.shutdown(socket.SHUT_RDWR)
+            self.sock.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
         """Ends the lease and the line."""

@@ -89,7 +89,7 @@ class Attachments(dict[int, Attachment]):
     def moved(self, move: Move) -> None:
         """Tells a rank of its new ring, and sends the descriptor."""
         attachment = self.get(move.cursor)
-        if attachment is None:
+        if attachment is None or not attachment.peer.is_listening:
             return
         ring = self._rings.held[move.lane]
         attachment.moves += 1
@@ -102,11 +102,6 @@ class Attachments(dict[int, Attachment]):
                 "job %r rank %d cannot be told of its new ring and must attach again: %s", attach.job, attach.rank, e
             )
             attachment.peer.hang_up()
-
-    def hang_up(self, cursor: int) -> None:
-        """Ends the connection of a rank, so that it attaches again."""
-        if cursor in self:
-            self[cursor].peer.hang_up()
 
 
 def _cut(reason: str) -> str:

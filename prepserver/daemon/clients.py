@@ -175,7 +175,8 @@ class Clients:
         try:
             message = peer.line.receive()
             if message is None:
-                self.drop(peer)
+                self._poll.forget(peer.line.fileno())
+                self._part(peer)
             else:
                 self._hear(peer, message)
         except BlockingIOError:
@@ -255,7 +256,7 @@ class Clients:
     def _ended(self, peer: Peer) -> None:
         # Its last messages may still be unread. The bound is for a child of it that goes on sending.
         for _ in range(_LAST_WORDS):
-            if peer.cursor is None or peer.line is None or not peer.line.has_more():
+            if peer.cursor is None or peer.line is None or peer.is_told or not peer.line.has_more():
                 break
             self._read_line(peer)
         self.drop(peer)
@@ -263,7 +264,7 @@ class Clients:
     @_at_word_of
     def _flush(self, peer: Peer) -> None:
         if peer.line is not None and not peer.line.flush():
-            self.drop(peer)
+            self._part(peer)
 
     @_at_word_of
     def ask(self, peer: Peer, question: Question) -> None:
@@ -281,6 +282,8 @@ class Clients:
                 self._broke_protocol(attachment.peer, answer.text)
             else:
                 self.end(attachment.peer, Refused(answer.code, answer.text, answer.field))
+            self._leave(attachment.peer)
+            self._await_end(attachment.peer)
 
     # -- the ends of connections --------------------------------------------------------------------
 
@@ -302,17 +305,28 @@ class Clients:
         self.end(peer, Refused("protocol" if peer.cursor is None else "violation", text[:4000]))
 
     def end(self, peer: Peer, last_word: Refused | Status | Stopping) -> None:
-        """Sends a peer its last message; it hangs up then, or is dropped after a while."""
-        self._leave(peer)
+        """Sends a peer its last message; it hangs up then, or is dropped after a while if it is not attached."""
         if not peer.asked and isinstance(last_word, Refused):
             peer.turn_away(last_word)
+        if peer.line is not None:
+            self._poll.forget(peer.line.fileno())
         if peer.line is None or not peer.asked or not peer.is_listening or not peer.send(last_word):
-            self.drop(peer)
+            self._part(peer)
             return
-        self._poll.forget(peer.line.fileno())
         peer.is_told = True
+        if peer.cursor is None:
+            self._await_end(peer)
+
+    def _await_end(self, peer: Peer) -> None:
         peer.since_s = time.monotonic()
         self.peers.told(peer)
+
+    def _part(self, peer: Peer) -> None:
+        """Ends a connection; that of an attached client when it hangs up, for until then it may read its rows."""
+        if peer.cursor is None:
+            self.drop(peer)
+        else:
+            peer.hang_up()
 
     def _leave(self, peer: Peer) -> None:
         """Ends the attachment of a peer, if it has one."""

@@ -26,7 +26,6 @@ from prepserver.schedule.actions import (
     DropStream,
     End,
     GoesAlone,
-    HangUp,
     Joined,
     KillWorker,
     MakeRing,
@@ -120,8 +119,8 @@ class Driver:
                 self.clients.answer(action)
             case MakeRing():
                 return self._make_ring(action)
-            case Move() | HangUp():
-                self._tell_client(action)
+            case Move():
+                self._attachments.moved(action)
             case OpenStream() | OpenLane() | DropLane() | DropStream() | DropRing() | KillWorker():
                 self._tell_workers(action)
             case QuarantineSample():
@@ -129,12 +128,6 @@ class Driver:
             case Joined() | GoesAlone() | Say():
                 _say(action)
         return None
-
-    def _tell_client(self, action: Move | HangUp) -> None:
-        if isinstance(action, Move):
-            self._attachments.moved(action)
-        else:
-            self._attachments.hang_up(action.cursor)
 
     def _make_ring(self, asked: MakeRing) -> RingMade | RingRefused:
         def allow(nbytes: int) -> None:

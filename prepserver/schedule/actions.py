@@ -79,13 +79,6 @@ class End:
 
 
 @dataclass(frozen=True, slots=True)
-class HangUp:
-    """Close a rank's connection, so that it attaches again. The rank stays in the table until `RankLeft`."""
-
-    cursor: int
-
-
-@dataclass(frozen=True, slots=True)
 class MakeRing:
     """Make a ring of `wanted` rows, or at least `needed`, charged to `uid`.
 
@@ -205,6 +198,6 @@ class Say:
 
 
 Action = (
-    Submit | Announce | Admit | Refuse | End | HangUp | MakeRing | DropRing | OpenStream | OpenLane | DropLane
+    Submit | Announce | Admit | Refuse | End | MakeRing | DropRing | OpenStream | OpenLane | DropLane
     | DropStream | QuarantineSample | Move | Joined | GoesAlone | KillWorker | Say
 )  # fmt: skip

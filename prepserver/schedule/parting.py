@@ -14,7 +14,7 @@ from prepserver.schedule.actions import (
     DropLane,
     DropRing,
     DropStream,
-    HangUp,
+    End,
     MakeRing,
     OpenLane,
     OpenStream,
@@ -144,11 +144,15 @@ class Partings:
         if since_s == now_s:
             yield Say("warning", f"{what} and cannot part from them: {why}")
         elif parting.strangers and now_s - since_s >= NO_ROOM_S:
-            yield Say(
-                "warning",
-                f"{what} and must attach again, because there is no memory to part from another user's job: {why}",
-            )
-            yield from [HangUp(cursor.id) for job in jobs for cursor in self._table.ranks(job)]
+            text = f"{what} and must attach again, because there is no memory to part from another user's job: {why}"
+            yield Say("warning", text)
+            # Nobody refills a ring that all its jobs have left: a stopped client finds its rows as they were.
+            stream = self._table.streams[parting.stream]
+            lanes = {cursor.lane for cursor in stream.cursors.values() if cursor.job in parting.jobs}
+            for cursor in [cursor for cursor in stream.cursors.values() if cursor.lane in lanes]:
+                if cursor.present:
+                    yield End(cursor.id, "internal", text[:4000])
+                yield from self._table.take(cursor.id)
 
 
 def _why(apart: Apart | None) -> str:

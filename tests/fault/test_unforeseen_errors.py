@@ -15,6 +15,7 @@ from tests.support.clients import OPS, inline_rows, read, rows_of
 from tests.support.forked import cli
 from tests.support.honest import SOURCE, SPEC, honest_reader
 from tests.support.server import Server
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.fault
 
@@ -102,6 +103,29 @@ def test_a_job_not_told_of_its_new_ring_gets_no_row_of_the_old(server: Server, o
         order("moved")
         expected = inline_rows(source, **spec)
         assert [row for batch in quick_batches for row in rows_of(batch)] == expected
+        for batch in slow_batches:
+            rows += rows_of(batch)
+        assert rows == expected
+
+
+def test_rows_that_a_dropped_client_reads_stay_as_they_are(
+    server: Server, order: Callable[[str], None], faults: Path
+) -> None:
+    """Its job parts from the others as that of a client that stands still."""
+    source, spec = SyntheticImages(2000, 32), {**OTHER, "joining": Joining(lag="detach")}
+    where: dict[str, Any] = {"fields": "dict", "runtime_dir": server.runtime_dir}
+    expected = inline_rows(source, **spec)
+    with (
+        PrepClient(source, OPS, zero_copy=True, **where, **spec) as slow,
+        PrepClient(source, OPS, **where, **spec) as quick,
+    ):
+        slow_batches, quick_batches = iter(slow), iter(quick)
+        rows = rows_of(next(slow_batches))
+        order("release")
+        lent = next(slow_batches)
+        wait_until(lambda: not (faults / "release").exists())
+        assert [row for batch in quick_batches for row in rows_of(batch)] == expected
+        rows += rows_of(lent)
         for batch in slow_batches:
             rows += rows_of(batch)
         assert rows == expected

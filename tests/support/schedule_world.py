@@ -28,7 +28,6 @@ from prepserver.schedule.actions import (
     DropStream,
     End,
     GoesAlone,
-    HangUp,
     Joined,
     KillWorker,
     MakeRing,
@@ -171,7 +170,6 @@ class World:
         self.sample_ns: dict[int, int] = {}  # by pipeline; what is not in it costs nothing
         self.shared_ns = 1_000_000
         self._answers: dict[int, Admit | Refuse] = {}
-        self._hung_up: list[int] = []
         self._ids = 0
 
     def new_id(self) -> int:
@@ -204,10 +202,6 @@ class World:
                 self.coordinator.validate()
                 for client in [client for client in self.clients.values() if client.present]:
                     assert client.stream == self.table.stream_of(client.cursor).id, "a client reads another stream"
-        hung_up, self._hung_up = self._hung_up, []
-        for cursor in hung_up:
-            if cursor in self.clients:
-                self.leave(cursor)
         return done
 
     def _do(self, action: Action) -> Event | None:
@@ -220,7 +214,7 @@ class World:
                 return self._make_ring(action)
             case DropRing() | OpenStream() | OpenLane() | DropLane() | DropStream():
                 self._open_or_drop(action)
-            case Admit() | Refuse() | End() | HangUp():
+            case Admit() | Refuse() | End():
                 self._answer(action)
             case Move() | Joined() | GoesAlone():
                 self._rearrange(action)
@@ -233,7 +227,7 @@ class World:
                 pass  # it may take long to die
         return None
 
-    def _answer(self, action: Admit | Refuse | End | HangUp) -> None:
+    def _answer(self, action: Admit | Refuse | End) -> None:
         match action:
             case Admit(asker=asker) | Refuse(asker=asker):
                 self._answers[asker] = action
@@ -241,8 +235,6 @@ class World:
                     self._admitted(action)
             case End(cursor):
                 del self.clients[cursor]
-            case HangUp(cursor):
-                self._hung_up.append(cursor)
 
     def _make_ring(self, asked: MakeRing) -> Event:
         assert 0 < asked.needed <= asked.wanted

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import select
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -132,13 +131,9 @@ class Room:
     def stream(self, attachment: Attachment) -> int:
         return self.table.stream_of(attachment.cursor).id
 
-    def hung_up(self) -> list[int]:
-        """Ranks whose connection was ended, but not by them."""
-        poll = select.poll()
-        for attachment in self.attachments.values():
-            poll.register(attachment.peer.sock, select.POLLIN)
-        ended = {fd for fd, _ in poll.poll(0)}
-        return [cursor for cursor, a in self.attachments.items() if a.peer.fileno() in ended]
+    def ended(self) -> list[int]:
+        """Ranks whose connection is to end, but not by them."""
+        return [answer.cursor for answer in self.answers if isinstance(answer, End)]
 
     def make_rows(self) -> None:
         while self.pool.given:
@@ -281,8 +276,8 @@ def test_without_memory_to_part_a_job_attaches_anew(room: Room, stranger: bool) 
         room.tick(now_s)
         cursor.asks()
         now_s += 3.0
-    assert (slow.cursor in room.hung_up()) == stranger
-    assert quick.cursor not in room.hung_up()
+    assert (slow.cursor in room.ended()) == stranger
+    assert quick.cursor not in room.ended()
 
 
 SLOW = dataclasses.replace(ATTACH, job="slow", pipeline=Pipeline.from_ops([RandomResizedCrop(9)], 1).to_wire(), epoch=1)
@@ -334,9 +329,9 @@ def test_without_memory_to_part_a_slow_job_attaches_anew(room: Room) -> None:
     room.rings.budget_bytes = 0
     now_s = NOW_S
     room.tick(now_s)
-    assert room.hung_up() == []
+    assert room.ended() == []
     room.tick(now_s + 60.0)
-    assert room.hung_up() == [slow.cursor]
+    assert room.ended() == [slow.cursor]
     room.leave(slow)
     room.rings.budget_bytes = 1 << 30
     slow = room.attach(dataclasses.replace(SLOW, epoch=1), uid=os.getuid() + 1)

@@ -17,7 +17,6 @@ from prepserver.schedule.actions import (
     DropStream,
     End,
     GoesAlone,
-    HangUp,
     Joined,
     KillWorker,
     MakeRing,
@@ -940,11 +939,12 @@ def test_a_stream_goes_when_all_its_jobs_part() -> None:
 
 
 def test_a_job_without_room_to_part_must_soon_attach_again() -> None:
-    """That is, if it holds back another user's job."""
+    """That is, if it holds back another user's job. With it all jobs that read its ring: none refills its rows."""
     s = scheduler()
     stream(s, lanes=2)
     cursor(s, 5)
     cursor(s, 6, lane=11)
+    cursor(s, 7)
 
     def part(now_s: float, *, strangers: bool) -> list[Action]:
         s.now_s = now_s
@@ -956,10 +956,13 @@ def test_a_job_without_room_to_part_must_soon_attach_again() -> None:
     assert "cannot part from them: no room" in said.text
     assert part(NO_ROOM_S, strangers=True) == []
     assert part(NO_ROOM_S + 1.0, strangers=False) == []
-    (said, hung_up) = part(NO_ROOM_S + 1.0, strangers=True)
+    (said, ended, other, dropped) = part(NO_ROOM_S + 1.0, strangers=True)
     assert isinstance(said, Say)
     assert "must attach again" in said.text
-    assert hung_up == HangUp(5)
+    assert isinstance(ended, End)
+    assert isinstance(other, End)
+    assert (ended.cursor, ended.code, other.cursor, dropped) == (5, "internal", 7, DropLane(10))
+    assert s.table.knows(6)
     s.validate()
 
 
