@@ -177,7 +177,7 @@ class LinesReader(FilesReader[Lines]):
         }  # fmt: skip
         numbers = np.concatenate([each.numbers for each in files])
         sections = {"begins": begins.view(np.uint8).data, "numbers": numbers.view(np.uint8).data}
-        if any(each.points for each in files):
+        if any(each.length is not None for each in files):
             meta |= {"lengths": lengths, "points": [len(each.points) for each in files]}
             sections["points"] = memoryview(b"".join(each.points for each in files))
         return meta, sections

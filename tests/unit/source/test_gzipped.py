@@ -65,6 +65,13 @@ def test_a_compressed_file_has_the_samples_of_the_plain_one(
         assert record["image"] == RECORDS[index % len(RECORDS)]["image"][0]
 
 
+def test_a_compressed_file_of_nothing_moves_no_sample(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(gzip.compress(b""))
+    (tmp_path / "b").write_bytes(file_of(RECORDS[:3]))
+    source = opened(TFRecord(tmp_path / "[ab]"), tmp_path)
+    assert [int(source.read(index)["label"]) for index in range(len(source))] == [0, 1, 2]
+
+
 def test_a_compressed_file_is_listed_once(tmp_path: Path) -> None:
     spec = TFRecord(tmp_path / "a")
     (tmp_path / "a").write_bytes(gzip.compress(PLAIN))
