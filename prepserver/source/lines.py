@@ -221,8 +221,9 @@ class LinesSource(Source):
     def _gzipped(self, container: Container) -> GzippedShards:
         ends = [0, *accumulate(container.meta["points"])]
 
-        def points(file: int) -> bytes:
-            return container.piece("points", ends[file], ends[file + 1])
+        def points(file: int, offset: int, length: int) -> bytes:
+            begin = ends[file] + offset
+            return container.piece("points", begin, min(begin + length, ends[file + 1]))
 
         check_installed(self._files[0])
         return GzippedShards(self._shards, container.meta["sizes"], container.meta["lengths"], points)
