@@ -75,7 +75,7 @@ def test_a_paste_keeps_the_record_and_needs_instances() -> None:
         (lambda: [Resize(40), CopyPaste()], INSTANCES, "needs one size: put ScaleJitter"),
         (lambda: [Resize(SIZE), PadBoxes(3), CopyPaste()], INSTANCES, "cannot follow PadBoxes"),
         (lambda: [Mosaic(8), CopyPaste()], INSTANCES, "only one op of a pipeline may"),
-        (lambda: [Resize(SIZE), CopyPaste()], INSTANCES | {"instances": PerBox(dtype="int8")}, "cannot count to 255"),
+        (lambda: [Resize(SIZE), CopyPaste()], {**INSTANCES, "instances": PerBox(dtype="int8")}, "cannot count to 255"),
     ]
     for ops, columns, said in cases:
         with pytest.raises(SpecError, match=said):
