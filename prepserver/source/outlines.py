@@ -18,7 +18,7 @@ from prepserver.source.container import Container
 from prepserver.source.errors import SourceError
 
 _INSTALL = "masks need pycocotools where samples are listed and read: pip install 'prepserver[coco]'"
-_COUNTS = re.compile("(?:[P-o]{0,6}[0-O])+")
+_COUNTS = re.compile("(?:[P-o]{0,6}+[0-O])++")
 """Compressed run lengths: pycocotools reads on behind a text whose last number has no end, and writes what it finds."""
 _MOST = 255
 """Numbers of objects in a mask of uint8."""
