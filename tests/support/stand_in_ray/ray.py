@@ -23,7 +23,11 @@ class RayActorError(Exception):
     """The actor has ended."""
 
 
-exceptions = types.SimpleNamespace(RayActorError=RayActorError)
+class ObjectLostError(Exception):
+    """No machine has the object any more."""
+
+
+exceptions = types.SimpleNamespace(RayActorError=RayActorError, ObjectLostError=ObjectLostError)
 
 
 class _Method:
