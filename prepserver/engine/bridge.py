@@ -231,8 +231,9 @@ class _Remote:
             while True:
                 message, fds = receive(self._sock, work.TO_WORKER)
                 try:
-                    if isinstance(message, work.AddLane):  # the number is new: no task before this one names it
-                        self._rings[message.lane] = self._bridge.ring(*fds, RingLayout.from_wire(message.layout))
+                    if isinstance(message, work.AddLane):  # its number is new: no task before it has this lane
+                        (fd,) = fds
+                        self._rings[message.lane] = self._bridge.ring(fd, RingLayout.from_wire(message.layout))
                 finally:
                     close_all(fds)
                 self._todo.put((message, self._told(message)))
