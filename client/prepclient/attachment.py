@@ -112,20 +112,18 @@ class Attachment:
             except (NoServer, ServerGone) as e:
                 if self._was_served:  # the daemon may be restarting
                     self._come_back(e)
-                elif isinstance(e, NoServer):
-                    self._await_start(e)
                 else:
-                    raise
+                    self._await_start(e)
         assert self.session is not None
         return self.session
 
-    def _await_start(self, missing: NoServer) -> None:
-        """Waits for a daemon that may be starting: its socket is missing, or nothing listens on it yet.
+    def _await_start(self, missing: NoServer | ServerGone) -> None:
+        """Waits for a daemon that may be starting: its socket is missing, nothing listens, or it ends in mid-question.
 
         Raises:
-            NoServer: None started within `connect_s`.
+            NoServer, ServerGone: None started within `connect_s`.
         """
-        if not isinstance(missing.__cause__, FileNotFoundError | ConnectionRefusedError):
+        if not isinstance(missing.__cause__, FileNotFoundError | ConnectionError):
             raise missing
         wait_s, places = self._service.connect_s, candidates(self._service.runtime_dir)
         searched = " or ".join(map(str, places))

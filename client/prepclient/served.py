@@ -19,10 +19,9 @@ from prepclient.rows import Rows
 from prepclient.session import Session, Totals
 from prepclient.spec import Spec
 from prepclient.transport import Connection, ask, ask_status, unexpected
-from prepserver import __version__
 from prepserver.memory.errors import SegmentError
 from prepserver.protocol.layout import RingLayout
-from prepserver.protocol.messages import PROTOCOL, Attach, Moved, Ready, Release, Sync, Welcome
+from prepserver.protocol.messages import Attach, Moved, Ready, Release, Sync, Welcome
 from prepserver.protocol.schema import ProtocolError
 
 log = logging.getLogger("prepclient")
@@ -99,8 +98,6 @@ class ServedFeed(Feed):
     ) -> None:
         self._runtime_dir = runtime_dir
         attach = Attach(
-            protocol=(PROTOCOL, PROTOCOL),
-            version=__version__,
             job=spec.job[:256],
             source=spec.source.to_wire(),
             shuffle=spec.shuffle,

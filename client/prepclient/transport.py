@@ -17,7 +17,6 @@ import zmq
 
 from prepclient import errors
 from prepclient.descriptors import opening, too_few_descriptors
-from prepserver import __version__
 from prepserver.protocol.codec import MAX_MESSAGE_BYTES, decode, encode
 from prepserver.protocol.messages import (
     ATTACH_SOCKET,
@@ -31,6 +30,7 @@ from prepserver.protocol.messages import (
     Status,
 )
 from prepserver.protocol.schema import ProtocolError
+from prepserver.protocol.versions import hello, too_old
 
 _MOST_FDS = 4
 _LINE = "ipc://line"  # libzmq requires a name even for a given socket
@@ -70,6 +70,8 @@ class Connection:
         self._dealer: zmq.Socket[bytes] | None = None
         self._lease = connect(runtime_dir)
         try:
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it has hung up, and may have said why
+                self._lease.send(hello())
             self._open_line(self.take(0, timeout_s))
             self._poller = zmq.Poller()
             self._poller.register(self._lease.fileno(), zmq.POLLIN)
@@ -168,7 +170,10 @@ class Connection:
     def _read_lease(self, timeout_s: float) -> None:
         self._lease.settimeout(timeout_s)
         try:
-            data, fds = _receive_with_fds(self._lease)
+            try:
+                data, fds = _receive_with_fds(self._lease)
+            except ConnectionResetError:  # said once, and first, if the daemon hung up without reading
+                data, fds = _receive_with_fds(self._lease)
         except (TimeoutError, BlockingIOError):
             raise
         except OSError as e:
@@ -176,12 +181,12 @@ class Connection:
         try:
             if not data:
                 raise errors.ServerGone(
-                    f"the prepserver daemon in {self.runtime_dir} ended or was killed. Its log says why; start it "
-                    "again with `prepserver start` and resume from `state_dict()`"
-                )
+                    f"the prepserver daemon in {self.runtime_dir} ended, was replaced or killed. Its log says why; "
+                    "start it again with `prepserver start` and resume from `state_dict()`"
+                ) from ConnectionResetError()
             message = decode(data, FROM_LEASE)
             if isinstance(message, Refused):
-                raise refusal(message)
+                raise errors.VersionMismatch(too_old(message.text)) if message.code == "protocol" else refusal(message)
             assert isinstance(message, Descriptor)
             if len(fds) != 1:
                 raise ProtocolError(f"{len(fds)} descriptors instead of one")
@@ -292,7 +297,7 @@ def ask_status(runtime_dir: Path, timeout_s: float, since_ns: int | None = None)
     Raises:
         PrepClientError: No daemon runs, or it gives no valid answer within `timeout_s`.
     """
-    connection, answer = ask(runtime_dir, AskStatus(__version__, since_ns), timeout_s)
+    connection, answer = ask(runtime_dir, AskStatus(since_ns), timeout_s)
     with contextlib.closing(connection):
         if not isinstance(answer, Status):
             raise unexpected(answer)

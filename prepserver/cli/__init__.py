@@ -147,6 +147,11 @@ def _add_start(commands: _Commands) -> None:
     p.add_argument("--log-format", choices=("text", "json"), help="text for people (the default), or JSON lines")
     p.add_argument("--foreground", action="store_true", help="stay in the foreground; the default, for unit files")
     p.add_argument("-d", "--daemon", action="store_true", help="detach; returns when the daemon is ready")
+    p.add_argument(
+        "--replace", action="store_true",
+        help="take the place of the daemon that runs in the directory, once this one's workers are up: its jobs go on "
+        "after a moment, with the same rows. If this one cannot start, that one goes on",
+    )  # fmt: skip
     p.add_argument("--lifeline", metavar="PID", type=int, help=argparse.SUPPRESS)  # ends with this process
 
 

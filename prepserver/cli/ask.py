@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-from prepserver import __version__
 from prepserver.cli import exits
 from prepserver.daemon import ask as daemon_ask
 from prepserver.protocol.messages import ATTACH_SOCKET, AskStatus, AskStop, Refused
@@ -50,7 +49,7 @@ def ask_status(runtime_dir: str | None, answer_s: float = _ANSWER_S) -> dict[str
     Raises:
         AskError: See `ask`.
     """
-    found: dict[str, Any] = ask(runtime_dir, AskStatus(__version__), answer_s)[0]
+    found: dict[str, Any] = ask(runtime_dir, AskStatus(), answer_s)[0]
     return found
 
 

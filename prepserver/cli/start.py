@@ -12,9 +12,11 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from prepserver.cli.ask import AskError, ask, ask_status
 from prepserver.cli.doubts import doubts
-from prepserver.cli.exits import ALREADY_RUNNING, FAILED, NO_PERMISSION, OK, USAGE, CommandError
+from prepserver.cli.exits import ALREADY_RUNNING, FAILED, NO_DAEMON, NO_PERMISSION, OK, USAGE, CommandError
 from prepserver.cli.state import state_dir_of
+from prepserver.cli.stop import END_SLACK_S
 from prepserver.config import ConfigError, Settings, auto_most_workers, auto_workers, load_settings
 from prepserver.daemon.activation import ActivationError, check_place, take_attach_socket
 from prepserver.daemon.descriptors import DescriptorsShort, clients_allowed, raise_limit
@@ -22,6 +24,7 @@ from prepserver.daemon.pool import NotConfined, PluginsBroken, PluginsChanged
 from prepserver.daemon.runtime_dir import AlreadyRunning, Door, RuntimeDir, RuntimeDirError
 from prepserver.daemon.server import Daemon
 from prepserver.memory.budget import machine_free_bytes
+from prepserver.protocol.messages import AskStop
 from prepserver.telemetry.logs import log_to_stderr
 from prepserver.worker.launch import ZygoteError
 
@@ -49,7 +52,10 @@ def start(arguments: argparse.Namespace) -> int:
         passed = take_attach_socket(os.environ)
         group = _group(settings.socket_group)
         path = Path(settings.runtime_dir) if settings.runtime_dir else None
-        place = RuntimeDir(path, attach_is_ours=passed is None, group=group, is_private=arguments.lifeline is not None)
+        place = RuntimeDir(
+            path, attach_is_ours=passed is None, group=group, is_private=arguments.lifeline is not None,
+            replace=arguments.replace,
+        )  # fmt: skip
         if passed is not None:
             check_place(passed, place.attach_socket)
     except (ActivationError, ConfigError) as e:
@@ -93,20 +99,52 @@ def _serve(
     except DescriptorsShort as e:
         place.close()
         raise CommandError(e, USAGE) from e
-    memory_bytes = settings.memory_bytes or machine_free_bytes()[0] // 2
+    free_bytes = machine_free_bytes()[0] + (0 if place.is_ours else _held_bytes(place))
+    memory_bytes = settings.memory_bytes or free_bytes // 2
+    cache_memory_bytes = settings.cache_memory_bytes or free_bytes // 4
     state_dir = state_dir_of(settings.cache_dir, os.environ)
     cache_dir = Path(settings.cache_dir) if settings.cache_dir else state_dir / "index"
     try:
         with place:
             daemon = Daemon(
-                settings, place, workers, memory_bytes, cache_dir, lifeline, state_dir, door=door, attach_socket=passed,
-                reread=reread, most_clients=most_clients,
+                settings, place, workers, memory_bytes, cache_memory_bytes, cache_dir, lifeline, state_dir, door=door,
+                attach_socket=passed, reread=reread, most_clients=most_clients,
             )  # fmt: skip
-            return OK if daemon.run(ready) else FAILED
+            return OK if daemon.run(ready, functools.partial(_succeed, place)) else FAILED
+    except AlreadyRunning as e:
+        raise CommandError(e, ALREADY_RUNNING) from e
     except (NotConfined, PluginsBroken) as e:
         raise CommandError(e, USAGE) from e
     except (ZygoteError, PluginsChanged, OSError) as e:
         raise CommandError(e) from e
+
+
+def _held_bytes(place: RuntimeDir) -> int:
+    """Memory that the running daemon gives back when it is replaced."""
+    try:
+        memory = ask_status(str(place.path))["memory"]
+    except AskError as e:
+        if e.code != NO_DAEMON:  # it has just ended
+            raise
+        return 0
+    return int(memory["rings_bytes"] + memory["caches_bytes"])
+
+
+def _succeed(place: RuntimeDir) -> None:
+    """Ends the running daemon, whose jobs then come to this one, and locks its directory.
+
+    Raises:
+        AskError: It does not leave, and goes on.
+        AlreadyRunning: It has not ended in time, or yet another daemon was quicker.
+    """
+    patience_s = END_SLACK_S
+    try:
+        patience_s += ask(str(place.path), AskStop(successor=True))[0].within_s
+    except AskError as e:
+        if e.code != NO_DAEMON:  # it has just ended
+            raise
+    place.take(patience_s)
+    log.info("took the place of the daemon in %s", place.path)
 
 
 def _detach(serve: Callable[[Callable[[], None]], int], place: RuntimeDir) -> int:

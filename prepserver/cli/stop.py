@@ -6,17 +6,16 @@ import argparse
 import os
 import select
 
-from prepserver import __version__
 from prepserver.cli import exits
 from prepserver.cli.ask import ask
 from prepserver.protocol.messages import AskStop, Stopping
 
-_SLACK_S = 5.0
+END_SLACK_S = 5.0
 
 
 def stop(arguments: argparse.Namespace) -> int:
     """Runs the command."""
-    answer, path = ask(arguments.runtime_dir, AskStop(__version__))
+    answer, path = ask(arguments.runtime_dir, AskStop())
     assert isinstance(answer, Stopping)
     try:
         pidfd = os.pidfd_open(answer.pid)
@@ -24,7 +23,7 @@ def stop(arguments: argparse.Namespace) -> int:
         return exits.OK
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
-    patience_s = answer.within_s + _SLACK_S
+    patience_s = answer.within_s + END_SLACK_S
     ended = poll.poll(patience_s * 1000)
     os.close(pidfd)
     if not ended:

@@ -6,7 +6,6 @@ import argparse
 import sys
 import time
 
-from prepserver import __version__
 from prepserver.cli import exits
 from prepserver.cli.ask import ask
 from prepserver.protocol.messages import AskStatus
@@ -17,7 +16,7 @@ def trace(arguments: argparse.Namespace) -> int:
     """Runs the command."""
     since_ns = time.monotonic_ns()
     time.sleep(arguments.seconds)
-    found = ask(arguments.runtime_dir, AskStatus(__version__, since_ns))[0]
+    found = ask(arguments.runtime_dir, AskStatus(since_ns))[0]
     made = Trace()
     made.chunks(MadeChunk(*each) for each in found["chunks"])
     for job in found["jobs"]:

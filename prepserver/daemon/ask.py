@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -13,6 +14,7 @@ from prepserver.daemon.line import Line
 from prepserver.protocol.codec import MAX_MESSAGE_BYTES, decode
 from prepserver.protocol.messages import FROM_DAEMON, FROM_LEASE, AskStatus, AskStop, Descriptor, Refused, Status
 from prepserver.protocol.schema import ProtocolError
+from prepserver.protocol.versions import hello, too_old
 
 
 def ask(attach_socket: Path, question: AskStatus | AskStop, timeout_s: float) -> Any:
@@ -30,9 +32,11 @@ def ask(attach_socket: Path, question: AskStatus | AskStop, timeout_s: float) ->
         lease.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(timeout_s), 0))
         lease.connect(os.fspath(attach_socket))
         lease.settimeout(timeout_s)
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it has hung up, and may have said why
+            lease.send(hello())
         given, fd = _given(lease)
         if isinstance(given, Refused):
-            return given
+            return Refused("protocol", too_old(given.text)) if given.code == "protocol" else given
         with socket.socket(fileno=fd) as listener:
             listener.settimeout(timeout_s)
             sock, _ = listener.accept()
@@ -50,7 +54,10 @@ def ask(attach_socket: Path, question: AskStatus | AskStop, timeout_s: float) ->
 
 
 def _given(lease: socket.socket) -> tuple[Descriptor | Refused, int]:
-    data, fds, _, _ = socket.recv_fds(lease, MAX_MESSAGE_BYTES + 1, 1)
+    try:
+        data, fds, _, _ = socket.recv_fds(lease, MAX_MESSAGE_BYTES + 1, 1)
+    except ConnectionResetError:  # said once, and first, if it hung up without reading
+        data, fds, _, _ = socket.recv_fds(lease, MAX_MESSAGE_BYTES + 1, 1)
     if not data:
         raise ConnectionError("the daemon hung up")
     given = decode(data, FROM_LEASE)

@@ -19,7 +19,7 @@ from typing import Any
 from prepserver.daemon.line import Line, open_line
 from prepserver.daemon.runtime_dir import Door
 from prepserver.protocol.codec import encode
-from prepserver.protocol.messages import TO_DAEMON, Descriptor, Refused
+from prepserver.protocol.messages import TO_ANY_DAEMON, TO_DAEMON, Descriptor, Refused
 
 _SO_PEERPIDFD = 77  # Linux 6.5
 _UCRED = struct.Struct("3i")
@@ -43,6 +43,7 @@ class Peer:
         asked: Whether it has asked its one question.
         is_told: Whether it was sent its last message, or its lease was ended.
         cursor: The daemon's number of its attachment, if it has one.
+        mismatch: Why a client of its release gets no rows; empty if it does.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -55,6 +56,7 @@ class Peer:
         self.asked = False
         self.is_told = False
         self.cursor: int | None = None
+        self.mismatch = ""
         self._given = 0
 
     def fileno(self) -> int:
@@ -75,7 +77,7 @@ class Peer:
         Raises:
             OSError: No descriptor is left, or the peer is gone.
         """
-        self.line, theirs = open_line(path, TO_DAEMON)
+        self.line, theirs = open_line(path, TO_ANY_DAEMON if self.mismatch else TO_DAEMON)
         with theirs:
             self.give(theirs.fileno())
 

@@ -19,14 +19,14 @@ from prepserver.daemon.ledger import Ledger
 from prepserver.daemon.peers import SILENCE_S, Crowded, Peers
 from prepserver.daemon.poll import Poll
 from prepserver.daemon.questions import Question, Questions
-from prepserver.protocol.codec import decode
+from prepserver.protocol.codec import MAX_MESSAGE_BYTES, decode
 from prepserver.protocol.messages import (
-    PROTOCOL,
     TO_LEASE,
     AskStatus,
     AskStop,
     Attach,
     Bye,
+    Hello,
     Refused,
     Release,
     Status,
@@ -34,13 +34,13 @@ from prepserver.protocol.messages import (
     Sync,
 )
 from prepserver.protocol.schema import ProtocolError
+from prepserver.protocol.versions import greeting, mismatch
 from prepserver.schedule.actions import Admit, End, Refuse
 from prepserver.schedule.events import RankAsks, RankLeft, Released
 
 log = logging.getLogger(__name__)
 
 _LAST_WORDS = 1000
-_LEASE_BYTES = 256  # more than a Bye has
 _ACCEPTED_AT_ONCE = 16
 
 P = ParamSpec("P")
@@ -49,7 +49,8 @@ P = ParamSpec("P")
 def _bye(said: bytes) -> Bye | None:
     """What the end of a lease says of where the job stands, if it says so."""
     with contextlib.suppress(ProtocolError):
-        return decode(said, TO_LEASE)  # type: ignore[no-any-return]  # its one message
+        message = decode(said, TO_LEASE)
+        return message if isinstance(message, Bye) else None
     return None
 
 
@@ -147,18 +148,11 @@ class Clients:
             while (silent := self.peers.in_the_way_of(peer)) is not None:
                 self._drop_silent(silent, "others need the place of a client that asks nothing: try again later")
             self.peers.add(peer)
-            peer.open(self._line_socket)
         except Crowded as e:
             self._complaints.warn(peer.uid, "pid %d (uid %d) turned away: %s", peer.pid, peer.uid, e)
             peer.turn_away(Refused("busy", str(e)))
             peer.close()
             return
-        except OSError:
-            peer.turn_away(OUT_OF_DESCRIPTORS)
-            self.drop(peer)
-            return
-        assert peer.line is not None
-        self._poll.watch(peer.line.fileno(), lambda: self._read_line(peer))
         self._poll.watch(peer.fileno(), lambda: self._read_lease(peer))
         if peer.pidfd >= 0:
             self._poll.watch(peer.pidfd, lambda: self._ended(peer))
@@ -166,7 +160,7 @@ class Clients:
     @_at_word_of
     def _drop_silent(self, peer: Peer, text: str) -> None:
         """Drops a peer that has asked nothing (unless its question is there now), or that should have hung up."""
-        if not peer.is_told:
+        if not peer.is_told and peer.line is not None:
             self._read_line(peer)
         if not peer.asked:
             peer.turn_away(Refused("busy", text))
@@ -187,7 +181,7 @@ class Clients:
         except BlockingIOError:
             pass
         except ProtocolError as e:
-            self._broke_protocol(peer, str(e))
+            self._broke_protocol(peer, peer.mismatch or str(e))
 
     def _hear(self, peer: Peer, message: Any) -> None:
         """Handles a message.
@@ -212,8 +206,8 @@ class Clients:
                 self.questions.attach(peer, question)
             case AskStatus():
                 self.questions.status(peer, question.since_ns)
-            case AskStop():
-                self.questions.stop(peer)
+            case AskStop(successor):
+                self.questions.stop(peer, successor)
 
     def _obey(self, peer: Peer, cursor: int, word: Release | Sync) -> None:
         if cursor in self._attachments:
@@ -226,7 +220,7 @@ class Clients:
     @_at_word_of
     def _read_lease(self, peer: Peer) -> None:
         try:
-            said = peer.sock.recv(_LEASE_BYTES)
+            said = peer.sock.recv(MAX_MESSAGE_BYTES + 1)
         except BlockingIOError:
             return
         except OSError:
@@ -236,10 +230,26 @@ class Clients:
             self.drop(peer)
             return
         if said:
-            text = f"messages belong on the line, not on the attach socket: update this client to protocol {PROTOCOL}"
-            self._complaints.warn(peer.uid, "pid %d (uid %d) on the attach socket: %s", peer.pid, peer.uid, text)
-            peer.turn_away(Refused("protocol", text))
+            try:
+                if peer.line is not None:
+                    raise ProtocolError("messages belong on the line, not on the attach socket")
+                self._greet(peer, greeting(said))
+                return
+            except ProtocolError as e:
+                self._complaints.warn(peer.uid, "pid %d (uid %d) on the attach socket: %s", peer.pid, peer.uid, e)
+                peer.turn_away(Refused("protocol", str(e)[:4000]))
         self._ended(peer)
+
+    def _greet(self, peer: Peer, hello: Hello) -> None:
+        peer.mismatch = mismatch(hello)
+        try:
+            peer.open(self._line_socket)
+        except OSError:
+            peer.turn_away(OUT_OF_DESCRIPTORS)
+            self.drop(peer)
+            return
+        assert peer.line is not None
+        self._poll.watch(peer.line.fileno(), lambda: self._read_line(peer))
 
     @_at_word_of
     def _ended(self, peer: Peer) -> None:

@@ -21,6 +21,11 @@ class Notifier:
         for_us = os.environ.pop("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
         self.watchdog_s = int(usec) / 2e6 if usec.isdigit() and for_us and self._address else None
 
+    @property
+    def is_heard(self) -> bool:
+        """Whether systemd listens."""
+        return bool(self._address)
+
     def send(self, **state: str) -> None:
         """Sends ``NAME=value`` lines, such as ``READY="1"`` or ``STATUS="12 jobs"``."""
         if not self._address:

@@ -301,7 +301,7 @@ class WorkerPool:
                 self._check_deadline(seat, now_ns, now_s)
 
     def close(self, timeout_s: float) -> bool:
-        """Ends every process; False if one did not end, because it waits for dead storage."""
+        """Ends every process; nothing is sent any more. False if one did not end, because it waits for dead storage."""
         for seat in self.seats:
             if seat.child is not None:
                 self._poll.forget(seat.child.fileno())
@@ -310,6 +310,7 @@ class WorkerPool:
         self._indexers.close()
         deadline_s = time.monotonic() + timeout_s
         clean = True
+        self._by_worker.clear()
         for engine in self.engines:
             engine.forget()
             clean &= engine.process.close(max(0.0, deadline_s - time.monotonic()))

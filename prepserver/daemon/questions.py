@@ -12,7 +12,6 @@ import os
 import time
 from typing import Any, Protocol
 
-from prepserver import __version__
 from prepserver.cache.folder import FolderError
 from prepserver.daemon.access import Access, Denied
 from prepserver.daemon.attach import Peer
@@ -26,7 +25,7 @@ from prepserver.daemon.rings import Rings
 from prepserver.pipeline.sources import source_from_wire
 from prepserver.pipeline.spec import Codes
 from prepserver.protocol import work
-from prepserver.protocol.messages import PROTOCOL, Attach, Scanning, Status, Stopping, Welcome
+from prepserver.protocol.messages import Attach, Scanning, Status, Stopping, Welcome
 from prepserver.schedule.actions import Admit, Refuse
 from prepserver.schedule.asked import Asked, Refusal, check, with_files
 from prepserver.schedule.events import KnownBad, RankAttaches, RankLeft
@@ -45,10 +44,14 @@ class House(Protocol):
 
     @property
     def end_s(self) -> float:
-        """Longest time until it has ended."""
+        """Longest time until it has ended; it is about to."""
 
-    def stop(self, why: str) -> None:
-        """Ends it."""
+    @property
+    def keeper(self) -> str:
+        """Who starts and ends it, and no successor therefore, with what to do; empty if nobody does."""
+
+    def stop(self, why: str, *, at_once: bool) -> None:
+        """Lets jobs finish, unless `at_once`, and ends it."""
 
     @property
     def codes(self) -> Codes:
@@ -239,7 +242,7 @@ class Questions:
             self._connections.drop(peer)
             return
         welcome = Welcome(
-            PROTOCOL, __version__, admit.cursor, listing.samples, listing.num_classes, listing.digest,
+            admit.cursor, listing.samples, listing.num_classes, listing.digest,
             admit.epoch_start, admit.position, admit.ahead, ring.layout.to_wire(), admit.alone_upto,
             listing.content_digest, given, question.asked.pipeline.code,
         )  # fmt: skip
@@ -267,11 +270,15 @@ class Questions:
         finally:
             os.close(fd)
 
-    def stop(self, peer: Peer) -> None:
-        """Handles a request to stop the daemon."""
+    def stop(self, peer: Peer, successor: bool) -> None:
+        """Handles a request to stop the daemon, or to leave its place to a successor."""
         if not self.access.may_stop(peer.uid):
             text = f"only uid {os.getuid()} and root may stop this daemon, not uid {peer.uid}"
             self._connections.refuse(peer, "permission", text)
             return
+        if successor and self._house.keeper:
+            self._connections.refuse(peer, "permission", f"this daemon belongs to {self._house.keeper}")
+            return
+        # Jobs have no need to finish here if they can go on there.
+        self._house.stop("a successor is ready" if successor else "prepserver stop", at_once=successor)
         self._connections.end(peer, Stopping(os.getpid(), self._house.end_s))
-        self._house.stop("prepserver stop")

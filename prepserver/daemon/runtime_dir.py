@@ -10,12 +10,15 @@ import contextlib
 import fcntl
 import os
 import stat
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
 from prepserver.protocol.messages import ATTACH_SOCKET, LINE_SOCKET
 from prepserver.protocol.places import MAX_SOCKET_PATH_BYTES, PRIVATE_LOG, runtime_dirs
+
+_LOOK_AGAIN_S = 0.005
 
 
 class RuntimeDirError(RuntimeError):
@@ -47,6 +50,7 @@ class RuntimeDir:
         attach_is_ours: False if systemd has made the attach socket and keeps it.
         group: A group whose members may reach the sockets through the directory, if any.
         is_private: The directory is only for this daemon and is removed with it, unless it holds other files.
+        replace: Do not fail if a daemon runs there: it is to be replaced, and `take` locks the directory then.
 
     Attributes:
         path: The directory.
@@ -58,7 +62,7 @@ class RuntimeDir:
 
     def __init__(
         self, path: Path | None = None, *, attach_is_ours: bool = True, group: int | None = None,
-        is_private: bool = False,
+        is_private: bool = False, replace: bool = False,
     ) -> None:  # fmt: skip
         self.path = _make(path) if path is not None else _first_usable()
         self._attach_is_ours = attach_is_ours
@@ -72,9 +76,40 @@ class RuntimeDir:
                 f"runtime_dir = {self.path} is too long: a socket's path has at most {MAX_SOCKET_PATH_BYTES} bytes, "
                 f"this one would have {longest}. Choose a shorter directory with --runtime-dir"
             )
-        self._lock = self._take()
+        self._lock = -1
+        try:
+            self.take()
+        except AlreadyRunning:
+            if not replace:
+                raise
 
-    def _take(self) -> int:
+    @property
+    def is_ours(self) -> bool:
+        """Whether this process holds the lock."""
+        return self._lock >= 0
+
+    def take(self, patience_s: float = 0.0) -> None:
+        """Locks the directory.
+
+        Args:
+            patience_s: How long to wait for a daemon that is about to end.
+
+        Raises:
+            AlreadyRunning: A daemon runs there.
+            RuntimeDirError: The lock file cannot be opened.
+        """
+        until_s = time.monotonic() + patience_s
+        while not self.is_ours:
+            try:
+                self._lock = self._locked()
+            except AlreadyRunning:
+                if time.monotonic() >= until_s:
+                    raise
+                time.sleep(_LOOK_AGAIN_S)
+        # A killed daemon may have left them; this process holds the lock, so no daemon listens there.
+        self._remove_sockets()
+
+    def _locked(self) -> int:
         try:
             fd = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except OSError as e:  # a link, or a file of another user
@@ -86,16 +121,15 @@ class RuntimeDir:
             os.close(fd)
             raise AlreadyRunning(
                 f"a prepserver daemon (pid {holder or 'unknown'}) already runs in {self.path}. Use it "
-                "(`prepserver status`), stop it (`prepserver stop`), or choose another --runtime-dir"
+                "(`prepserver status`), stop it (`prepserver stop`), replace it (--replace), or choose another "
+                "--runtime-dir"
             ) from None
         self._write_pid(fd)
-        # A killed daemon may have left them; this process holds the lock, so no daemon listens there.
-        self._remove_sockets()
         return fd
 
     def remove_attach_socket(self) -> None:
         """Clients no longer find the daemon; if systemd made the socket, they queue there for the next one."""
-        if self._attach_is_ours:
+        if self._attach_is_ours and self.is_ours:
             self.attach_socket.unlink(missing_ok=True)
 
     def _remove_sockets(self) -> None:
@@ -103,8 +137,9 @@ class RuntimeDir:
         self.line_socket.unlink(missing_ok=True)
 
     def renew_pid(self) -> None:
-        """Names this process as the holder, after a fork that detached it."""
-        self._write_pid(self._lock)
+        """Names this process as the holder, if it is, after a fork that detached it."""
+        if self.is_ours:
+            self._write_pid(self._lock)
 
     @staticmethod
     def _write_pid(fd: int) -> None:
@@ -116,7 +151,7 @@ class RuntimeDir:
 
         The lock file stays, because removing it would race with the next daemon; only a private directory has none.
         """
-        if self._lock < 0:
+        if not self.is_ours:
             return
         self._remove_sockets()
         if self._is_private:

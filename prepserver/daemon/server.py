@@ -51,6 +51,7 @@ from prepserver.protocol.messages import Attach
 from prepserver.schedule.asked import shard_of
 from prepserver.schedule.coordinator import Coordinator
 from prepserver.schedule.events import Tick
+from prepserver.worker.launch import START_TIMEOUT_S, ZygoteError
 
 log = logging.getLogger(__name__)
 
@@ -64,9 +65,10 @@ class Daemon:
 
     Args:
         settings: Its settings.
-        runtime_dir: Its runtime directory, locked.
+        runtime_dir: Its runtime directory, locked, unless it is to replace another daemon.
         workers: Worker processes at the start.
         memory_bytes: Budget for rings.
+        cache_memory_bytes: Budget for caches in memory.
         cache_dir: Folder of the listings.
         lifeline: Pid of a process whose end ends the daemon at once.
         state_dir: Folder of quarantined samples and the jobs' logs; None for `cache_dir`.
@@ -82,6 +84,7 @@ class Daemon:
         runtime_dir: RuntimeDir,
         workers: int,
         memory_bytes: int,
+        cache_memory_bytes: int,
         cache_dir: Path,
         lifeline: int | None = None,
         state_dir: Path | None = None,
@@ -104,10 +107,7 @@ class Daemon:
             (settings.workers or max(workers, auto_most_workers())) + settings.remote_workers,
         )
         self._rings = Rings(memory_bytes)
-        self._caches = Caches(
-            settings.cache_memory_bytes or machine_free_bytes()[0] // 4, settings.cache_disk_bytes,
-            settings.cache_folders, time.monotonic,
-        )  # fmt: skip
+        self._caches = Caches(cache_memory_bytes, settings.cache_disk_bytes, settings.cache_folders, time.monotonic)
         self._gpus = Gpus()
         self._notifier = Notifier()
         self._state_dir = state_dir if state_dir is not None else cache_dir
@@ -143,11 +143,13 @@ class Daemon:
 
     # -- life ---------------------------------------------------------------------------------------
 
-    def run(self, ready: Callable[[], None] = lambda: None) -> bool:
-        """Serves until SIGTERM, SIGINT or `prepserver stop`.
+    def run(self, ready: Callable[[], None] = lambda: None, succeed: Callable[[], None] = lambda: None) -> bool:
+        """Serves until SIGTERM, SIGINT, `prepserver stop` or a successor.
 
         Args:
             ready: Called when clients may attach.
+            succeed: Called when the workers are up, if another daemon holds the directory: ends it, and locks the
+                directory.
 
         Returns:
             Whether everything ended; False if a process could not be killed.
@@ -160,6 +162,11 @@ class Daemon:
         self._watch_signals()
         try:
             self._pool.start()
+            if not self._dir.is_ours:
+                self._await_workers()
+                if self.stops:
+                    return self._close()
+                succeed()
             self._clients.open(Listener(self._dir.attach_socket, self._door, self._passed))
             log.info(
                 "ready in %s: %d workers, %d MiB for rings, up to %d connections, sandbox: %s",
@@ -174,6 +181,20 @@ class Daemon:
         finally:
             clean = self._close()
         return clean
+
+    def _await_workers(self) -> None:
+        """Waits until all workers are up, because jobs wait for them once the running daemon has ended.
+
+        Raises:
+            ZygoteError: They do not come up.
+        """
+        until_s = time.monotonic() + START_TIMEOUT_S
+        while self._pool.up < self._pool.size and not self.stops:
+            now_s = time.monotonic()
+            if now_s > until_s:
+                raise ZygoteError(f"only {self._pool.up} workers were up after {START_TIMEOUT_S:.0f} s")
+            self._pool.tick(now_s)
+            self._poll.run_once(_TICK_S)
 
     def _loop(self) -> None:
         next_tick_s = 0.0
@@ -248,12 +269,11 @@ class Daemon:
 
     def _lifeline_ended(self) -> None:
         self._poll.forget(self._lifeline_fd)
-        for _ in range(2):  # at once: no job is left to drain
-            self.stop("the process that this daemon belongs to has ended")
+        self.stop("the process that this daemon belongs to has ended", at_once=True)  # no job is left to drain
 
     @property
     def stops(self) -> bool:
-        """Whether it is about to end; see `House` for this and the next five."""
+        """Whether it is about to end; see `House` for this and the next six."""
         return self._stops > 0
 
     @property
@@ -262,36 +282,41 @@ class Daemon:
         return self._pool.codes
 
     @property
-    def end_s(self) -> float:
-        """Longest time until it has ended."""
-        return self._drain_s + KILL_S
+    def keeper(self) -> str:
+        """See `House`."""
+        if self._lifeline_fd >= 0:
+            return "a process, and ends with it: no other daemon takes its place"
+        if self._passed is not None or self._notifier.is_heard:
+            return "a service manager, which restarts it: `systemctl restart prepserver.service`. Jobs go on as well"
+        return ""
 
-    def stop(self, why: str) -> None:
-        """Lets jobs finish for `drain_s`, then ends everything; a second call ends it at once."""
+    @property
+    def end_s(self) -> float:
+        """Longest time until it has ended; it is about to."""
+        return max(0.0, self._stop_by_s - time.monotonic()) + KILL_S
+
+    def stop(self, why: str, *, at_once: bool = False) -> None:
+        """Lets jobs finish for `drain_s`, unless `at_once`, then ends everything; a second call ends it at once."""
         self._stops += 1
-        now_s = time.monotonic()
+        drain_s = 0.0 if at_once or self._stops > 1 else self._settings.drain_s
+        self._stop_by_s = time.monotonic() + drain_s
         if self._stops > 1:
-            log.info("stopping at once (%s again)", why)
-            self._stop_by_s = now_s
+            log.info("stopping at once (%s)", why)
             return
-        log.info("stopping (%s): %d jobs may finish within %g s", why, len(self._attachments), self._drain_s)
-        self._stop_by_s = now_s + self._drain_s
+        log.info("stopping (%s): %d jobs may finish within %g s", why, len(self._attachments), drain_s)
         # systemd's TimeoutStopSec may be shorter than drain_s.
         patience_us = int((self.end_s + 2) * 1e6)
         self._notifier.send(STOPPING="1", EXTEND_TIMEOUT_USEC=str(patience_us))
         self._clients.shut_door()
         self._dir.remove_attach_socket()
 
-    @property
-    def _drain_s(self) -> float:
-        return self._settings.drain_s
-
     def _close(self) -> bool:
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)  # the interpreter would restore the defaults at its end
-        self._clients.close()
+        # ORDER: clients go on with rows that are ready, and while workers live, a job that goes makes room for others.
         clean = self._pool.close(KILL_S)
+        self._clients.close()
         self._rings.close()
         self._caches.close()
         self._gpus.close()

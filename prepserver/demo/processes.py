@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from prepserver import __version__
 from prepserver.daemon.ask import ask
 from prepserver.protocol.messages import ATTACH_SOCKET, AskStatus
 
@@ -145,7 +144,7 @@ class DemoServer(NamedTuple):
     def rows(self) -> tuple[int, int]:
         """Rows (made, delivered) of the streams that run now; (0, 0) if the daemon does not answer."""
         try:
-            streams = ask(self.attach_socket, AskStatus(__version__), _ANSWER_S)["streams"]
+            streams = ask(self.attach_socket, AskStatus(), _ANSWER_S)["streams"]
         except (OSError, ValueError, TypeError):  # a refusal has no streams
             return 0, 0
         return sum(s["rows_filled"] for s in streams), sum(s["rows_delivered"] for s in streams)

@@ -30,15 +30,19 @@ def _map_once(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
 
 
 def encode(message: Any) -> bytes:
-    """The wire form of a message.
+    """The wire form of a message, without the fields that have their default value.
+
+    An older daemon refuses a field of a question that it does not know: only clients that use the field send it.
 
     Raises:
         ProtocolError: It is larger than `MAX_MESSAGE_BYTES`, or msgpack cannot hold a value.
     """
-    name, names = _shape(type(message))  # type: ignore[arg-type]
+    name, defaults = _shape(type(message))  # type: ignore[arg-type]
     fields: dict[str, Any] = {"t": name}
-    for each in names:
-        fields[each] = getattr(message, each)
+    for each, default in defaults:
+        value = getattr(message, each)
+        if value != default:
+            fields[each] = value
     try:
         data: bytes = msgpack.packb(fields)
     except (OverflowError, ValueError, TypeError) as e:
@@ -49,8 +53,12 @@ def encode(message: Any) -> bytes:
 
 
 @functools.cache
-def _shape(cls: type) -> tuple[str, tuple[str, ...]]:
-    return cls.__name__, tuple(f.name for f in dataclasses.fields(cls))
+def _shape(cls: type) -> tuple[str, tuple[tuple[str, Any], ...]]:
+    """Its name, and for each field its name and its default."""
+    missing = dataclasses.MISSING
+    return cls.__name__, tuple(
+        (f.name, f.default if f.default_factory is missing else f.default_factory()) for f in dataclasses.fields(cls)
+    )
 
 
 def decode(data: bytes | memoryview, allowed: Mapping[str, type]) -> Any:

@@ -1,12 +1,13 @@
 """The messages between a client and the daemon.
 
-All messages travel on the *line*, one ZeroMQ connection for each client: Attach, then Scanning while the source is
-listed, then Welcome or Refused; Ready and Release while the job runs; Bye at the end. Or one question, such as
-AskStatus, and its answer. After its last message the daemon waits for the client to hang up.
+Messages travel on the *line*, one ZeroMQ connection for each client: Attach, then Scanning while the source is listed,
+then Welcome or Refused; Ready and Release while the job runs. Or one question, such as AskStatus, and its answer. After
+its last message the daemon waits for the client to hang up.
 
-The *lease*, a connection on `attach.sock` (SEQPACKET), carries only descriptors, each with its number (`Descriptor`);
-the first one is the line. A message names descriptors that were sent before it. The job ends with its lease. A client
-that gets no line, or asks nothing on it, is refused on the lease.
+The *lease*, a connection on `attach.sock` (SEQPACKET), begins with the client's Hello and ends with its Bye. Between
+them it carries only descriptors, each with its number (`Descriptor`); the first one is the line. A message names
+descriptors that were sent before it. The job ends with its lease. A client that gets no line, or asks nothing on it, is
+refused on the lease.
 
 Both ends treat every Ready and Release as "at least up to here", and after silence Sync asks for the latest, so neither
 relies on each message arriving.
@@ -20,6 +21,7 @@ from typing import Annotated, Literal
 from prepserver.protocol.codec import registry
 from prepserver.protocol.schema import (
     Count,
+    Grows,
     Nanoseconds,
     Position,
     Range,
@@ -33,9 +35,6 @@ from prepserver.protocol.schema import (
     Trees,
     Word,
 )  # fmt: skip
-
-PROTOCOL = 3
-"""Increased when an old peer could misread a new one; a new field with a default does not need that."""
 
 ATTACH_SOCKET = "attach.sock"
 LINE_SOCKET = "line.sock"
@@ -57,12 +56,23 @@ def lag_error(lag: object) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
+class Hello(Grows):
+    """A client's first message, on the lease. Every release understands it.
+
+    Attributes:
+        protocol: Number of the client's protocol, see `prepserver.protocol.versions`.
+        version: Version of the client's package.
+    """
+
+    protocol: Small
+    version: Word
+
+
+@dataclass(frozen=True, slots=True)
 class Attach:
     """A rank of a job asks for its rows.
 
     Attributes:
-        protocol: [lowest, highest] version that the client speaks.
-        version: Version of the client's package, for the log.
         job: The run's name, the same for all ranks of a run.
         source: See `prepserver.pipeline.sources`.
         shuffle: The order.
@@ -88,8 +98,6 @@ class Attach:
         cache: See `prepserver.pipeline.caching.wanted`.
     """
 
-    protocol: tuple[Small, Small]
-    version: Word
     job: Word
     source: Tree
     shuffle: Shuffle
@@ -115,19 +123,17 @@ class Attach:
 
 
 @dataclass(frozen=True, slots=True)
-class Scanning:
+class Scanning(Grows):
     """The source is being listed; `samples` have been found so far."""
 
     samples: Count
 
 
 @dataclass(frozen=True, slots=True)
-class Welcome:
+class Welcome(Grows):
     """The job's rows.
 
     Attributes:
-        protocol: The version that both use from now on.
-        version: Version of the daemon.
         job_id: The daemon's number for this attachment, as `prepserver status` shows it.
         samples: Length of the source.
         num_classes: Distinct labels, 0 if the source has none.
@@ -143,8 +149,6 @@ class Welcome:
         code: Names the code of the pipeline's plug-ins; empty if it has none.
     """
 
-    protocol: Small
-    version: Word
     job_id: Small
     samples: Count
     num_classes: Count
@@ -160,7 +164,7 @@ class Welcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class Moved(Grows):
     """From `start` on the job's rows are in another ring; the first `Ready` for them follows.
 
     Attributes:
@@ -175,7 +179,7 @@ class Moved:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(Grows):
     """The daemon refuses or ends the job; this is its last message.
 
     Attributes:
@@ -194,16 +198,14 @@ class AskStatus:
     """Asks for the daemon's state as JSON.
 
     Attributes:
-        version: Version of the client's package.
         since_ns: Also ask when chunks were made and what ranks reported, from this time on (`time.monotonic_ns`).
     """
 
-    version: Word
     since_ns: Nanoseconds | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class Status(Grows):
     """The state is in a memfd, the descriptor of number `memory`, `nbytes` long."""
 
     nbytes: Count
@@ -212,13 +214,17 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class AskStop:
-    """Asks the daemon to drain and end; only its own user and root may."""
+    """Asks the daemon to drain and end; only its own user and root may.
 
-    version: Word
+    Attributes:
+        successor: The asker is a daemon that is ready to take its place: end at once, jobs come back to that one.
+    """
+
+    successor: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Stopping:
+class Stopping(Grows):
     """The daemon ends within `within_s`."""
 
     pid: Small
@@ -226,7 +232,7 @@ class Stopping:
 
 
 @dataclass(frozen=True, slots=True)
-class Release:
+class Release(Grows):
     """The client no longer needs rows below `upto`.
 
     Attributes:
@@ -245,7 +251,7 @@ class Release:
 
 
 @dataclass(frozen=True, slots=True)
-class Sync:
+class Sync(Grows):
     """After silence: asks for the latest `Ready`; carries the fields of `Release`."""
 
     upto: Position
@@ -254,7 +260,7 @@ class Sync:
 
 
 @dataclass(frozen=True, slots=True)
-class Bye:
+class Bye(Grows):
     """The job has ended and needs no rows; the daemon hangs up.
 
     Attributes:
@@ -265,7 +271,7 @@ class Bye:
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
+class Ready(Grows):
     """All rows below `upto` are in the ring.
 
     Attributes:
@@ -278,7 +284,7 @@ class Ready:
 
 
 @dataclass(frozen=True, slots=True)
-class Descriptor:
+class Descriptor(Grows):
     """On the lease: the number of the descriptor that comes with it.
 
     Number 0 is the line: a listening socket on which the daemon's connection waits.
@@ -288,6 +294,8 @@ class Descriptor:
 
 
 FROM_LEASE = registry(Descriptor, Refused)
-TO_LEASE = registry(Bye)
+TO_LEASE = registry(Hello, Bye)
 TO_DAEMON = registry(Attach, AskStatus, AskStop, Release, Sync)
+TO_ANY_DAEMON = registry(AskStatus, AskStop)
+"""What clients of any protocol may ask: an operator's tools are often of another release than the daemon."""
 FROM_DAEMON = registry(Scanning, Welcome, Refused, Moved, Ready, Status, Stopping)

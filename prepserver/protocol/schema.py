@@ -35,6 +35,15 @@ class Size:
     most: int
 
 
+class Grows:
+    """Base of messages to which later releases may add fields, which this one ignores.
+
+    Other messages are questions and orders: what they ask for is done as a whole or refused.
+    """
+
+    __slots__ = ()
+
+
 MAX_POSITION = 2**62  # far beyond any run; leaves room for sums in 63 bits
 
 Position = Annotated[int, Range(0, MAX_POSITION)]
@@ -62,7 +71,7 @@ def build(cls: type[M], fields: Mapping[str, Any]) -> M:
     """Makes a message of `cls` from decoded fields.
 
     Raises:
-        ProtocolError: A field is missing, unknown, of a wrong type or out of its bounds.
+        ProtocolError: A field is missing, of a wrong type, out of its bounds, or unknown (unless `cls` `Grows`).
     """
     checks = _checks(cls)  # type: ignore[arg-type]
     values = {}
@@ -72,7 +81,7 @@ def build(cls: type[M], fields: Mapping[str, Any]) -> M:
             values[name] = check(where, fields[name])
         elif required:
             missing = missing or name
-    if len(values) < len(fields):
+    if len(values) < len(fields) and not issubclass(cls, Grows):
         # Keys are str or bytes, which do not compare with each other.
         unknown = fields.keys() - {name for name, *_ in checks}
         raise ProtocolError(f"{cls.__name__}: unknown field {_shown(min(unknown, key=repr))}")

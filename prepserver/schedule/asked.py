@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Literal
 
-from prepserver import __version__
 from prepserver.pipeline.batches import BatchLine, Starts, check_start
 from prepserver.pipeline.caching import Wanted, wanted
 from prepserver.pipeline.declared import PluginSpec
@@ -18,7 +17,7 @@ from prepserver.pipeline.shard import Shard
 from prepserver.pipeline.sources import source_from_wire
 from prepserver.pipeline.spec import FILE, Codes, Role
 from prepserver.protocol.layout import Field, whole_page_rows
-from prepserver.protocol.messages import PROTOCOL, Attach, lag_error
+from prepserver.protocol.messages import Attach, lag_error
 
 _LOCAL_RANKS_MOST = 1024  # each is a cursor that every decision looks at
 _SIBLINGS_LATE = 2  # batches; data-parallel ranks wait for each other in every step, and one more for safety
@@ -66,16 +65,8 @@ def check(attach: Attach, codes: Codes = MappingProxyType({})) -> Asked:
         codes: The plug-ins that it may name; source and pipeline get the digests of their code.
 
     Raises:
-        Refusal: Versions, spec or numbers are invalid.
+        Refusal: Spec or numbers are invalid.
     """
-    lowest, highest = attach.protocol
-    if not lowest <= PROTOCOL <= highest:
-        raise Refusal(
-            "protocol",
-            f"the client (prepserver {attach.version}) speaks protocol {lowest} to {highest}, this daemon "
-            f"(prepserver {__version__}) speaks {PROTOCOL}: install the same release on both sides. A daemon keeps the "
-            "release with which it was started: `prepserver stop`, then start it again",
-        )
     if not attach.job.isprintable():
         raise Refusal("spec", f"job = {attach.job!r} contains unprintable characters; use others", "job")
     _check_ranks(attach)

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from prepclient import PrepClient, PrepClientError
-from prepserver import __version__
 from prepserver.daemon.ask import ask
 from prepserver.demo.processes import DemoServer, running_server
 from prepserver.pack.errors import PackError
@@ -207,7 +206,7 @@ class Bench:
             time.sleep(0.05)
 
     def _status(self) -> dict[str, Any]:
-        return dict(ask(self._server.attach_socket, AskStatus(__version__), _ANSWER_S))
+        return dict(ask(self._server.attach_socket, AskStatus(), _ANSWER_S))
 
 
 def write_config(path: Path, workers: int) -> None:

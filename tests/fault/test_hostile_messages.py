@@ -102,8 +102,8 @@ def raw() -> dict[str, bytes]:
         "a key twice": b"\x82\xa1t\xa6Attach\xa1t\xa6Attach",
         "number keys": msgpack.packb({1: 2}),
         "broken text": b"\x81\xa1t\xa3\xff\xfe\xfd",
-        "bytes behind the end": encode(AskStatus("0")) + b"\0",
-        "cut short": encode(AskStatus("version"))[:-3],
+        "bytes behind the end": encode(AskStatus()) + b"\0",
+        "cut short": encode(AskStatus())[:-3],
         "as large as may be": b"\xc6" + (MAX_MESSAGE_BYTES - 5).to_bytes(4, "big") + bytes(MAX_MESSAGE_BYTES - 5),
         "too large": bytes(MAX_MESSAGE_BYTES + 1),
         "much too large": bytes(200_000),
@@ -144,8 +144,8 @@ def test_descriptors_that_are_sent_along_are_closed(server: Server, honest: Call
         with Stranger(server) as stranger:
             stranger.say(b"")
             assert stranger.said is not None
-            socket.send_fds(stranger.said, [zmtp.frame(encode(AskStatus("0")))], [read_end] * 50)
-            socket.send_fds(stranger.sock, [encode(AskStatus("0"))], [read_end] * 50)
+            socket.send_fds(stranger.said, [zmtp.frame(encode(AskStatus()))], [read_end] * 50)
+            socket.send_fds(stranger.sock, [encode(AskStatus())], [read_end] * 50)
             os.close(read_end)
             # Nobody holds the other end: writing says so.
             with pytest.raises(BrokenPipeError):
@@ -188,7 +188,7 @@ def test_silent_and_hasty_strangers_leave_nothing(server: Server, honest: Callab
 
 def test_a_stranger_that_never_reads_blocks_nobody(server: Server, honest: Callable[[], None]) -> None:
     with Stranger(server) as stranger:
-        stranger.send(encode(AskStatus("0")))
+        stranger.send(encode(AskStatus()))
         honest()
         honest()
         assert len(server.status()["jobs"]) == 1  # others are answered, too
@@ -203,7 +203,7 @@ LIES: dict[str, bytes] = {
     "rows before any are ready": zmtp.frame(encode(Release(600))),
     "noise": zmtp.frame(b"\xc1\xc1\xc1"),
     "an empty message": zmtp.frame(b""),
-    "another question": zmtp.frame(encode(AskStatus("0"))),
+    "another question": zmtp.frame(encode(AskStatus())),
     "a negative position": zmtp.frame(msgpack.packb({"t": "Release", "upto": -5, "wait_ns": 0, "batches": 0})),
     "a position in words": zmtp.frame(msgpack.packb({"t": "Release", "upto": "all", "wait_ns": 0, "batches": 0})),
     "a question of what is given back": zmtp.frame(msgpack.packb({"t": "Release"})),
@@ -225,13 +225,13 @@ def test_an_attached_client_that_lies_is_dropped(server: Server, honest: Callabl
 
 
 def test_who_speaks_on_the_lease_is_dropped(server: Server, honest: Callable[[], None]) -> None:
-    """As a client of protocol 2 does; it is told what to do."""
+    """It is told why."""
     with Attached(server, SOURCE) as liar:
         assert len(server.status()["jobs"]) == 2
         liar.sock.send(encode(Sync(0)))
         while not isinstance(refused := liar.receive(), Refused):
             pass
-        assert "protocol 3" in refused.text
+        assert "belong on the line" in refused.text
         honest()
     wait_until(lambda: len(server.status()["jobs"]) == 1, why=server.log)
 

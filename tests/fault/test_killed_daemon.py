@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
-from prepclient import PrepClient, ServerGone
+from prepclient import Joining, PrepClient, ServerGone
+from prepserver.cli import exits
 from prepserver.pipeline.sources import ImageFolder
 from tests.support import leaks
 from tests.support.clients import OPS, ClientError, ClientProcess, Rows, inline_rows, read, rows_of
 from tests.support.server import Server
 from tests.support.tiny_images import photo_tree
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.fault
 
@@ -107,6 +108,26 @@ def test_a_killed_daemon_in_mid_wait_is_noticed_at_once(new_server: Callable[...
         wait_until(lambda: leaks.marked(server.mark) == {}, why=lambda: leaks.marked(server.mark))
         server.start()
         assert [row for batch in client for row in rows_of(batch)] == inline_rows(tree, **SPEC)
+
+
+def test_ready_rows_stay_as_they_are_when_the_daemon_ends(
+    new_server: Callable[..., Server], client_process: Start, tree: ImageFolder
+) -> None:
+    """A job that goes with it must not make room for rows of others while its client still reads."""
+    server = new_server(workers=2, settings={"drain_s": 0.0})
+    slow, quick = (client_process(server, tree, joining=Joining(lag="wait"), **TOLD) for _ in range(2))
+    for client in (slow, quick):
+        client.ask("attach")
+    rows = slow.read(1)
+    quick.order("read")
+    wait_until(lambda: any("job" in str(job["waits_for"]) for job in server.status()["jobs"]), why=server.status)
+    server.process.send_signal(signal.SIGTERM)
+    assert server.process.wait(PATIENCE_S) == exits.OK
+    slow.order("read")
+    with pytest.raises(ClientError, match="ServerGone"):
+        _read_to_the_end(slow, rows)
+    assert len(rows) > 300
+    assert rows == inline_rows(tree, **SPEC)[: len(rows)]
 
 
 def test_an_epoch_begun_while_the_daemon_restarts_waits_for_it(

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-import prepclient.served
 from prepclient import (
     BadSampleError,
     FileList,
@@ -30,8 +29,10 @@ from prepclient import (
     VersionMismatch,
 )
 from prepserver.pipeline import sources
+from prepserver.protocol import versions
 from prepserver.protocol.codec import encode
-from prepserver.protocol.messages import PROTOCOL, AskStop
+from prepserver.protocol.messages import AskStop
+from prepserver.protocol.versions import PROTOCOL
 from tests.support.clients import OPS, ClientError, ClientProcess, inline_rows, read
 from tests.support.hostile import Stranger
 from tests.support.odd_images import header_bomb, odd_tree
@@ -143,7 +144,7 @@ def test_two_users_get_equal_rows_in_memory_of_their_own(server: Server, client_
         theirs.answer()
         # Another user may use this daemon and may not end it.
         with Stranger(server, uid=NOBODY) as stranger:
-            stranger.send(encode(AskStop("0")))
+            stranger.send(encode(AskStop()))
             refused = stranger.receive()
         assert refused is not None
         assert refused.code == "permission"
@@ -155,12 +156,12 @@ def test_two_users_get_equal_rows_in_memory_of_their_own(server: Server, client_
 
 
 def test_a_client_of_another_protocol_is_told_both_versions(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prepclient.served, "PROTOCOL", PROTOCOL + 7)
+    monkeypatch.setattr(versions, "PROTOCOL", PROTOCOL + 7)
     with PrepClient(SOURCE, OPS, runtime_dir=server.runtime_dir) as client, pytest.raises(VersionMismatch) as caught:
         len(client)
     assert f"protocol {PROTOCOL + 7}" in str(caught.value)
     assert f"speaks {PROTOCOL}" in str(caught.value)
-    assert "install" in str(caught.value)
+    assert "upgrade the daemon first" in str(caught.value)
 
 
 def test_an_unknown_field_is_named(server: Server) -> None:

@@ -15,8 +15,9 @@ import pytest
 
 from prepclient import PrepClient
 from prepserver.cli import exits
+from prepserver.daemon.ask import ask
 from prepserver.pipeline.sources import SyntheticImages
-from prepserver.protocol.messages import ATTACH_SOCKET
+from prepserver.protocol.messages import ATTACH_SOCKET, AskStop, Refused
 from tests.support import leaks
 from tests.support.clients import OPS, ClientProcess, inline_rows, read
 from tests.support.server import Server, cli, environment
@@ -136,6 +137,14 @@ def test_a_job_outlives_a_restart_and_always_finds_the_socket(service: ServiceMa
     rows += client.read()
     assert rows == inline_rows(SOURCE, batch_size=8, shuffle=True)
     client.ask("close")
+
+
+def test_a_successor_is_told_that_the_service_manager_restarts(service: ServiceManager) -> None:
+    service.start()
+    answer = ask(service.socket_path, AskStop(successor=True), PATIENCE_S)
+    assert isinstance(answer, Refused)
+    assert "systemctl restart" in answer.text
+    assert service.status()["state"] == "running"
 
 
 def test_workers_do_not_hold_the_socket(service: ServiceManager) -> None:

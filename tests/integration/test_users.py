@@ -166,7 +166,7 @@ def test_a_user_cannot_stop_the_daemon(world: World) -> None:
     finally:
         os.setegid(0)
     with stranger:
-        stranger.send(encode(AskStop("0")))
+        stranger.send(encode(AskStop()))
         answer = stranger.receive()
     assert answer is not None
     assert answer.code == "permission"

@@ -18,8 +18,9 @@ from prepserver.pipeline.ops import Op, RandomResizedCrop
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.pipeline.sources import SourceSpec
 from prepserver.protocol import zmtp
-from prepserver.protocol.codec import decode
-from prepserver.protocol.messages import FROM_DAEMON, FROM_LEASE, PROTOCOL, Descriptor
+from prepserver.protocol.codec import decode, encode
+from prepserver.protocol.messages import FROM_DAEMON, FROM_LEASE, Descriptor, Hello
+from prepserver.protocol.versions import PROTOCOL
 from tests.support.server import Server
 from tests.support.waiting import PATIENCE_S
 
@@ -31,6 +32,7 @@ class Stranger:
         server: Whose.
         uid: Connect as this user (as root only): the kernel notes who called connect.
         gid: And as a member of this group.
+        hello: What it says first.
 
     Attributes:
         sock: The lease.
@@ -38,7 +40,10 @@ class Stranger:
         fds: Descriptors that came with it, by number, but for the line's.
     """
 
-    def __init__(self, server: Server, uid: int | None = None, gid: int | None = None) -> None:
+    def __init__(
+        self, server: Server, uid: int | None = None, gid: int | None = None,
+        *, hello: Any = Hello(PROTOCOL, __version__),  # noqa: B008 - frozen
+    ) -> None:  # fmt: skip
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         if gid is not None:
             os.setegid(gid)
@@ -51,6 +56,8 @@ class Stranger:
                 os.seteuid(0)
             os.setegid(os.getgid())
         self.sock.settimeout(PATIENCE_S)
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it has hung up already
+            self.sock.send(encode(hello))
         self.fds: dict[int, int] = {}
         self.said: socket.socket | None = None
         self._line: Line | None = None
@@ -59,8 +66,6 @@ class Stranger:
         """The wire form of an honest question, to be spoilt."""
         return {
             "t": "Attach",
-            "protocol": [PROTOCOL, PROTOCOL],
-            "version": __version__,
             "job": "stranger",
             "source": source.to_wire(),
             "shuffle": "none",
@@ -112,8 +117,8 @@ class Stranger:
         """Takes a descriptor and returns None, or the refusal in its place; False at the end of the lease."""
         try:
             data, fds, _, _ = socket.recv_fds(self.sock, 1 << 17, 4)
-        except ConnectionResetError:
-            return False
+        except ConnectionResetError:  # the daemon has hung up without reading; what it said comes next
+            data, fds, _, _ = socket.recv_fds(self.sock, 1 << 17, 4)
         if not data:
             return False
         message = decode(data, FROM_LEASE)

@@ -14,12 +14,11 @@ from typing import cast
 
 from prepclient import RandomResizedCrop, SyntheticImages
 from prepclient.session import Session, Shape
-from prepserver import __version__
 from prepserver.order import make_order
 from prepserver.pipeline.batches import Batch, Starts
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.protocol import work
-from prepserver.protocol.messages import PROTOCOL, Attach, Shuffle
+from prepserver.protocol.messages import Attach, Shuffle
 from prepserver.schedule.actions import (
     Action,
     Admit,
@@ -358,7 +357,7 @@ class World:
         self.is_short = short or not request.early
         number, owner = int(request.lane_key[0][1:]), request.lane_key[1]
         attach = Attach(
-            (PROTOCOL, PROTOCOL), __version__, f"job{self.new_id()}", SyntheticImages(self.n, 8).to_wire(),
+            f"job{self.new_id()}", SyntheticImages(self.n, 8).to_wire(),
             cast(Shuffle, request.shuffle), 0, pipeline_of(number).to_wire(), shape.batch_size, shape.drop_last, 0,
             shape.world_size, prefetch=prefetch, epoch=request.epoch, position=request.position,
             epoch_start=request.epoch_start, join_wait_s=request.join_wait_s, lag=lag, batching=shape.batching,

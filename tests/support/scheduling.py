@@ -42,7 +42,7 @@ class ByHand(Coordinator):
 
     def add_cursor(self, stream: int, cursor: Cursor) -> None:
         """A place is kept for a rank."""
-        attach = Attach((0, 0), "", "", {}, "none", 0, [], 1, drop_last=False, rank=0, world_size=1)
+        attach = Attach("", {}, "none", 0, [], 1, drop_last=False, rank=0, world_size=1)
         job = self.table.jobs.setdefault(cursor.job, Job(cursor.job, (), (), attach, 0, 0, 0, 0.0))
         cursor.rank = len(job.cursors)
         job.cursors[cursor.rank] = cursor.id

@@ -107,14 +107,25 @@ class Server:
 
     def launch(self) -> None:
         """Starts the process and does not wait."""
+        self._process = self.another()
+
+    def another(
+        self, *arguments: str, program: Sequence[str] = (), env: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[bytes]:
+        """Starts a daemon in this one's directory and does not wait; `adopt` makes it this one."""
         command = [
-            *(sys.executable, *self._program, "start", "--runtime-dir", str(self.runtime_dir)),
-            *self._arguments,
-        ]
+            *(sys.executable, *(program or self._program), "start", "--runtime-dir", str(self.runtime_dir)),
+            *self._arguments, *arguments,
+        ]  # fmt: skip
         with self.log_path.open("ab") as log:
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment(**self._env)
+            return subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment(**self._env, **(env or {}))
             )
+
+    def adopt(self, process: subprocess.Popen[bytes]) -> None:
+        """The daemon is `process` from now on; the one before has ended."""
+        assert self.process.poll() is not None
+        self._process = process
 
     def _is_up(self) -> bool:
         assert self.process.poll() is None, f"the daemon ended with {self.process.returncode}:\n{self.log()}"

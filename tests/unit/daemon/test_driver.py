@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from prepclient import RandomResizedCrop, SyntheticImages
-from prepserver import __version__
 from prepserver.daemon.access import Access
 from prepserver.daemon.attach import Peer
 from prepserver.daemon.attachments import Attachment, Attachments
@@ -29,7 +28,7 @@ from prepserver.pipeline.caching import Wanted
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.protocol import work
 from prepserver.protocol.codec import decode, encode
-from prepserver.protocol.messages import PROTOCOL, TO_DAEMON, Attach
+from prepserver.protocol.messages import TO_DAEMON, Attach
 from prepserver.schedule.actions import Admit, Announce, DropRing, End, MakeRing, Refuse
 from prepserver.schedule.asked import Refusal, check
 from prepserver.schedule.coordinator import Coordinator
@@ -52,7 +51,7 @@ NOW_S = 1000.0
 HELD_S = 130.0  # longer than a place is kept for a rank
 
 ATTACH = Attach(
-    (PROTOCOL, PROTOCOL), __version__, "first", SyntheticImages(N, 8).to_wire(), "full", 0,
+    "first", SyntheticImages(N, 8).to_wire(), "full", 0,
     Pipeline.from_ops([RandomResizedCrop(8)], 1).to_wire(), BATCH, drop_last=False, rank=0, world_size=1,
     join_wait_s=1e4, lag="detach",
 )  # fmt: skip

@@ -17,7 +17,7 @@ from prepserver.protocol.messages import Attach
 from prepserver.telemetry.history import Slice
 
 ROWS = Rows({"source": "SyntheticImages"}, "d", "/i", 100, "cyclic", 0, [])
-ATTACH = Attach((1, 1), "0", "train", {}, "cyclic", 0, [], batch_size=10, drop_last=False, rank=0, world_size=1)
+ATTACH = Attach("train", {}, "cyclic", 0, [], batch_size=10, drop_last=False, rank=0, world_size=1)
 
 
 def begin(ledger: Ledger, cursor: int = 1) -> None:

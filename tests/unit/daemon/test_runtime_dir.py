@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import threading
 from pathlib import Path
 
 import pytest
 
 from prepserver.daemon.attach import Listener
 from prepserver.daemon.runtime_dir import AlreadyRunning, Door, RuntimeDir, RuntimeDirError
+from tests.support.waiting import PATIENCE_S
 
 
 def test_it_is_made_for_its_owner_alone_and_named_in_the_lock(tmp_path: Path) -> None:
@@ -59,6 +61,55 @@ def test_closing_removes_sockets_and_keeps_the_lock_file(tmp_path: Path) -> None
     place.close()
     assert [p.name for p in place.path.iterdir()] == ["lock"]
     assert (place.path / "lock").read_text() == ""
+
+
+def test_a_successor_touches_nothing_until_the_lock_is_its_own(tmp_path: Path) -> None:
+    running = RuntimeDir(tmp_path / "run")
+    (running.path / "attach.sock").touch()
+    before = {path.name: path.read_text() for path in running.path.iterdir()}
+    successor = RuntimeDir(tmp_path / "run", replace=True)
+    assert not successor.is_ours
+    successor.renew_pid()
+    successor.remove_attach_socket()
+    successor.close()
+    assert {path.name: path.read_text() for path in running.path.iterdir()} == before
+    with pytest.raises(AlreadyRunning):
+        successor.take(0.02)
+    end = threading.Timer(0.05, running.close)
+    end.start()
+    successor.take(PATIENCE_S)
+    end.join()
+    assert successor.is_ours
+    assert (successor.path / "lock").read_text() == f"{os.getpid()}\n"
+    with pytest.raises(AlreadyRunning):
+        RuntimeDir(tmp_path / "run")
+    successor.close()
+
+
+def test_of_many_successors_one_has_the_lock(tmp_path: Path) -> None:
+    """They wait while the running daemon ends; sockets of the one that was quicker stay."""
+    running = RuntimeDir(tmp_path / "run")
+    places = [RuntimeDir(tmp_path / "run", replace=True) for _ in range(8)]
+    won: list[RuntimeDir] = []
+
+    def succeed(place: RuntimeDir) -> None:
+        with contextlib.suppress(AlreadyRunning):
+            place.take(0.3)
+            place.attach_socket.touch()
+            won.append(place)
+
+    threads = [threading.Thread(target=succeed, args=(place,)) for place in places]
+    for each in threads:
+        each.start()
+    running.close()
+    for each in threads:
+        each.join()
+    for place in places:
+        if place not in won:
+            place.close()
+    (place,) = won
+    assert place.attach_socket.exists()
+    place.close()
 
 
 def test_no_descriptor_is_left_after_a_refusal(tmp_path: Path) -> None:

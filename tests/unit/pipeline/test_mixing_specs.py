@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from prepserver.pipeline.errors import SpecError
-from prepserver.pipeline.kinds import Boxes, Image, Label, PerBox
-from prepserver.pipeline.ops import CenterCrop, FiveCrop, Grayscale, Mosaic, PadBoxes, RandomCrop, Resize, TenCrop
+from prepserver.pipeline.kinds import Boxes, Image, Label, Mask, PerBox
+from prepserver.pipeline.ops import (
+    CenterCrop,
+    CopyPaste,
+    FiveCrop,
+    Grayscale,
+    Mosaic,
+    Op,
+    PadBoxes,
+    RandomCrop,
+    Resize,
+    TenCrop,
+)
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.pipeline.record import Record
 
 PHOTO: Record = {"image": Image(), "label": Label()}
 BOXES: Record = {"image": Image(), "boxes": Boxes(), "labels": PerBox()}
+INSTANCES: Record = {**BOXES, "mask": Mask(), "instances": PerBox(dtype="int16")}
+SIZE = (40, 48)
 
 
 @pytest.mark.parametrize(("op", "views"), [(FiveCrop(8), 5), (TenCrop((8, 6), vertical_flip=True), 10)])
@@ -49,3 +63,20 @@ def test_a_mosaic_that_cannot_be_is_refused(ops: list[Any], field: str) -> None:
 def test_a_mosaic_larger_than_a_row_may_be_is_refused() -> None:
     with pytest.raises(SpecError, match="canvas is twice as large"):
         Mosaic(9000)
+
+
+def test_a_paste_keeps_the_record_and_needs_instances() -> None:
+    pipeline = Pipeline.from_ops([Resize(SIZE), CopyPaste(), PadBoxes(3)], columns=INSTANCES)
+    assert {field.name: field.shape for field in pipeline.fields}["mask"] == SIZE
+    semantic = {name: kind for name, kind in INSTANCES.items() if name != "instances"}
+    cases: list[tuple[Callable[[], list[Op]], Record, str]] = [
+        (lambda: [Resize(SIZE), CopyPaste()], semantic, r"Coco\(masks=True\) gives both. 'instances' is no PerBox"),
+        (lambda: [Resize(SIZE), CopyPaste("image")], INSTANCES, "'image' is no Mask here; there are: image"),
+        (lambda: [Resize(40), CopyPaste()], INSTANCES, "needs one size: put ScaleJitter"),
+        (lambda: [Resize(SIZE), PadBoxes(3), CopyPaste()], INSTANCES, "cannot follow PadBoxes"),
+        (lambda: [Mosaic(8), CopyPaste()], INSTANCES, "only one op of a pipeline may"),
+        (lambda: [Resize(SIZE), CopyPaste()], {**INSTANCES, "instances": PerBox(dtype="int8")}, "cannot count to 255"),
+    ]
+    for ops, columns, said in cases:
+        with pytest.raises(SpecError, match=said):
+            Pipeline.from_ops([*ops(), PadBoxes(12)], columns=columns)

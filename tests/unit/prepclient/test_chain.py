@@ -24,9 +24,8 @@ from prepclient.session import Session
 from prepclient.spec import make_spec
 from prepclient.stage import Stage
 from prepclient.stages import CudaStage, HostStage
-from prepserver import __version__
 from prepserver.memory.segment import create_segment
-from prepserver.protocol.messages import PROTOCOL, Moved, Ready, Welcome
+from prepserver.protocol.messages import Moved, Ready, Welcome
 from tests.support import leaks
 from tests.support.fake_device import FakeDevice
 from tests.support.images import SMALL, sample_layout
@@ -41,7 +40,7 @@ SPEC = make_spec(
 LOOK = looks_of(SPEC.pipeline, Finish())[0]
 LAYOUT = sample_layout(8, SPEC.pipeline.row.shape, SPEC.pipeline.row.dtype)
 WELCOME = Welcome(
-    protocol=PROTOCOL, version=__version__, job_id=1, samples=64, num_classes=0, source_digest="x",
+    job_id=1, samples=64, num_classes=0, source_digest="x",
     epoch_start=0, position=0, ahead=0, layout=LAYOUT.to_wire(),
 )  # fmt: skip
 

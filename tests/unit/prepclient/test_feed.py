@@ -13,10 +13,9 @@ from prepclient.feed import Start
 from prepclient.served import ServedFeed
 from prepclient.session import Session
 from prepclient.spec import make_spec
-from prepserver import __version__
 from prepserver.memory.segment import create_segment
 from prepserver.pipeline.ops import RandomResizedCrop
-from prepserver.protocol.messages import PROTOCOL, Sync, Welcome
+from prepserver.protocol.messages import Sync, Welcome
 from prepserver.schedule.early import PATIENCE
 from tests.support.images import sample_layout
 from tests.support.one_peer import leased
@@ -41,7 +40,7 @@ def test_a_job_whose_device_is_busy_does_not_say_that_it_waits(
     )  # fmt: skip
     layout = sample_layout(8, spec.pipeline.row.shape, spec.pipeline.row.dtype)
     welcome = Welcome(
-        protocol=PROTOCOL, version=__version__, job_id=1, samples=64, num_classes=0,
+        job_id=1, samples=64, num_classes=0,
         source_digest="x", epoch_start=0, position=0, ahead=0, layout=layout.to_wire(),
     )  # fmt: skip
     fd = create_segment("test", layout.nbytes)

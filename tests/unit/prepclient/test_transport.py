@@ -17,12 +17,11 @@ from prepclient.feed import Start
 from prepclient.served import ServedFeed
 from prepclient.spec import make_spec
 from prepclient.transport import ask, connect
-from prepserver import __version__
 from prepserver.daemon.attach import Listener
 from prepserver.daemon.runtime_dir import Door
 from prepserver.memory.segment import create_segment
 from prepserver.protocol.layout import RingLayout
-from prepserver.protocol.messages import ATTACH_SOCKET, PROTOCOL, Attach, Ready, Refused, Welcome
+from prepserver.protocol.messages import ATTACH_SOCKET, Attach, Ready, Refused, Welcome
 from tests.support.images import sample_layout
 from tests.support.one_peer import heard, leased, say_welcome
 
@@ -32,11 +31,11 @@ SPEC = make_spec(
 )  # fmt: skip
 LAYOUT = sample_layout(4, (2, 2, 3), "uint8").to_wire()
 ATTACH = Attach(
-    protocol=(PROTOCOL, PROTOCOL), version=__version__, job="job", source={}, shuffle="full", seed=0, pipeline=[],
+    job="job", source={}, shuffle="full", seed=0, pipeline=[],
     batch_size=1, drop_last=False, rank=0, world_size=1,
 )  # fmt: skip
 WELCOME = Welcome(
-    protocol=PROTOCOL, version=__version__, job_id=1, samples=4, num_classes=0, source_digest="x",
+    job_id=1, samples=4, num_classes=0, source_digest="x",
     epoch_start=0, position=0, ahead=0, layout=LAYOUT,
 )  # fmt: skip
 

@@ -41,7 +41,7 @@ PLAIN = st.recursive(
 
 def attach(**changed: Any) -> dict[str, Any]:
     fields: dict[str, Any] = {
-        "protocol": [1, 1], "version": "0", "job": "j", "source": {"source": "synthetic"}, "shuffle": "full",
+        "job": "j", "source": {"source": "synthetic"}, "shuffle": "full",
         "seed": 1, "pipeline": [{"op": "decode"}], "batch_size": 4, "drop_last": False, "rank": 0, "world_size": 1,
     }  # fmt: skip
     return fields | changed
@@ -107,11 +107,11 @@ def test_an_attach_with_a_hostile_field_is_taken_or_names_it(data: st.DataObject
 @pytest.mark.parametrize(
     "message",
     [
-        messages.Attach(**attach(protocol=(1, 1), local_ranks=(0, 2), position=2**62, epoch_start=0)),
+        messages.Attach(**attach(local_ranks=(0, 2), position=2**62, epoch_start=0)),
         messages.Ready(2**62, [(0, 3, "a.jpg: no"), (2**62, 0, "")]),
         messages.Refused("spec", "é" * 100, None),
         messages.Release(5, 10**15, 7, 10**15, 10**14),
-        messages.Welcome(1, "0", 3, 10, 2, "d", 0, 4, 0, {"rows": 4, "fields": []}),
+        messages.Welcome(3, 10, 2, "d", 0, 4, 0, {"rows": 4, "fields": []}),
         work.Fill(1, 2, [3, 4], 5, 1024),
         work.Filled(1, [(5, 6, "r", []), (6, 7, "s", [1, 2])], 10, 20, 5, [1, 4], [0, 7, 0, 8], 10**15),
         work.Exited(2**48, 1, -9),
@@ -171,7 +171,7 @@ def test_keys_are_short_so_that_the_text_of_an_error_is() -> None:
 @pytest.mark.parametrize("fields", [{"k" * 30000: 1}, {b"x": 1, "y": 2}, {b"x" * 60000: 1}])
 def test_unknown_keys_of_any_type_are_refused_in_a_short_text(fields: dict[Any, Any]) -> None:
     with pytest.raises(ProtocolError, match="unknown field") as e:
-        decode(msgpack.packb({"t": "Bye", **fields}), messages.TO_LEASE)
+        decode(msgpack.packb({"t": "AskStop", **fields}), messages.TO_DAEMON)
     assert len(str(e.value)) < 1000
 
 

@@ -11,12 +11,11 @@ from hypothesis import given
 
 from prepclient import PadTokens, Plugin, PluginOp, RandomResizedCrop, SyntheticImages, Tokenize, kinds
 from prepclient.session import Shape
-from prepserver import __version__
 from prepserver.order import make_order
 from prepserver.pipeline.pipeline import Pipeline
 from prepserver.protocol import work
 from prepserver.protocol.layout import PAGE_BYTES, Field, whole_page_rows
-from prepserver.protocol.messages import PROTOCOL, Attach
+from prepserver.protocol.messages import Attach
 from prepserver.schedule.actions import Action, Admit, MakeRing, Refuse, Say
 from prepserver.schedule.admission import ABSENT_S
 from prepserver.schedule.asked import Asked, Refusal, check, first_of, given_place, line_of, ring_rows, with_files
@@ -28,7 +27,7 @@ from tests.support.schedule_world import BLOCK, N, World
 
 ROW = (224, 224, 3)
 ATTACH = Attach(
-    (PROTOCOL, PROTOCOL), __version__, "first", SyntheticImages(N, 8).to_wire(), "full", 0,
+    "first", SyntheticImages(N, 8).to_wire(), "full", 0,
     Pipeline.from_ops([RandomResizedCrop(8)], 1).to_wire(), 4, drop_last=False, rank=0, world_size=1,
 )  # fmt: skip
 
@@ -240,12 +239,6 @@ def test_the_files_of_ops_are_part_of_what_is_asked_for() -> None:
     with pytest.raises(Refusal, match=r"is not the content of /a\.json, which is cd") as e:
         with_files(question("ab"), ["cd"])
     assert (e.value.code, e.value.field) == ("spec", "pipeline[1].code")
-
-
-def test_a_client_of_another_protocol_hears_what_to_install() -> None:
-    with pytest.raises(Refusal, match=r"install the same release on both sides. .* `prepserver stop`, then start") as e:
-        check(asked(protocol=(PROTOCOL + 1, PROTOCOL + 1)))
-    assert e.value.code == "protocol"
 
 
 def test_shards_resume_only_where_all_of_them_stand() -> None:

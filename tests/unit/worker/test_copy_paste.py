@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pytest
 
-from prepserver.pipeline.errors import SpecError
 from prepserver.pipeline.kinds import Boxes, Image, Keypoints, Kind, Mask, PerBox
 from prepserver.pipeline.ops import (
     CopyPaste,
-    Mosaic,
     Op,
     PadBoxes,
     PadKeypoints,
@@ -149,18 +145,3 @@ def test_a_mask_holds_255_objects_and_no_more_are_pasted() -> None:
         assert np.array_equal(shown, np.arange(len(shown)))
         assert (numbers == 0).sum() == 100
     assert max(each.max() for each in rows["mask"]) == 255
-
-
-def test_impossible_pastes_are_refused() -> None:
-    semantic = {name: kind for name, kind in COLUMNS.items() if name != "instances"}
-    cases: list[tuple[Callable[[], list[Op]], dict[str, Kind], str]] = [
-        (lambda: [Resize(SIZE), CopyPaste()], semantic, r"Coco\(masks=True\) gives both. 'instances' is no PerBox"),
-        (lambda: [Resize(SIZE), CopyPaste("image")], COLUMNS, "'image' is no Mask here; there are: image"),
-        (lambda: [Resize(40), CopyPaste()], COLUMNS, "needs one size: put ScaleJitter"),
-        (lambda: [Resize(SIZE), PadBoxes(3), CopyPaste()], COLUMNS, "cannot follow PadBoxes"),
-        (lambda: [Mosaic(8), CopyPaste()], COLUMNS, "only one op of a pipeline may"),
-        (lambda: [Resize(SIZE), CopyPaste()], COLUMNS | {"instances": PerBox(dtype="int8")}, "cannot count to 255"),
-    ]
-    for ops, columns, said in cases:
-        with pytest.raises(SpecError, match=said):
-            Pipeline.from_ops([*ops(), *END], 1, columns)
