@@ -47,7 +47,7 @@ def test_the_first_release_says_no_hello_and_is_told(name: str) -> None:
         greeting(msgpack.packb({"t": name, "protocol": [1, 1], "version": "0.1.0", **ATTACH}))
 
 
-def test_a_client_says_its_release_and_names_a_daemon_that_is_too_old() -> None:
+def test_a_client_says_its_release_and_names_an_old_daemon() -> None:
     assert greeting(versions.hello()) == Hello(PROTOCOL, __version__)
     for part in (f"protocol {OLDEST}", f"prepserver {__version__}", f"protocol {PROTOCOL}", "no such message"):
         assert part in versions.too_old("no such message")
