@@ -9,8 +9,9 @@
 #SBATCH --gpus-per-node=8
 set -euo pipefail
 
-# The same on every node, and short: the path of a socket has at most 107 bytes. Clients read it, too.
-export PREPSERVER_RUNTIME_DIR=/tmp/prepserver-$SLURM_JOB_ID
+# The same on every node, and short: the path of a socket has at most 107 bytes. Clients read it, too. Nobody else can
+# tell it beforehand, and have a daemon of their own wait there.
+export PREPSERVER_RUNTIME_DIR=/tmp/prepserver-$SLURM_JOB_ID-$RANDOM$RANDOM$RANDOM
 each=(srun --overlap --ntasks="$SLURM_NNODES" --ntasks-per-node=1)
 
 # A step of its own, because Slurm ends what a step leaves running. Its daemons may use all cores: training processes

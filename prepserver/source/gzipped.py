@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import gzip
 import io
+import struct
 import zlib
-from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
+
+import numpy as np
 
 from prepserver.source.errors import SampleError, SourceError
 from prepserver.source.samples import MAX_ENCODED_BYTES
@@ -32,9 +35,13 @@ MOST_BYTES = 64 << 30
 
 _SPAN_BYTES = 1 << 20
 _STEP_BYTES = 16 << 20
-_POINTS_BYTES = 256 << 20
 _SPANS_KEPT_BYTES = 16 << 20
-"""What a source keeps of points, and of spans that are unpacked; the latest in any case."""
+"""What a source keeps of spans that are unpacked; the latest in any case."""
+
+# Points in indexed_gzip's form, a file that its C library writes: a head, a table, and 32 KiB for most of them.
+_HEAD = struct.Struct("<31sI")
+_POINT = np.dtype([("place", "<u8"), ("begin", "<u8"), ("bits", "u1"), ("windows", "u1")])
+_WINDOW_BYTES = 32768
 
 
 def check_installed(path: str) -> None:
@@ -125,15 +132,16 @@ class GzippedShards(Shards):
         shards: The shards as they lie.
         sizes: Bytes of each shard as it lies.
         lengths: Bytes of each shard when it is unpacked.
-        points: Returns `GzippedFile.points` of a shard; nothing if it is not compressed.
+        points: Returns a range of `GzippedFile.points` of a shard, by offset and length; nothing if it is not
+            compressed.
     """
 
     def __init__(
-        self, shards: Shards, sizes: Sequence[int], lengths: Sequence[int], points: Callable[[int], bytes]
+        self, shards: Shards, sizes: Sequence[int], lengths: Sequence[int], points: Callable[[int, int, int], bytes]
     ) -> None:
         self._shards, self._sizes, self._lengths, self._points = shards, sizes, lengths, points
         self.wants = shards.wants
-        self._files: OrderedDict[int, _Points | None] = OrderedDict()
+        self._files: dict[int, _Points | None] = {}
         self._spans: OrderedDict[tuple[int, int], bytes] = OrderedDict()
 
     def read(self, shard: int, offset: int, length: int) -> bytes:
@@ -142,7 +150,7 @@ class GzippedShards(Shards):
             return self._shards.read(shard, offset, length)
         pieces = []
         for number in points.numbers(offset, length):
-            begin, data = points.begins[number], self._span(shard, points, number)
+            begin, data = int(points.begins[number]), self._span(shard, points, number)
             pieces.append(data[max(0, offset - begin) : offset + length - begin])
         return b"".join(pieces)
 
@@ -188,60 +196,58 @@ class GzippedShards(Shards):
 
     def _file(self, shard: int) -> _Points | None:
         if shard not in self._files:
-            points = self._points(shard)
-            made = _Points(points, self._sizes[shard], self._lengths[shard]) if points else None
-            self._files[shard] = made
-            while len(self._files) > 1 and sum(each.nbytes for each in self._files.values() if each) > _POINTS_BYTES:
-                self._files.popitem(last=False)
-        self._files.move_to_end(shard)
+            piece = partial(self._points, shard)
+            is_compressed = bool(piece(0, 1))
+            self._files[shard] = _Points(piece, self._sizes[shard], self._lengths[shard]) if is_compressed else None
         return self._files[shard]
 
 
 class _Points:
-    """The points of a file.
+    """The points of a file: where they are. What unpacking needs of one is read when it begins there.
 
     Args:
-        points: `GzippedFile.points`.
+        piece: Returns a range of `GzippedFile.points`, by offset and length.
         size: Bytes of the file.
         length: Bytes of what it holds.
+
+    Attributes:
+        begins: Where each span begins, and the last one ends, in what the file holds.
     """
 
-    def __init__(self, points: bytes, size: int, length: int) -> None:
-        self.nbytes = len(points)
-        self._held = _Held()
-        self._opened = _opened(Stream(self._held.read, size))
-        self._opened.import_index(fileobj=io.BytesIO(points))
-        self.begins, places = map(list, zip(*self._opened.seek_points(), strict=True))
-        self._ends, self._places = [*self.begins[1:], length], [0, *places[1:], size]
+    def __init__(self, piece: Callable[[int, int], bytes], size: int, length: int) -> None:
+        self._piece, self._size = piece, size
+        self._head, count = _HEAD.unpack(piece(0, _HEAD.size))
+        self._table = np.frombuffer(piece(_HEAD.size, count * _POINT.itemsize), _POINT)
+        self.begins = np.append(self._table["begin"], length).astype(np.int64)
+        self._places = np.append(self._table["place"], size).astype(np.int64)
+        self._places[0] = 0
+        before = np.cumsum(self._table["windows"], dtype=np.int64) - self._table["windows"]
+        self._windows = _HEAD.size + self._table.nbytes + before * _WINDOW_BYTES
 
     def numbers(self, offset: int, length: int) -> range:
         """Return which spans hold a range."""
-        return range(bisect_right(self.begins, offset) - 1, bisect_right(self.begins, offset + max(length, 1) - 1))
+        first, last = np.searchsorted(self.begins[:-1], (offset, offset + max(length, 1) - 1), "right").tolist()
+        return range(first - 1, last)
 
     def stored(self, number: int) -> tuple[int, int]:
         """Return offset and length of what must be read to unpack a span: a byte before it may be a part of it."""
-        begin = max(0, self._places[number] - 1)
-        return begin, self._places[number + 1] - begin
+        place, end = self._places[number : number + 2].tolist()
+        begin = max(0, place - 1)
+        return begin, end - begin
 
     def unpacked(self, number: int, stored: bytes) -> bytes:
         """Return a span, from the bytes that `stored` says."""
-        self._held.begin, self._held.data = self.stored(number)[0], stored
-        try:
-            data: bytes = self._opened.pread(self._ends[number] - self.begins[number], self.begins[number])
-        finally:
-            self._held.data = b""
+        first, point = self.stored(number)[0], self._table[number : number + 1]
+        begin, end = self.begins[number : number + 2].tolist()
+
+        def read(length: int, offset: int) -> bytes:
+            return stored[offset - first : offset - first + length] if offset >= first else b""
+
+        window = self._piece(int(self._windows[number]), _WINDOW_BYTES * int(point["windows"][0]))
+        opened = _opened(Stream(read, self._size))
+        opened.import_index(fileobj=io.BytesIO(_HEAD.pack(self._head, 1) + point.tobytes() + window))
+        data: bytes = opened.pread(end - begin, begin)
         return data
-
-
-class _Held:
-    """A range of a file, in the place of all of it."""
-
-    begin = 0
-    data = b""
-
-    def read(self, length: int, offset: int) -> bytes:
-        at = offset - self.begin
-        return self.data[at : at + length] if at >= 0 else b""
 
 
 def _opened(file: Stream) -> Any:

@@ -177,7 +177,7 @@ class LinesReader(FilesReader[Lines]):
         }  # fmt: skip
         numbers = np.concatenate([each.numbers for each in files])
         sections = {"begins": begins.view(np.uint8).data, "numbers": numbers.view(np.uint8).data}
-        if any(each.points for each in files):
+        if any(each.length is not None for each in files):
             meta |= {"lengths": lengths, "points": [len(each.points) for each in files]}
             sections["points"] = memoryview(b"".join(each.points for each in files))
         return meta, sections
@@ -221,8 +221,9 @@ class LinesSource(Source):
     def _gzipped(self, container: Container) -> GzippedShards:
         ends = [0, *accumulate(container.meta["points"])]
 
-        def points(file: int) -> bytes:
-            return container.piece("points", ends[file], ends[file + 1])
+        def points(file: int, offset: int, length: int) -> bytes:
+            begin = ends[file] + offset
+            return container.piece("points", begin, min(begin + length, ends[file + 1]))
 
         check_installed(self._files[0])
         return GzippedShards(self._shards, container.meta["sizes"], container.meta["lengths"], points)

@@ -5,6 +5,7 @@ Run lengths are pycocotools' own, so masks have the pixels that its users know.
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections.abc import Sequence
 from typing import Any
@@ -17,6 +18,8 @@ from prepserver.source.container import Container
 from prepserver.source.errors import SourceError
 
 _INSTALL = "masks need pycocotools where samples are listed and read: pip install 'prepserver[coco]'"
+_COUNTS = re.compile("(?:[P-o]{0,6}+[0-O])++")
+"""Compressed run lengths: pycocotools reads on behind a text whose last number has no end, and writes what it finds."""
 _MOST = 255
 """Numbers of objects in a mask of uint8."""
 
@@ -71,7 +74,7 @@ def run_lengths(given: Any, height: int, width: int) -> bytes:
         if not all(type(each) is int and each >= 0 for each in counts) or sum(counts) != height * width:
             raise BadOutline(f"has run lengths that do not make {height}x{width} pixels")
         given = mask.frPyObjects(given, height, width)
-    elif isinstance(counts, str) and counts.isascii():
+    elif isinstance(counts, str) and _COUNTS.fullmatch(counts):
         given = {**given, "counts": counts.encode()}
         # Decoding fails on too many pixels only; too few would leave the rest of the mask as its memory was.
         try:
@@ -81,7 +84,7 @@ def run_lengths(given: Any, height: int, width: int) -> bytes:
         if not fits:
             raise BadOutline(f"has run lengths that do not make {height}x{width} pixels")
     else:
-        raise BadOutline("has run lengths that are neither a list nor text")
+        raise BadOutline("has run lengths that are neither a list nor COCO's text for one")
     return bytes(given["counts"])
 
 

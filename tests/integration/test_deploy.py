@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import re
 import shutil
 import subprocess
@@ -182,3 +183,24 @@ def test_the_runbook_names_every_file_and_exit_code() -> None:
     for name, code in vars(exits).items():
         if isinstance(code, int):
             assert f"| {code} |" in text, name
+
+
+def test_a_setup_that_fails_can_be_tried_again(tmp_path: Path) -> None:
+    """What is half made is its own: it refuses only an environment that somebody else has made."""
+    environment, wheels, stubs = tmp_path / "opt", tmp_path / "wheels", tmp_path / "stubs"
+    for folder in (wheels, stubs):
+        folder.mkdir()
+    (wheels / f"prepserver-1_{platform.machine()}.whl").touch()
+    (stubs / "python3").write_text(f"#!/bin/sh\nmkdir -p {environment}\necho no room >&2\nexit 1\n")
+    (stubs / "id").write_text("#!/bin/sh\necho 0\n")
+    for stub in stubs.iterdir():
+        stub.chmod(0o755)
+    script = (DEPLOY / "debian" / "bin" / "prepserver-setup").read_text()
+    for path, other in (("/opt/prepserver", environment), ("/usr/share/prepserver", wheels), ("/usr/bin", stubs)):
+        script = script.replace(path, str(other))
+    command = ["sh", "-c", script, "prepserver-setup"]
+    for _ in range(2):
+        done = subprocess.run(
+            command, env={"PATH": f"{stubs}:/usr/bin:/bin"}, capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, done.stderr) == (1, "no room\n")

@@ -162,6 +162,19 @@ def test_ci_runs_the_tests_and_the_linters_without_a_terminal() -> None:
         subprocess.run(["bash", "-n", str(each)], check=True)
 
 
+def test_ci_tries_no_failures_of_an_earlier_run_again(tmp_path: Path) -> None:
+    failed = tmp_path / ".pytest_cache" / "v" / "cache" / "lastfailed"
+    failed.parent.mkdir(parents=True)
+    failed.write_text('{\n  "tests/unit/test_a.py::test_b": true\n}')
+    tried = tmp_path / ".venv" / "bin" / "python"
+    tried.parent.mkdir(parents=True)
+    tried.symlink_to("/bin/true")
+    text = (ROOT / ".ci" / "run").read_text()
+    function = text[text.index("second_try() {") : text.index("\n}", text.index("second_try() {")) + 2]
+    done = subprocess.run(["bash", "-c", f"{function}\nsecond_try false"], cwd=tmp_path, check=False)
+    assert done.returncode == 1  # as of the command, which ended before it wrote what failed
+
+
 def test_ci_finds_a_python_by_its_version_and_passes_over_shims(tmp_path: Path) -> None:
     version = "{}.{}".format(*sys.version_info)
     shims, real = tmp_path / "shims", tmp_path / "real"

@@ -200,8 +200,15 @@ class Link:
                 held += wanted.nbytes
 
     def has_begun(self, wanted: Wanted) -> bool:
-        """Say whether a read has begun, and has not been asked for as often as it was wanted."""
-        return wanted in self._begun
+        """Say whether a read has begun, and has not been asked for as often as it was wanted.
+
+        One that has failed counts only while its store is down: it may be many samples', each with its own verdict.
+        """
+        begun = self._begun.get(wanted)
+        if begun is None:
+            return False
+        failed = begun.future.done() and isinstance(begun.future.result(), RemoteError)
+        return not failed or split(wanted.url)[0] in self._down
 
     def has_arrived(self, wanted: Wanted) -> bool:
         """Say whether a read that has begun has ended."""

@@ -15,6 +15,7 @@ import pytest
 from prepclient import TFRecord
 from prepserver.pipeline import kinds
 from prepserver.source import SampleError, Source, SourceError, build_index, gzipped, open_source
+from prepserver.source.container import Container
 from tests.support.tf_records import file_of, framed
 
 pytest.importorskip("indexed_gzip", reason="compressed TFRecords need indexed-gzip")
@@ -53,7 +54,6 @@ def test_a_compressed_file_has_the_samples_of_the_plain_one(
 ) -> None:
     assert len(PLAIN) > 3 * gzipped._SPAN_BYTES
     monkeypatch.setattr(gzipped, "_SPANS_KEPT_BYTES", 1)
-    monkeypatch.setattr(gzipped, "_POINTS_BYTES", 1)
     (tmp_path / "a").write_bytes(packed(PLAIN))
     (tmp_path / "b").write_bytes(PLAIN)
     (tmp_path / "c").write_bytes(packed(PLAIN))
@@ -63,6 +63,29 @@ def test_a_compressed_file_has_the_samples_of_the_plain_one(
         record = source.read(index)
         assert int(record["label"]) == index % len(RECORDS)
         assert record["image"] == RECORDS[index % len(RECORDS)]["image"][0]
+
+
+def test_a_compressed_file_of_nothing_moves_no_sample(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(gzip.compress(b""))
+    (tmp_path / "b").write_bytes(file_of(RECORDS[:3]))
+    source = opened(TFRecord(tmp_path / "[ab]"), tmp_path)
+    assert [int(source.read(index)["label"]) for index in range(len(source))] == [0, 1, 2]
+
+
+def test_a_sample_takes_one_point_of_the_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All points of a file of 64 GiB are 2 GiB, in each worker."""
+    (tmp_path / "a").write_bytes(gzip.compress(PLAIN))
+    taken: list[int] = []
+    piece = Container.piece
+
+    def counted(container: Container, name: str, start: int, end: int) -> bytes:
+        taken.append(end - start)
+        return piece(container, name, start, end)
+
+    source = opened(TFRecord(tmp_path / "a"), tmp_path)
+    monkeypatch.setattr(Container, "piece", counted)
+    source.read(60)
+    assert 32768 <= sum(taken) < 2 * 32768 + 4096
 
 
 def test_a_compressed_file_is_listed_once(tmp_path: Path) -> None:

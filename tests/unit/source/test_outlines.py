@@ -72,7 +72,11 @@ def test_masks_have_the_pixels_of_pycocotools(tmp_path: Path) -> None:
         ({"size": SIZE, "counts": [5, 20]}, "run lengths that do not make 40x56 pixels"),
         ({"size": SIZE, "counts": "9999"}, "run lengths that do not make 40x56 pixels"),
         ({"size": SIZE, "counts": 9 * "9oooo0"}, "run lengths that do not make 40x56 pixels"),
-        ({"size": SIZE, "counts": 7}, "neither a list nor text"),
+        ({"size": SIZE, "counts": 7}, "neither a list nor COCO's text for one"),
+        (
+            {"size": SIZE, "counts": 78 * "1" + "o"},
+            "neither a list nor COCO's text for one",
+        ),  # it wrote past its memory
     ],
 )
 def test_an_outline_that_cannot_be_spoils_its_image(outline: Any, said: str, tmp_path: Path) -> None:

@@ -157,6 +157,20 @@ def test_a_part_that_fails_is_named_and_tried_again(
     assert source.read(index)
 
 
+def test_a_request_that_fails_spoils_no_other_samples(store: ObjectStore, tmp_path: Path) -> None:
+    """Samples that lie side by side are one request; after it has failed, each is asked for by itself."""
+    source = opened(datasets.tars(tmp_path)(store.upload(tmp_path, tmp_path.name)), tmp_path / "here")
+    store.faults["0.tar"] = 403
+    source.prefetch([0, 1, 2])
+    begun = remote.link()._begun
+    wait_until(lambda: all(each.future.done() for each in begun.values()), why=lambda: str(begun))
+    with pytest.raises(SampleError, match=r"/0\.tar: the store answers 403"):
+        source.read(0)
+    store.faults.clear()
+    assert source.read(1)
+    assert source.read(2)
+
+
 def test_images_of_a_table_begin_when_its_lines_are_there(store: ObjectStore, tmp_path: Path) -> None:
     spec = datasets.table(tmp_path)(store.upload(tmp_path, tmp_path.name))
     source = opened(spec, tmp_path / "here")
