@@ -344,7 +344,7 @@ class WorkerPool:
 
     def _check_zygote(self) -> None:
         zygote = self._zygote.process
-        if zygote.plugins != self._plugins:
+        if zygote.broken or zygote.plugins != self._plugins:
             changed = zygote.broken or "the files of plug-ins have changed since this daemon was started"
             raise PluginsChanged(f"{changed}. Rows of two versions must not meet in one stream: start the daemon again")
         path, why = self.kernels

@@ -141,7 +141,8 @@ class RowActor:
         if isinstance(answer, Failed):
             answer = replace(answer, reason=f"{answer.reason} (on {self._host})"[:4000])
             return encode(answer), None, self._unreadable(task.stream)
-        return encode(answer), block, self._unreadable(task.stream) if answer.bad else ""
+        nothing = len({row[0] for row in answer.bad}) == task.count
+        return encode(answer), block, self._unreadable(task.stream) if nothing else ""
 
     def _unreadable(self, stream: int) -> str:
         """Why nothing of a stream can be read here; empty if something can."""

@@ -70,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         broken = broken or f"cannot connect to Ray at {args.address}: {type(e).__name__}: {' '.join(str(e).split())}"
     if broken:
         send(daemon, work.Ready(os.getpid(), broken=broken[:4000]))
-        return
+        os._exit(1)  # at once: the daemon waits for this process when its line has closed
     log.info("connected to Ray %s at %s", ray.__version__, args.address)
     send(daemon, work.Ready(os.getpid(), plugins=loaded))
     bridge = Bridge(ray, daemon, (build(), args.plugin, plugins.codes(), args.url, args.read_deadline))
@@ -79,8 +79,9 @@ def main(argv: Sequence[str] | None = None) -> None:
             bridge.spawn(*receive(daemon, work.TO_ZYGOTE))
     except ChannelClosed:
         pass
-    finally:
-        os._exit(0)  # Ray ends the actors; its threads and ours are waited for by nobody
+    except Exception:
+        log.exception("the bridge ends by a bug")
+    os._exit(0)  # Ray ends the actors; its threads and ours are waited for by nobody
 
 
 def _connect(address: str) -> Any:
@@ -175,7 +176,7 @@ class _Remote:
         self._page = StatsPage(page_fd, writable=True)
         os.close(page_fd)
         self._rings: dict[int, Ring] = {}
-        self._todo: queue.SimpleQueue[tuple[Any, list[int], Any] | None] = queue.SimpleQueue()
+        self._todo: queue.SimpleQueue[tuple[Any, Any] | None] = queue.SimpleQueue()
         self._hung_up = False
         self._host = ""
         self._actor: Any = None
@@ -213,7 +214,7 @@ class _Remote:
                     logging.WARNING if died else logging.ERROR, "worker %d on %s ended: %s", self._number, self._host,
                     _cause(e), exc_info=not died,
                 )  # fmt: skip
-            if "node" in str(e).lower():
+            if "node has died" in str(e) or isinstance(e, ray.exceptions.ObjectLostError):
                 self._page.fail_task()  # the sample in hand is not to blame for a machine
             else:
                 status = -signal.SIGABRT
@@ -229,7 +230,13 @@ class _Remote:
         try:
             while True:
                 message, fds = receive(self._sock, work.TO_WORKER)
-                self._todo.put((message, fds, self._told(message)))
+                try:
+                    if isinstance(message, work.AddLane):  # its number is new: no task before it has this lane
+                        (fd,) = fds
+                        self._rings[message.lane] = self._bridge.ring(fd, RingLayout.from_wire(message.layout))
+                finally:
+                    close_all(fds)
+                self._todo.put((message, self._told(message)))
         except (ChannelClosed, ProtocolError, OSError):
             pass
         except Exception:
@@ -253,20 +260,13 @@ class _Remote:
 
     def _serve(self) -> None:
         while (item := self._todo.get()) is not None:
-            message, fds, made = item
-            try:
-                match message:
-                    case work.AddLane():
-                        (fd,) = fds
-                        self._rings[message.lane] = self._bridge.ring(fd, RingLayout.from_wire(message.layout))
-                    case work.DropLane(lane):
-                        self._rings.pop(lane, None)
-                    case work.Fill():
-                        self._fill(message, made)
-                    case _:
-                        pass  # for the actor alone
-            finally:
-                close_all(fds)
+            match item:
+                case work.DropLane(lane), _:
+                    self._rings.pop(lane, None)
+                case work.Fill() as task, made:
+                    self._fill(task, made)
+                case _:
+                    pass  # for the actor alone
 
     def _fill(self, task: work.Fill, made: Any) -> None:
         began_ns = self._page.begin_task(task.task)

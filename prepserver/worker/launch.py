@@ -164,7 +164,10 @@ class Zygote:
         if threading.current_thread() is not threading.main_thread():
             # The zygote is killed when the thread that started it ends: see `lifeline`.
             raise ZygoteError("the zygote must be started from the main thread")
-        ours, theirs = pair()
+        try:
+            ours, theirs = pair()
+        except OSError as e:
+            raise ZygoteError(f"no line to {self.name}: {e.strerror}") from e
         command = [
             *(sys.executable, "-P", "-m", self.program),
             *("--fd", str(theirs.fileno()), "--parent", str(os.getpid())),

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from prepclient import PrepClient
 from prepserver.pipeline.sources import ImageFolder
-from tests.support.clients import OPS, ClientProcess, Rows, inline_rows, read, rows_of
+from tests.support.clients import OPS, Rows, inline_rows, read, rows_of
 from tests.support.remote import bridge_of, ray_engine, remote_workers, stand_in_environment
 from tests.support.server import Server, cli
 from tests.support.tiny_images import photo_tree
@@ -38,8 +39,19 @@ def expected(tree: ImageFolder) -> Rows:
 
 
 @pytest.fixture(scope="module")
-def shared() -> Iterator[Server]:
-    server = Server(workers=1, remote=2, settings={"sample_timeout_s": 3.0}, env=stand_in_environment())
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file that stands for a cluster: without it there is none."""
+    found = tmp_path_factory.mktemp("cluster") / "head"
+    found.touch()
+    return found
+
+
+@pytest.fixture(scope="module")
+def shared(cluster: Path) -> Iterator[Server]:
+    server = Server(
+        workers=1, remote=2, settings={"sample_timeout_s": 2.0}, arguments=["--address", str(cluster)],
+        env=stand_in_environment(),
+    )  # fmt: skip
     try:
         yield server.start()
     finally:
@@ -60,45 +72,36 @@ def test_remote_workers_make_the_same_bytes(shared: Server, tree: ImageFolder, e
     assert found[0]["host"] in shown
 
 
-def test_a_killed_bridge_costs_no_row(shared: Server, tree: ImageFolder, expected: Rows) -> None:
+def test_a_killed_bridge_costs_no_row(shared: Server, cluster: Path, tree: ImageFolder, expected: Rows) -> None:
+    """Nor does a cluster that is gone for a while: local workers carry on, and status says why."""
     rows: Rows = []
     with PrepClient(tree, OPS, fields="dict", runtime_dir=shared.runtime_dir, **SPEC) as client:
         for _ in range(2):
             for batch in client:
                 rows += rows_of(batch)
                 if len(rows) == 60:
+                    cluster.unlink()
                     os.kill(bridge_of(shared), signal.SIGKILL)
     assert rows == expected
+    wait_until(lambda: "cannot connect" in ray_engine(shared)["why"])
+    engine = ray_engine(shared)
+    assert engine["state"] == "down"
+    assert f"cannot connect to Ray at {cluster}: ConnectionError: nothing listens at {cluster}" in engine["why"]
+    assert "is down" in cli("status", "--runtime-dir", str(shared.runtime_dir)).stdout
+    cluster.touch()
     wait_until(lambda: len(remote_workers(shared)) == 2, why=shared.log)
     assert shared.status()["quarantined"] == {}
 
 
-def test_a_bridge_that_stands_still_is_ended(
-    shared: Server, client_process: Callable[..., ClientProcess], tree: ImageFolder, expected: Rows
-) -> None:
-    wait_until(lambda: len(remote_workers(shared)) == 2, why=shared.log)
-    client = client_process(shared, tree, **SPEC)
-    rows = client.read(2)
-    os.kill(bridge_of(shared), signal.SIGSTOP)
-    rows += client.read()
-    rows += client.read()
+def test_a_bridge_that_stands_still_is_ended(shared: Server, cluster: Path, tree: ImageFolder, expected: Rows) -> None:
+    """There is little room ahead, so that its workers have tasks when it stops."""
+    rows: Rows = []
+    with PrepClient(tree, OPS, fields="dict", runtime_dir=shared.runtime_dir, prefetch=90, **SPEC) as client:
+        for _ in range(2):
+            for batch in client:
+                rows += rows_of(batch)
+                if len(rows) == 60:
+                    cluster.unlink()  # nobody needs another bridge
+                    os.kill(bridge_of(shared), signal.SIGSTOP)
     assert rows == expected
     assert "does not end worker" in shared.log()
-    client.ask("close")
-
-
-def test_without_a_cluster_local_workers_carry_on(tree: ImageFolder, expected: Rows) -> None:
-    server = Server(workers=1, arguments=["--engine", "ray", "--remote-workers", "3", "--address", "nowhere:1"],
-                    env=stand_in_environment())  # fmt: skip
-    try:
-        server.start()
-        with PrepClient(tree, OPS, fields="dict", runtime_dir=server.runtime_dir, **SPEC) as client:
-            assert read(client) == expected[:COUNT]
-        wait_until(lambda: "nowhere" in ray_engine(server)["why"])
-        engine = ray_engine(server)
-        assert engine["state"] == "down"
-        assert "cannot connect to Ray at nowhere:1: ConnectionError: nothing listens at nowhere:1" in engine["why"]
-        assert "is down" in cli("status", "--runtime-dir", str(server.runtime_dir)).stdout
-    finally:
-        server.stop()
-        server.discard()

@@ -12,6 +12,7 @@ import threading
 import types
 from collections.abc import Callable
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
 __version__ = "0.0 (a stand-in)"
@@ -23,7 +24,11 @@ class RayActorError(Exception):
     """The actor has ended."""
 
 
-exceptions = types.SimpleNamespace(RayActorError=RayActorError)
+class ObjectLostError(Exception):
+    """No machine has the object any more."""
+
+
+exceptions = types.SimpleNamespace(RayActorError=RayActorError, ObjectLostError=ObjectLostError)
 
 
 class _Method:
@@ -77,7 +82,8 @@ class _Actor:
 
 
 def init(address: str, **_options: Any) -> None:
-    if address != "auto":
+    """Connects to the cluster of `address`, the path of a file, if that is there."""
+    if not Path(address).exists():
         raise ConnectionError(f"nothing listens at {address}")
 
 

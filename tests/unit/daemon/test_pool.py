@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from prepserver.daemon.poll import Poll
-from prepserver.daemon.pool import WorkerPool, died_young
+from prepserver.daemon.pool import PluginsChanged, WorkerPool, died_young
 from prepserver.schedule.records import Suspect
 
 
@@ -19,6 +19,15 @@ def test_only_workers_that_cannot_work_are_waited_for() -> None:
     assert not died_young(100.0, 0, None)
     assert not died_young(1.0, 0, Suspect(5, lane=2))
     assert not died_young(1.0, 0, Suspect(None, lane=2))
+
+
+def test_another_zygote_that_lacks_a_package_ends_the_daemon() -> None:
+    """It stays up, so that without this error there would be no worker for ever."""
+    nobody: Any = None
+    pool = WorkerPool(Poll(), nobody, 1, 60.0, 0, "warning")
+    pool._zygote.process.broken = "sources.roots = ['s3://bucket']: no package obstore"
+    with pytest.raises(PluginsChanged, match="no package obstore"):
+        pool._engine_ready(pool._zygote)
 
 
 def test_workers_that_cannot_be_started_wait_longer_each_time(caplog: pytest.LogCaptureFixture) -> None:

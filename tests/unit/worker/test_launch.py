@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import resource
 import sys
 import threading
 
@@ -46,6 +48,18 @@ def test_a_zygote_that_does_not_start_says_how_it_ended(
     with pytest.raises(ZygoteError, match="exit status 1"):
         zygote.wait_ready()
     assert zygote.close()
+
+
+def test_a_zygote_without_a_descriptor_is_an_error() -> None:
+    """A daemon that has none left tries again later: an `OSError` would end it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    os.close(free := os.dup(0))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
+    try:
+        with pytest.raises(ZygoteError, match="no line to the zygote: Too many open files"):
+            Zygote().start()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_an_interpreter_that_is_not_there_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
