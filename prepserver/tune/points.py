@@ -2,7 +2,7 @@
 
 A point is a number of workers, a prefetch, a cache, and whether the dataset is packed. Measuring all combinations takes
 long; the search climbs along the workers first. Then it goes in rounds over the points that may be the best one, and
-over those beside the one that is the best so far: another cache, packing, some workers more or fewer, another prefetch.
+over those beside the fastest one so far: another cache, packing, some workers more or fewer, another prefetch.
 
 Machines are noisy, and slower at one time than at another. In a round, each point has its turn, so points can be told
 from times (`rates_of`). Others' work makes a point slower and never faster, so a point counts with the mean of the
@@ -111,13 +111,13 @@ def search(
         if fallen == _FALLEN or rates[point] >= FED * wanted_per_s:
             break
 
-    def beside(best: Point) -> Iterator[Point]:
-        if rates_of(measured)[best] >= FED * wanted_per_s:
-            return  # nothing would be faster
-        yield from (replace(best, cache=cache, packed=packed) for cache, packed in forms)
-        at = steps.index(best.workers)
-        yield from (replace(best, workers=workers) for workers in steps[max(0, at - 1) : at + 2])
-        yield from (replace(best, prefetch=prefetch) for prefetch in prefetches)
+    def beside(fastest: Point) -> Iterator[Point]:
+        if rates_of(measured)[fastest] >= FED * wanted_per_s:
+            return  # the loop takes no more
+        yield from (replace(fastest, cache=cache, packed=packed) for cache, packed in forms)
+        at = steps.index(fastest.workers)
+        yield from (replace(fastest, workers=workers) for workers in steps[max(0, at - 1) : at + 2])
+        yield from (replace(fastest, prefetch=prefetch) for prefetch in prefetches)
 
     yield from _rounds(measured, wanted_per_s, beside)
 
@@ -128,7 +128,8 @@ def _rounds(measured: Measured, wanted_per_s: float, beside: Callable[[Point], I
         best = choose(rates, wanted_per_s)
         near = [point for point, rate in rates.items() if 0 < _NEAR * max(rates.values()) <= rate]
         near = sorted(near, key=lambda point: (point != best, -rates[point]))[: _NEAREST if number < _ROUNDS else 1]
-        new = [point for point in beside(best) if times[point] < _TWICE and rates.get(point) != 0]
+        fastest = max(rates, key=lambda point: rates[point])  # not the best one, which may be a little slower already
+        new = [point for point in beside(fastest) if times[point] < _TWICE and rates.get(point) != 0]
         is_clear = len(near) == 1 or number >= _ROUNDS
         if not new and (not near or (is_clear and times[best] >= _TWICE)):
             return

@@ -22,7 +22,7 @@ SAYS = {
     "gradient_accumulation": r"epoch 1: 15 batches, 4 steps, loss \d",
     "mixed_precision": r"torch.bfloat16, loss \d",
     "checkpoint": "epoch 1: 96 samples, 96 of them different",
-    "text_buckets": r"as stored: [3-9]\d % padding.*\nin buckets: \d % padding, loss \d",
+    "text_buckets": r"as stored: [3-9]\d % padding.*\nin buckets: 1?\d % padding, loss \d",
     "sweep": r"(lr [\d.]+: loss [\d.]+, [123].\d rows delivered for each row made\n){3}",
     "compiled": r"epoch 1: 3 batches, loss \d",
     "train_and_evaluate": r"epoch 1: 192 trained on, \d+ of 50 right",

@@ -9,7 +9,7 @@ from functools import partial
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 
 from prepserver.tune.points import FED, Point, choice, choose, every, ladder, rates_of, search, with_part
 
@@ -27,6 +27,7 @@ def walked(
     return measured
 
 
+@example(33, 34.0, 0.0, [1.0] * 4, 1.0234375, math.inf)
 @given(
     st.integers(1, 64), st.floats(0.5, 70), st.floats(0, 0.2), st.lists(st.floats(0.5, 4), min_size=4, max_size=4),
     st.floats(0.7, 1.3), st.floats(100, 1e5) | st.just(math.inf),
