@@ -1,4 +1,7 @@
-"""The client's end of lease (`attach.sock`) and line (ZeroMQ): moves messages, and notices that the daemon is gone."""
+"""The client's end of lease (`attach.sock`) and line (ZeroMQ): moves messages, and notices that the daemon is gone.
+
+It is long because the end of either may be noticed first, and the daemon's last words may be on the other one.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """The life of the daemon: it starts its parts, runs one loop, obeys signals, and ends everything.
 
 One thread, one epoll. Messages of clients (`clients`) and workers (`reports`) become events; the coordinator
-(`prepserver.schedule`) decides; `driver` carries out its actions.
+(`prepserver.schedule`) decides; `driver` carries out its actions. The module is long because the order in which the
+parts start and end is one fact.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Admission gives a rank a place (a stream, a lane and its ring), or refuses it with a reason.
 
-The ranks of a job begin at one place. The first rank makes the job and reserves places for the others.
+The ranks of a job begin at one place. The first rank makes the job and reserves places for the others. The module is
+long because whatever gives a place must also give it back when memory is refused half way.
 """
 
 from __future__ import annotations

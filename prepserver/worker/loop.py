@@ -2,7 +2,7 @@
 
 It keeps the daemon's streams and lanes and nothing else: it remembers no task, so any task can be given to any worker
 again. Errors inside a task are reported and survived; a message that makes no sense is a bug of the daemon and ends the
-process.
+process. The module is long because it answers every kind of message.
 """
 
 from __future__ import annotations

@@ -153,26 +153,11 @@ def test_ci_runs_the_tests_and_the_linters_without_a_terminal() -> None:
     assert os.access(script, os.X_OK)
     assert text.startswith("#!/usr/bin/env bash\n")
     assert "set -euo pipefail" in text
-    made = {
-        each for line in re.findall(r"^step (?:second_try )?make (.+)$", text, re.MULTILINE) for each in line.split()
-    }
+    made = {target for line in text.splitlines() if line.startswith("step make") for target in line.split()}
     assert {"lint", "docs", "bench-smoke", "fuzz-smoke", "coverage", "test"} <= made
     assert "</dev/null" in text
     for each in script.parent.iterdir():
         subprocess.run(["bash", "-n", str(each)], check=True)
-
-
-def test_ci_tries_no_failures_of_an_earlier_run_again(tmp_path: Path) -> None:
-    failed = tmp_path / ".pytest_cache" / "v" / "cache" / "lastfailed"
-    failed.parent.mkdir(parents=True)
-    failed.write_text('{\n  "tests/unit/test_a.py::test_b": true\n}')
-    tried = tmp_path / ".venv" / "bin" / "python"
-    tried.parent.mkdir(parents=True)
-    tried.symlink_to("/bin/true")
-    text = (ROOT / ".ci" / "run").read_text()
-    function = text[text.index("second_try() {") : text.index("\n}", text.index("second_try() {")) + 2]
-    done = subprocess.run(["bash", "-c", f"{function}\nsecond_try false"], cwd=tmp_path, check=False)
-    assert done.returncode == 1  # as of the command, which ended before it wrote what failed
 
 
 def test_ci_finds_a_python_by_its_version_and_passes_over_shims(tmp_path: Path) -> None:
@@ -246,7 +231,7 @@ def test_large_modules_say_why_and_classes_stay_small() -> None:
     for path in [*(ROOT / "prepserver").rglob("*.py"), *(ROOT / "client").rglob("*.py")]:
         text = path.read_text()
         tree = ast.parse(text)
-        if text.count("\n") > 355 and "long because" not in " ".join((ast.get_docstring(tree) or "").split()):
+        if text.count("\n") > 350 and "long because" not in " ".join((ast.get_docstring(tree) or "").split()):
             unexplained.append(relative(path))
         for kind in ast.walk(tree):
             if isinstance(kind, ast.ClassDef):

@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 import tracemalloc
 from collections import Counter
+from collections.abc import Callable
 from typing import get_args
 
 import pytest
@@ -147,14 +148,25 @@ def test_other_seeds_and_other_passes_give_other_orders(kind: Shuffle) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_thousand_million_samples_cost_no_memory(kind: Shuffle) -> None:
-    tracemalloc.start()
-    try:
+    def run() -> None:
         order: Order = make_order(kind, 10**9, 3)
         for position in (0, 10**9 - 8, 2**62):
             assert len(set(order.indices(position, 16))) >= 15
-        assert tracemalloc.get_traced_memory()[1] < 500_000
-    finally:
-        tracemalloc.stop()
+
+    assert least_peak_bytes(run) < 500_000
+
+
+def least_peak_bytes(run: Callable[[], None]) -> int:
+    """What a call takes at its peak: other threads of the process, and what a first call leaves, only add to it."""
+    peaks = []
+    for _ in range(3):
+        tracemalloc.start()
+        try:
+            run()
+            peaks.append(tracemalloc.get_traced_memory()[1])
+        finally:
+            tracemalloc.stop()
+    return min(peaks)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -238,15 +250,12 @@ def test_a_run_of_a_shard_crosses_passes(kind: Shuffle) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_shard_of_a_thousand_million_samples_costs_no_memory(kind: Shuffle) -> None:
-    make_order(kind, 10**4, 3, Shard(4, 1)).indices(0, 16)  # what a first call leaves for good
-    tracemalloc.start()
-    try:
+    def run() -> None:
         order: Order = make_order(kind, 10**9, 3, Shard(4096, 17))
         for position in (0, order.n - 8, 2**61):
             assert len(set(order.indices(position, 16))) >= 15
-        assert tracemalloc.get_traced_memory()[1] < 500_000
-    finally:
-        tracemalloc.stop()
+
+    assert least_peak_bytes(run) < 500_000
 
 
 WHOLE_BATCHES = [
